@@ -1,15 +1,15 @@
-//! The compact form of a trace: flat arrays, indexed by [`NodeIndex`].
+//! The compact form of a trace: flat arrays that [`NodeIndex`] indexes.
 //!
-//! A graph describes work, but not which rank executes the work. Peers and groups are numbered *slots*, in order of
-//! first use; an instance binds each slot to a rank or group. Ranks that differ only in their peers, groups and
-//! group names therefore share one graph. Nodes are sorted by id, so nothing depends on the order of records in a
+//! A graph describes work, but does not say which rank executes it. It refers to peers and groups by *slots*, numbered
+//! in order of first use. An instance binds each slot to a rank or group. Ranks that differ only in their peers, groups
+//! and group names therefore share one graph. Nodes are sorted by id, so nothing depends on the order of records in a
 //! file.
 //!
 //! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), and an edge takes 4
 //! bytes. Each collective takes another 24 bytes, and each message takes another 20 bytes. Names take additional
-//! memory. If one node uses an optional column, the column takes memory for every node. Per node, delays and
-//! waiting times take 8 bytes each; memory changes, kernel shapes, callers, steps and Python calls take 4 bytes
-//! each. In addition, each distinct memory change takes 80 bytes, and each distinct kernel shape takes 64 bytes.
+//! memory. If any node uses an optional column, the column takes memory for every node. For each node, delays and
+//! waiting times take 8 bytes each; memory changes, kernel shapes, callers, steps and Python calls take 4 bytes each.
+//! In addition, each distinct memory change takes 80 bytes, and each distinct kernel shape takes 64 bytes.
 
 pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;
@@ -45,13 +45,13 @@ pub use raw_trace::RawTrace;
 pub use read::{GraphProfiler, ProfilerPolicy};
 pub use visit::BidirectionalEdges;
 
-/// Type of a node.
+/// What a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum NodeKind {
-    /// No operation: completes together with its last dependency.
+    /// No operation. The node completes together with its last dependency.
     Nothing,
     /// Work on the host.
     Host,
@@ -74,7 +74,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// All types of nodes, by number.
+    /// All node types, by number.
     pub const ALL: [Self; 9] = [
         Self::Nothing,
         Self::Host,
@@ -88,42 +88,42 @@ impl NodeKind {
     ];
 }
 
-/// Lane as the graph names it: a stream or thread that runs one node at a time.
+/// A lane, as the graph names it: a stream or thread that runs one node at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// A host thread, or `None` if the trace names none.
     Host(Option<i64>),
     /// A stream of the NPU.
     Stream(i64),
-    /// Kernels without a named stream.
+    /// Lane for kernels without a named stream.
     Compute,
-    /// Loads and stores without a named stream.
+    /// Lane for loads and stores without a named stream.
     Memory,
-    /// Collectives without a named stream, of one group slot.
+    /// Lane for one group slot's collectives without a named stream.
     Group(u32),
-    /// Sends without a named stream, to one peer slot.
+    /// Lane for sends to one peer slot without a named stream.
     Peer(u32),
-    /// Receives and nodes without an operation, which occupy no lane.
+    /// No lane: for receives, and for nodes without an operation.
     None,
 }
 
-/// Reference to a group by a slot number; a rank's [`SlotBinding`] names the group.
+/// Refers to a group by a slot index; a rank's [`SlotBinding`] names the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSlot {
-    /// Mask of the participating dimensions of the machine; `None` means all dimensions.
+    /// Mask of the machine's dimensions that take part; `None` means all dimensions.
     pub dimensions: Option<u32>,
 }
 
-/// Collective node: one member's part of a collective.
+/// A collective node, which is one member's part of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveNode {
     /// The node.
     pub node: NodeIndex,
-    /// Slot (number in this graph) of the group.
+    /// Slot of the group in this graph.
     pub group: u32,
-    /// Index of this call among the calls of its group slot, from 0 in program order.
+    /// Index of this call among its group slot's calls, from 0 in program order.
     pub sequence: u32,
-    /// Rank of the root, or `u32::MAX` for the group's first member.
+    /// Rank of the root, or `u32::MAX` if the group's first member is the root.
     pub root: u32,
     /// Kind of collective.
     pub kind: CollectiveKind,
@@ -133,14 +133,14 @@ pub struct CollectiveNode {
     pub size_unknown: bool,
 }
 
-/// Bytes that one member of an all-to-all exchanges with each member, in the order of the group.
+/// Bytes that one member of an all-to-all exchanges with each member, in the group's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallSplits {
     /// Index of the call in [`Graph::calls`].
     pub call: u32,
-    /// Bytes sent to each member (empty if unknown).
+    /// Bytes sent to each member; empty if unknown.
     pub send: Vec<u64>,
-    /// Bytes received from each member (empty if unknown).
+    /// Bytes received from each member; empty if unknown.
     pub receive: Vec<u64>,
 }
 
@@ -149,7 +149,7 @@ pub struct CallSplits {
 pub struct MessageNode {
     /// The node.
     pub node: NodeIndex,
-    /// Slot (number in this graph) of the rank at the other end.
+    /// Slot in this graph of the rank at the other end.
     pub peer: u32,
     /// Tag that distinguishes messages between the same two ranks.
     pub tag: i32,
@@ -161,22 +161,22 @@ pub struct MessageNode {
     pub size_unknown: bool,
 }
 
-/// Numbers of repairs made while the graph was built.
+/// How many repairs were made while the graph was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphRepairs {
-    /// Number of control dependencies that were dropped because the predecessor does not exist.
+    /// Number of control dependencies that were dropped because their predecessor does not exist.
     pub dangling_control: u64,
-    /// Number of dropped control dependencies of nodes on themselves.
+    /// Number of control dependencies that were dropped because a node depended on itself.
     pub self_control: u64,
     /// Number of control dependencies that were dropped because they form a cycle with other dependencies.
     pub cyclic_control: u64,
     /// Number of dependencies that were merged because the trace states them more than once.
     pub duplicates: u64,
-    /// Number of communication nodes that are marked as host work but replayed as communication.
+    /// Number of communication nodes that the trace marks as host work but that are replayed as communication.
     pub host_communication: u64,
 }
 
-/// Dependency graph, shared by all ranks that do the same work.
+/// A dependency graph. All ranks that do the same work share it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graph {
     ids: Vec<u64>,
@@ -190,9 +190,9 @@ pub struct Graph {
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// One word per node. For a collective or a message, the word is the index into `calls` or `messages`. For
-    /// unknown communication, it is a running index. For a kernel, it is the number format. For a load or a store,
-    /// it encodes the direction, whether switches gather or reduce, and the memory.
+    /// One word for each node, whose meaning depends on the node's type. For a collective or a message: the index in
+    /// `calls` or `messages`. For unknown communication: a running index. For a kernel: the number format. For a load
+    /// or a store: the direction, whether switches gather or reduce, and the memory.
     detail: Vec<u32>,
     successors: Csr,
     in_degree: Vec<u32>,
@@ -200,10 +200,10 @@ pub struct Graph {
     lanes: Vec<Lane>,
     groups: Vec<GroupSlot>,
     calls: Vec<CollectiveNode>,
-    /// Bytes per member for each call with unequal parts, in ascending order of calls.
+    /// Bytes per member for each call that has unequal parts, in ascending order of calls.
     splits: Vec<CallSplits>,
     messages: Vec<MessageNode>,
-    /// Number of nodes of unknown communication.
+    /// Number of nodes whose communication is unknown.
     unknown_communication: u32,
     repairs: GraphRepairs,
     captured: Option<Span>,
@@ -212,27 +212,27 @@ pub struct Graph {
     world_size: Option<u32>,
     captured_on: CaptureContext,
     lane_names: Vec<(Lane, String)>,
-    /// Names of memories outside the NPU.
+    /// Names of the memories outside the NPU.
     remote_memories: Vec<String>,
     roles: GroupRoles,
     amounts: Option<WorkAmounts>,
     profiler: GraphProfiler,
-    /// Distinct numbers of the nodes' steps. A sparse column stores each node's index in this list.
+    /// The distinct step numbers of nodes. A sparse column stores each node's index in this list.
     steps: Vec<u64>,
     stacks: CallStacks,
 }
 
-/// `detail` of a kernel without a known number format.
+/// `detail` of a kernel with an unknown number format.
 const NO_DTYPE: u32 = u32::MAX >> 1;
-/// Bit of `detail` of a kernel whose FLOPs are unknown.
+/// Bit in `detail` that marks a kernel with unknown FLOPs.
 const FLOPS_UNKNOWN: u32 = 1 << 31;
 /// `detail` of a load that switches gather; [`REDUCED`] is the `detail` of a store that switches reduce.
 const GATHERED: u32 = 1;
 const REDUCED: u32 = 2;
 /// `detail` of a store that switches do not reduce.
 const STORED: u32 = 3;
-/// Number of bits of `detail` that state direction and gathering. The bits above are the memory's
-/// index plus 1, or 0 for an unnamed memory.
+/// Number of bits in `detail` for the direction and for gathering. The higher bits are the memory's index plus 1, or 0
+/// for an unnamed memory.
 const ACCESS_BITS: u32 = 2;
 const ACCESS: u32 = (1 << ACCESS_BITS) - 1;
 
@@ -253,7 +253,7 @@ impl Graph {
         self.successors.len()
     }
 
-    /// Iterates over the nodes in ascending order of their ids.
+    /// Iterates over the nodes in ascending order of ids.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = NodeIndex> + use<> {
         (0..self.ids.len() as u32).map(NodeIndex)
     }
@@ -302,15 +302,14 @@ impl Graph {
         self.recorded[node.index()]
     }
 
-    /// Returns the bytes that the node allocates and frees on its NPU, or `None` if the node
-    /// changes no memory.
+    /// Returns the bytes that the node allocates and frees on its NPU, or `None` if it changes no memory.
     #[inline]
     pub fn memory_changes_of(&self, node: NodeIndex) -> Option<&MemoryChanges> {
         let place = self.sparse.memory_of.get(node).checked_sub(1)?;
         Some(&self.changes[place as usize])
     }
 
-    /// Returns the distinct memory changes, in order of first use.
+    /// Returns the distinct memory changes of all nodes, in order of first use.
     pub fn memory_changes(&self) -> &[MemoryChanges] {
         &self.changes
     }
@@ -325,49 +324,49 @@ impl Graph {
         self.kernels_on_cpu
     }
 
-    /// Returns the number of ranks of the job, if the trace states it.
+    /// Returns the number of ranks in the job, if the trace states it.
     pub fn world_size(&self) -> Option<u32> {
         self.world_size
     }
 
-    /// Returns device, host and software of the capture.
+    /// Returns the device, host and software with which the job was captured.
     pub fn captured_on(&self) -> &CaptureContext {
         &self.captured_on
     }
 
-    /// Returns the name that the trace gives a lane, or `None`.
+    /// Returns the name that the trace gives a lane, or `None` if it gives none.
     pub fn lane_name(&self, lane: Lane) -> Option<&str> {
         let named = self.lane_names.iter().find(|(named, _)| *named == lane);
         named.map(|(_, name)| &name[..])
     }
 
-    /// Returns the floating-point operations of a kernel, or zero if unknown.
+    /// Returns a kernel's floating-point operations, or zero if they are unknown.
     #[inline]
     pub fn flops(&self, node: NodeIndex) -> u64 {
         self.flops[node.index()]
     }
 
-    /// Returns the bytes of a kernel, load, store, message or collective as stated in the file.
+    /// Returns the bytes that the file states for a kernel, load, store, message or collective.
     #[inline]
     pub fn bytes(&self, node: NodeIndex) -> u64 {
         self.bytes[node.index()]
     }
 
-    /// Returns the class and shape of a kernel, or `None` if unknown.
+    /// Returns a kernel's class and shape, or `None` if they are unknown.
     #[inline]
     pub fn kernel(&self, node: NodeIndex) -> Option<KernelShape> {
         let place = self.sparse.kernel_of.get(node).checked_sub(1)?;
         Some(self.kernels[place as usize].0)
     }
 
-    /// Returns true if the node is a kernel of a backward pass, with known class and shape.
+    /// Returns true if the node is a backward-pass kernel whose class and shape are known.
     pub fn is_backward_kernel(&self, node: NodeIndex) -> bool {
         let place = self.sparse.kernel_of.get(node).checked_sub(1);
         place.is_some_and(|place| self.kernels[place as usize].1)
     }
 
-    /// Iterates over the distinct unbatched matrix products (rows, columns, summed-over size), each with its number of
-    /// kernels. Forward and backward kernels are counted separately.
+    /// Iterates over the distinct unbatched matrix products, each as (rows, columns, summed-over size) with its number
+    /// of kernels. Forward and backward kernels are counted separately.
     pub fn gemms(&self) -> impl Iterator<Item = ([u64; 3], u64)> + '_ {
         let mut counts = vec![0; self.kernels.len()];
         for place in self.sparse.kernel_of.iter().filter(|place| **place > 0) {
@@ -380,7 +379,7 @@ impl Graph {
         })
     }
 
-    /// Returns true if kernels have classes and shapes but no durations, as in generated graphs.
+    /// Returns true if kernels have classes and shapes but no durations, as in a generated graph.
     pub fn is_unrecorded_model(&self) -> bool {
         let timed =
             |(kind, span): (&NodeKind, &Span)| *kind == NodeKind::Compute && *span > Span::ZERO;
@@ -447,17 +446,17 @@ impl Graph {
         self.successors.row(node.0).iter().copied().map(NodeIndex)
     }
 
-    /// Returns the successors of all nodes, in a form that petgraph's algorithms accept.
+    /// Returns the successors of all nodes, in the form that petgraph's algorithms accept.
     pub fn successor_rows(&self) -> &Csr {
         &self.successors
     }
 
-    /// Returns the number of dependencies of each node.
+    /// Returns each node's number of dependencies.
     pub fn in_degrees(&self) -> &[u32] {
         &self.in_degree
     }
 
-    /// Returns the entry of a collective node in [`Self::calls`].
+    /// Returns a collective node's entry in [`Self::calls`].
     #[inline]
     pub fn collective_of(&self, node: NodeIndex) -> &CollectiveNode {
         debug_assert_eq!(
@@ -468,7 +467,7 @@ impl Graph {
         &self.calls[self.detail[node.index()] as usize]
     }
 
-    /// Returns the index of a collective node among [`Graph::calls`].
+    /// Returns a collective node's index in [`Graph::calls`].
     #[inline]
     pub fn call_index(&self, node: NodeIndex) -> usize {
         debug_assert_eq!(
@@ -479,7 +478,7 @@ impl Graph {
         self.detail[node.index()] as usize
     }
 
-    /// Returns the index of a message node among [`Graph::messages`].
+    /// Returns a message node's index in [`Graph::messages`].
     #[inline]
     pub fn message_index(&self, node: NodeIndex) -> usize {
         debug_assert!(matches!(
@@ -489,13 +488,13 @@ impl Graph {
         self.detail[node.index()] as usize
     }
 
-    /// Returns the number of calls, messages and nodes of unknown communication.
+    /// Returns the total number of calls, messages and nodes of unknown communication.
     pub fn communication_count(&self) -> usize {
         self.calls.len() + self.messages.len() + self.unknown_communication as usize
     }
 
-    /// Returns a communicating node's index among all communicating nodes of the graph: first calls, then messages,
-    /// then unknown communication.
+    /// Returns a communicating node's index among the graph's communicating nodes: first calls, then messages, then
+    /// unknown communication.
     #[inline]
     pub fn communication_index(&self, node: NodeIndex) -> usize {
         let detail = self.detail[node.index()] as usize;
@@ -506,7 +505,7 @@ impl Graph {
         }
     }
 
-    /// Returns the number of kernels that were launched during the capture but dropped by the profiler.
+    /// Returns the number of kernels that were launched during the capture but that the profiler dropped.
     pub fn dropped_kernels(&self) -> u64 {
         self.dropped_kernels
     }
@@ -523,17 +522,17 @@ impl Graph {
         }
     }
 
-    /// Returns all collective calls, in program order.
+    /// Returns the collective calls in program order.
     pub fn calls(&self) -> &[CollectiveNode] {
         &self.calls
     }
 
-    /// Returns true if the trace states no call with unequal parts.
+    /// Returns true if no call in the trace states unequal parts.
     pub fn has_equal_parts(&self) -> bool {
         self.splits.is_empty()
     }
 
-    /// Returns the bytes that a call exchanges with each member, if the trace states them.
+    /// Returns the bytes that a call exchanges with each member, if the trace states unequal parts.
     pub fn splits_of_call(&self, call: u32) -> Option<&CallSplits> {
         let found = self
             .splits
@@ -541,12 +540,12 @@ impl Graph {
         found.ok().map(|found| &self.splits[found])
     }
 
-    /// Returns all halves of messages, in program order.
+    /// Returns the halves of messages in program order.
     pub fn messages(&self) -> &[MessageNode] {
         &self.messages
     }
 
-    /// Returns the group slots of the nodes; an instance binds the slots to groups.
+    /// Returns the group slots that nodes use; an instance binds them to groups.
     pub fn group_slots(&self) -> &[GroupSlot] {
         &self.groups
     }
@@ -561,18 +560,18 @@ impl Graph {
         self.amounts
     }
 
-    /// Returns the trace's information about its profiler, and whether the profiler's cost was subtracted from the
+    /// Returns what the trace states about its profiler, and whether the profiler's cost was subtracted from the
     /// graph's times.
     pub fn profiler(&self) -> GraphProfiler {
         self.profiler
     }
 
-    /// Returns the repairs made while the graph was built.
+    /// Returns how many repairs were made while the graph was built.
     pub fn repairs(&self) -> GraphRepairs {
         self.repairs
     }
 
-    /// Returns a hash of the graph. Equal graphs have equal hashes; different graphs rarely have equal hashes.
+    /// Returns a hash of the graph. Equal graphs have equal hashes, and different graphs rarely do.
     pub fn fingerprint(&self) -> u64 {
         stable_hash(&(
             &self.ids,
@@ -586,7 +585,7 @@ impl Graph {
         ))
     }
 
-    /// Returns the heap memory of the graph in bytes, without names.
+    /// Returns the graph's heap memory in bytes, without names.
     pub fn heap_bytes(&self) -> usize {
         fn heap_bytes_of<T>(v: &Vec<T>) -> usize {
             v.capacity() * size_of::<T>()

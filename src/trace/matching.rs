@@ -1,13 +1,12 @@
-//! Matching of collectives and messages: finds the nodes of different ranks that form one operation, and mismatches
-//! between ranks.
+//! Matches collectives and messages: finds the nodes of different ranks that form one operation, and mismatches between
+//! ranks.
 //!
-//! Operations match by order. The k-th collective that one member of a group runs in this group matches the k-th
-//! collective of every other member. The k-th send from one rank to another with a tag matches the k-th such
+//! Operations are matched by their order. The k-th collective that one member of a group runs in this group matches the
+//! k-th collective of every other member. The k-th send from one rank to another with a tag matches the k-th such
 //! receive. Callers pass the operations of each rank in program order. The matcher returns matches or typed
-//! disagreements, from which callers build their own error messages.
+//! disagreements, and callers turn disagreements into error messages.
 //!
-//! All data of the matcher is in sorted flat arrays, so no result depends on the iteration order of
-//! a hash table.
+//! The matcher keeps its data in sorted flat arrays, so no result depends on the iteration order of a hash table.
 
 mod collectives;
 mod messages;
@@ -19,8 +18,8 @@ pub use collectives::{
 pub use messages::{MessageChannel, MessageDisagreement, MessageHalf, match_messages};
 pub use outlines::{CommChannel, CommMatches, CommStep, RankComms};
 
-/// Reference to a communication: index of the rank among the matched ranks, and index of the
-/// communication within the rank.
+/// Reference to a communication: the rank's index among the matched ranks, and the communication's index within the
+/// rank.
 pub type CommRef = (u32, u32);
 
 #[cfg(test)]

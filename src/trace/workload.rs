@@ -1,6 +1,6 @@
-//! The workload of a replay: graphs, the instances that bind them to ranks, and the groups among ranks.
+//! The workload of a replay: graphs, the instances that bind them to ranks, and the groups of ranks.
 //!
-//! A workload is immutable, independent of machines, and shared by all runs of a sweep.
+//! A workload is immutable and independent of machines. All runs of a sweep share it.
 
 use crate::graph::WorkAmounts;
 use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, stable_hash};
@@ -10,41 +10,41 @@ use chakram_base::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// One rank's use of a graph: the graph, a release time, and the actual ranks and groups for the graph's slots
+/// One rank's use of a graph: the graph, a release time, and the ranks and groups that replace the graph's slots
 /// (numbered placeholders).
 #[derive(Clone, Debug)]
 pub struct RankInstance {
-    /// Graph that the rank executes.
+    /// Id of the graph that the rank executes.
     pub graph: GraphId,
     /// Rank that executes the graph.
     pub rank: Rank,
-    /// Earliest start of the rank's first nodes.
+    /// Earliest start time of the rank's first nodes.
     pub release: Time,
-    /// Group bound to each group slot.
+    /// Group that is bound to each group slot.
     pub groups: Vec<GroupId>,
-    /// Name that the trace uses for the group of each slot, or `None` for the group of all ranks.
+    /// Name that the trace uses for each slot's group, or `None` for the group of all ranks.
     pub group_names: Vec<Option<String>>,
-    /// Rank bound to each peer slot.
+    /// Rank that is bound to each peer slot.
     pub peers: Vec<Rank>,
     /// Coordinates of the rank's core on a machine of tiles, if the trace states them.
     pub core: Option<[u32; 2]>,
 }
 
-/// Ordered ranks of a communicator.
+/// The ranks of a communicator, in a fixed order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankGroup {
     /// Declared name, or `None` for the unnamed group of all ranks.
     pub name: Option<String>,
-    /// Purpose of the group (such as its parallelism axis), or `None` if unknown.
+    /// What the group is for (such as its parallelism axis), or `None` if this is unknown.
     pub role: Option<String>,
-    /// The members, each once, in the order of the declaration.
+    /// The group's members in the order of the declaration, without duplicates.
     pub members: Vec<Rank>,
 }
 
-/// Graphs, instances in ascending order of their ranks, and groups.
+/// Everything that a replay executes: graphs, instances in ascending order of ranks, and groups.
 #[derive(Debug)]
 pub struct Workload {
-    /// The graphs are shared, because parts of a job keep all of the job's graphs.
+    /// The graphs are shared, because every part of a job keeps all the job's graphs.
     graphs: Arc<[Graph]>,
     instances: Vec<RankInstance>,
     groups: Vec<RankGroup>,
@@ -52,16 +52,16 @@ pub struct Workload {
     amounts: Option<WorkAmounts>,
 }
 
-/// Reason why traces cannot be combined into a workload.
+/// Why traces cannot be combined into a workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
-    /// Nothing was added.
+    /// No traces were added.
     #[error("no traces were given")]
     Empty,
     /// Two traces state the same rank.
     #[error("rank {0} has two traces")]
     Twice(Rank),
-    /// A group that no file declares.
+    /// A trace names a group that no file declares.
     #[error(
         "rank {rank}, node {node}: group `{name}` is not declared\n  try: pass the groups with {} \
          FILE, a JSON object {{\"{name}\": [0, 1, …]}}",
@@ -75,7 +75,7 @@ pub enum WorkloadError {
         /// The group.
         name: String,
     },
-    /// A rank uses a group without being a member.
+    /// A rank uses a group of which it is not a member.
     #[error(
         "rank {rank}, node {node}: the rank is not a member of the node's group `{name}`, which has ranks {members}"
     )]
@@ -86,7 +86,7 @@ pub enum WorkloadError {
         node: u64,
         /// The group.
         name: String,
-        /// The group's members, shortened.
+        /// The group's members, in shortened form.
         members: String,
     },
     /// A group lists a rank twice.
@@ -97,7 +97,7 @@ pub enum WorkloadError {
         /// The rank.
         rank: Rank,
     },
-    /// Ranks have no trace, although other ranks wait for them.
+    /// Some ranks have no trace, although other ranks wait for them.
     #[error(
         "{}\n  try: add the missing traces, or replay with {} mirror, which makes missing members \
          arrive with the present ones",
@@ -107,7 +107,7 @@ pub enum WorkloadError {
     Missing {
         /// Ranks without a trace.
         missing: Vec<Rank>,
-        /// Number of ranks of the job.
+        /// Number of ranks in the job.
         ranks: u32,
     },
     /// The group `0`, which means all ranks, is declared with other members.
@@ -121,10 +121,10 @@ pub enum WorkloadError {
     BeyondJob {
         /// The rank.
         rank: Rank,
-        /// Number of ranks of the job.
+        /// Number of ranks in the job.
         ranks: u32,
     },
-    /// A rank exceeds the maximum number of NPUs of any machine.
+    /// A rank is beyond the maximum number of NPUs in any machine.
     #[error(
         "rank {0} takes part, and a job has at most {MAX_NPUS} ranks\n  \
          try: look for a peer or group member that is not a rank"
@@ -144,7 +144,7 @@ fn missing_text(missing: &[Rank], ranks: u32) -> String {
     )
 }
 
-/// Formats the first few numbers of a list, and the length of the list.
+/// Formats the first few numbers of a list, and the list's length.
 pub fn format_shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
     const SHOWN: usize = 8;
     let total = numbers.len();
@@ -161,7 +161,7 @@ pub fn format_shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
     text
 }
 
-/// Policy for ranks that have no trace.
+/// What to do about ranks that have no trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingRankPolicy {
     /// Reject the job.
@@ -191,31 +191,31 @@ pub struct WorkloadBuilder {
     declared: DeclaredGroups,
     roles: GroupRoles,
     amounts: Option<WorkAmounts>,
-    /// Group tables that traces declare, by fingerprint. Ranks usually declare identical tables, which are stored
-    /// once.
+    /// Group tables that traces declare, keyed by fingerprint. Ranks usually declare identical tables, so each table is
+    /// stored once.
     tables: BTreeMap<u64, Vec<Arc<DeclaredGroups>>>,
 }
 
 impl WorkloadBuilder {
-    /// Declares groups, which take precedence over groups declared by traces.
+    /// Declares groups, which take precedence over groups that traces declare.
     pub fn declare_groups(&mut self, groups: DeclaredGroups) {
         self.declared.extend(groups);
     }
 
-    /// Declares the purposes of groups. The first declaration of a group's purpose counts. Declarations in traces come
-    /// last.
+    /// Declares what groups are for. If a group is declared twice, the first declaration counts. Declarations in traces
+    /// come after all of these.
     pub fn declare_roles(&mut self, roles: &GroupRoles) {
         self.roles.extend(roles);
     }
 
-    /// Declares the work of the whole job, which takes precedence over traces' own statements.
+    /// Declares the work of the whole job, which takes precedence over the traces' own statements.
     pub fn declare_amounts(&mut self, amounts: Option<WorkAmounts>) {
         self.amounts = amounts;
     }
 
     /// Adds a graph that several ranks may share.
     pub fn add_graph(&mut self, graph: Graph) -> GraphId {
-        // Fingerprints may collide, so graphs with equal fingerprints are compared in full.
+        // Fingerprints may collide, so compare graphs with equal fingerprints in full.
         let alike = self.by_fingerprint.entry(graph.fingerprint()).or_default();
         if let Some(&found) = alike.iter().find(|id| self.graphs[id.index()] == graph) {
             return found;
@@ -238,8 +238,8 @@ impl WorkloadBuilder {
             .tables
             .entry(stable_hash(&*binding.declared))
             .or_default();
-        // Ranks usually declare the same table. One shared copy of the table keeps the memory
-        // independent of the number of ranks.
+        // Ranks usually declare the same table. They share one copy of the table, so the memory does not depend on the
+        // number of ranks.
         match alike.iter().find(|table| **table == binding.declared) {
             Some(known) => binding.declared = known.clone(),
             None => alike.push(binding.declared.clone()),
@@ -250,7 +250,7 @@ impl WorkloadBuilder {
         }
     }
 
-    /// Returns the minimum number of ranks of the job: one more than the highest rank among traces, peers and group
+    /// Returns the minimum number of ranks in the job: one more than the highest rank among traces, peers and group
     /// members.
     pub fn ranks_seen(&self) -> u32 {
         let own = self.ranks.keys().map(|rank| rank.0);
@@ -258,7 +258,7 @@ impl WorkloadBuilder {
             .ranks
             .values()
             .flat_map(|(_, b, _)| b.peers.iter().copied());
-        // Ranks without a trace also count if a peer or a group names them.
+        // A rank without a trace also counts if a peer or a group names it.
         let traces = self
             .tables
             .values()
@@ -271,14 +271,14 @@ impl WorkloadBuilder {
             .map_or(0, |max| max.saturating_add(1))
     }
 
-    /// Returns the number of ranks that a trace states for the job, but at least [`Self::ranks_seen`].
-    /// Returns `None` if no trace states the number.
+    /// Returns the number of ranks that a trace states for the job, or [`Self::ranks_seen`] if that is higher. Returns
+    /// `None` if no trace states the number.
     pub fn ranks_stated(&self) -> Option<u32> {
         let stated = self.graphs.iter().filter_map(Graph::world_size).max()?;
         Some(stated.max(self.ranks_seen()))
     }
 
-    /// Binds groups to their ranks, and checks that all ranks are present. `ranks` is the size of the job;
+    /// Binds groups to their ranks, and checks that all ranks have traces. `ranks` is the number of ranks in the job;
     /// `None` means [`Self::ranks_seen`].
     pub fn finish_workload(
         self,
@@ -308,11 +308,11 @@ impl WorkloadBuilder {
         }
         let mut groups = GroupRegistry::new(ranks);
         groups.roles = self.roles;
-        // Neighbouring graphs usually have the same roles, so `dedup` leaves few entries to merge.
+        // Adjacent graphs usually have the same roles, so `dedup` leaves few entries to merge.
         let mut said: Vec<&GroupRoles> = self.graphs.iter().map(Graph::roles).collect();
         said.dedup();
         said.into_iter().for_each(|more| groups.roles.extend(more));
-        // Traces use `0` for the group of all ranks, so a declared group `0` must have all ranks.
+        // Traces use `0` for the group of all ranks, so a declared group `0` must contain all ranks.
         if let Some(zero) = self.declared.get("0")
             && !groups.is_world(zero)
         {
@@ -324,7 +324,7 @@ impl WorkloadBuilder {
             let slots = binding.groups.iter().enumerate();
             let bound = slots.map(|(slot, name)| {
                 let node = || {
-                    // The call is searched only for the error message.
+                    // Only the error message needs the call, so search for it here.
                     let call = of.calls().iter().find(|call| call.group == slot as u32);
                     call.map_or(0, |call| of.id(call.node))
                 };
@@ -363,8 +363,7 @@ impl WorkloadBuilder {
             });
         }
         let mut said = self.graphs.iter().map(Graph::work_amounts);
-        // If traces state different amounts, the traces come from different jobs, so the amounts of this job are
-        // unknown.
+        // Traces that state different amounts come from different jobs, so the amounts of this job are unknown.
         let first = said
             .next()
             .flatten()
@@ -379,9 +378,9 @@ impl WorkloadBuilder {
     }
 }
 
-/// The groups found so far. Each name of a group is a separate communicator. Two names with the same members are two
-/// groups, and the unnamed group of all ranks is a further group. One name with different members (as when each trace
-/// declares its own groups) also means different groups.
+/// The groups found so far, with their members. Each group name is a separate communicator. Two names with the same
+/// members are two groups, and the unnamed group of all ranks is another group. One name with different members also
+/// means different groups; this happens if each trace declares its own groups.
 struct GroupRegistry {
     list: Vec<RankGroup>,
     roles: GroupRoles,
@@ -404,7 +403,7 @@ impl GroupRegistry {
         }
     }
 
-    /// Returns true if a declaration of `members` means all ranks.
+    /// Returns true if a declaration of `members` means the group of all ranks.
     fn is_world(&self, members: &[u32]) -> bool {
         members.is_empty() || self.has_members(Self::WORLD, members)
     }
@@ -450,8 +449,8 @@ impl GroupRegistry {
 }
 
 impl Workload {
-    /// Returns a copy of the workload that adds the profiler's cost to each graph's times, or subtracts the cost if
-    /// the times include it.
+    /// Returns a copy of the workload that adds the profiler's cost to each graph's times, or subtracts it from times
+    /// that include it.
     pub fn with_profiler_toggled(&self) -> Self {
         Self {
             graphs: self
@@ -466,13 +465,13 @@ impl Workload {
         }
     }
 
-    /// Returns the sizes of the two most frequent matrix multiplications (rows, columns, summed-over size).
-    /// Together, the two sizes identify a model's width, tensor degree and micro-batch. Among equally frequent
-    /// multiplications, the largest comes first. If there is only one multiplication, its sizes are returned twice.
+    /// Returns the sizes of the two most frequent matrix multiplications, each as (rows, columns, summed-over size).
+    /// Together, the two sizes identify a model's width, tensor degree and micro-batch. If several multiplications are
+    /// equally frequent, the largest comes first. If there is only one multiplication, returns its sizes twice.
     ///
-    /// The most frequent multiplication alone is not enough, because it belongs to the feed-forward network (MLP). A
-    /// model of twice the width with four times as many shards has the same multiplication in its MLP. The second
-    /// most frequent multiplication belongs to attention and differs between such models.
+    /// The most frequent multiplication alone does not suffice, because it belongs to the feed-forward network (MLP). A
+    /// model with twice the width and four times as many shards has the same multiplication in its MLP. The second most
+    /// frequent multiplication belongs to attention, and it differs between such models.
     pub fn main_products(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
         for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
@@ -490,14 +489,13 @@ impl Workload {
             Some(*largest.0)
         };
         let first = largest(&|_, count| count == most)?;
-        // Weight gradients have the same three sizes in another order, so they do not count as the second
-        // multiplication.
+        // Weight gradients have the same three sizes in another order, so they do not count as a second multiplication.
         let next = largest(&|gemm, count| count < most && sorted(gemm) != sorted(first));
         Some([first, next.unwrap_or(first)])
     }
 
-    /// Returns the same ranks and groups, with each graph replaced by the result of `change`, which
-    /// must keep the slots.
+    /// Returns a workload with the same ranks and groups, in which `change` has replaced each graph. `change` must keep
+    /// the slots.
     pub fn with_graphs(&self, change: impl Fn(&Graph) -> Graph) -> Self {
         Self {
             graphs: self.graphs.iter().map(change).collect(),
@@ -508,8 +506,8 @@ impl Workload {
         }
     }
 
-    /// Returns the same job with the traces of only those ranks that `kept` accepts. The ranks without a kept trace
-    /// are treated as missing under [`MissingRankPolicy::Mirror`].
+    /// Returns the same job with only those traces whose ranks `kept` accepts. All other ranks count as missing under
+    /// [`MissingRankPolicy::Mirror`].
     pub fn mirror_ranks(&self, kept: impl Fn(Rank) -> bool) -> Self {
         let kept = |instance: &&RankInstance| kept(instance.rank);
         Self {

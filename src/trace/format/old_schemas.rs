@@ -6,16 +6,17 @@
 //! # Detecting the generation
 //!
 //! No field states the generation, so the reader infers it from the records' fields and their wire types. A record
-//! *rules out* a generation if the record is not a valid message of this generation: if it has an unknown field, a
-//! wrong wire type, text that is not UTF-8, or a number outside an enum.
+//! *rules out* a generation if it is not a valid message of this generation: if it has an unknown field, a wrong wire
+//! type, text that is not UTF-8, or a number outside an enum.
 //!
 //! 1. If the first record has a `version` (field 1) that is not an attribute, or attributes in field 2, it is the
 //!    metadata of 0.0.4 or 1.0.0 and the file is current. Current files need no other check, and this check cannot err.
 //!    Old nodes begin with their id (field 1, a varint). Old metadata has attributes in field 1. Their bytes begin with
-//!    a line feed, but no version does. 2. Otherwise the candidates are the generations that the first record does not
-//!    rule out, as a node or as metadata. If there are no candidates, the reader treats the file as current and reports
-//!    the error. 3. The following records rule out more candidates until one is left. The remaining generation is
-//!    certain, because every other generation is ruled out by some record.
+//!    a line feed, but no version does.
+//! 2. Otherwise the candidates are the generations that the first record does not rule out, as a node or as metadata.
+//!    If there are no candidates, the reader treats the file as current and reports the error.
+//! 3. The following records rule out more candidates until one is left. The remaining generation is certain, because
+//!    every other generation is ruled out by some record.
 //! 4. If several candidates are left at the end of the file, the reader upgrades the file as each of them. It accepts
 //!    identical results. Otherwise it rejects the file, and the error names the first record whose meaning depends on
 //!    the generation. If no candidate is left, the error names the record that ruled out the last candidate.

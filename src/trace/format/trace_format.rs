@@ -1,7 +1,7 @@
-//! Formats of traces. Formats are detected from the content, not from the name.
+//! Detects the format of a trace. Detection uses the content and ignores the name.
 //!
-//! - `.et` of the current schema, used directly;
-//! - `.et` of 2023, upgraded when opened ([`old_schemas`]);
+//! - `.et` of the current schema, which is used directly;
+//! - `.et` of 2023, which is upgraded when it is opened ([`old_schemas`]);
 //! - text ([`text`](super::text)): chakram's JSON Lines, protobuf's JSON, `workload_graph` and `nodes`.
 //!
 //! Text begins with `{` or `[`, possibly after white space, followed by a key of its format. A binary file also
@@ -12,7 +12,7 @@ use super::wire::FrameCursor;
 use super::{SchemaGeneration, TraceError, TraceLocation, old_schemas};
 use std::fmt;
 
-/// Format of a trace.
+/// A trace format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceFormat {
     /// Binary records of this schema generation.
@@ -34,10 +34,10 @@ impl fmt::Display for TraceFormat {
     }
 }
 
-/// Detects the text format of `contents`, which may be the beginning of a file. Returns `None` if `contents` are not
-/// text.
+/// Detects the text format of `contents`, which may be only the beginning of a file. Returns `None` if `contents` are
+/// not text.
 ///
-/// Fails on text that is not a trace.
+/// Fails if `contents` are text but not a trace.
 pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
     // Any other byte at the start is part of the first record's length, so the file is binary.
     if !matches!(

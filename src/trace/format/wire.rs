@@ -2,19 +2,20 @@
 
 use super::TraceError;
 
-/// Maximum record size that a frame may state; lengths in the format have 32 bits.
+/// Maximum record size that a frame may state, because the format's lengths have 32 bits.
 pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
 /// Maximum nesting depth of groups (the deprecated wire types 3 and 4).
 const MAX_GROUP_DEPTH: usize = 100;
 
-/// Position in a buffer of a file. The field `end` is the file offset of the buffer's end, which error messages need.
+/// A position in a buffer with a file's bytes. The field `end` is the file offset at which the buffer ends; error
+/// messages need it.
 #[derive(Clone, Copy, Debug)]
 pub struct WireCursor<'a> {
     rest: &'a [u8],
     end: usize,
 }
 
-/// Undecoded value of a field.
+/// A field's value before it is decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WireValue<'a> {
     /// Wire type 0.
@@ -30,7 +31,7 @@ pub enum WireValue<'a> {
 }
 
 impl<'a> WireCursor<'a> {
-    /// Creates a cursor at the start of `buffer`, which is at byte `base` of the file.
+    /// Creates a cursor at the start of `buffer`, which begins at byte `base` of the file.
     pub fn new(buffer: &'a [u8], base: usize) -> Self {
         Self {
             rest: buffer,
@@ -141,7 +142,7 @@ impl<'a> WireCursor<'a> {
     pub fn read_field(&mut self) -> Result<(u32, WireValue<'a>), TraceError> {
         let start = self.file_offset();
         let key = match self.rest {
-            // Keys of one byte are the keys of fields 1 to 15.
+            // One-byte keys are the keys of fields 1 to 15.
             [key @ 8..0x80, rest @ ..] => {
                 self.rest = rest;
                 u32::from(*key)
@@ -167,7 +168,7 @@ impl<'a> WireCursor<'a> {
         Ok((number, raw))
     }
 
-    /// Reads a key of two or more bytes (field numbers above 15). Fails on an invalid key.
+    /// Reads a key of two or more bytes, which has a field number above 15. Fails on an invalid key.
     fn read_long_key(&mut self, start: usize) -> Result<u32, TraceError> {
         match u32::try_from(self.read_varint()?) {
             Err(_) => Err(TraceError::malformed_at(
@@ -193,7 +194,7 @@ impl<'a> WireCursor<'a> {
 
     fn skip_group(&mut self, number: u32) -> Result<(), TraceError> {
         let start = self.file_offset();
-        // The nesting depth is untrusted input, so open groups are in a list instead of on the call stack.
+        // The nesting depth is untrusted input, so a list contains the open groups, not the call stack.
         let mut open = vec![number];
         while let Some(&innermost) = open.last() {
             let at = self.file_offset();
@@ -233,8 +234,8 @@ impl<'a> WireCursor<'a> {
     }
 }
 
-/// Decodes the varint at the start of `bytes`. Returns value and length, or `None` if the varint
-/// does not end or exceeds 64 bits.
+/// Decodes the varint at the start of `bytes`. Returns the value and its length, or `None` if the varint does not end
+/// or exceeds 64 bits.
 pub fn decode_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0_u64;
     for (i, &byte) in bytes.iter().take(10).enumerate() {
@@ -249,8 +250,8 @@ pub fn decode_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// Joins the lower seven bits of each of the eight bytes in three steps: pairs of bytes, groups of
-/// four, all eight.
+/// Joins the lower seven bits of each of the eight bytes in three steps: first pairs of bytes, then groups of four,
+/// then all eight.
 #[inline(always)]
 pub(super) fn join_varint_bytes(word: u64) -> u64 {
     let pairs = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;
@@ -297,7 +298,7 @@ pub struct FrameCursor<'a> {
 /// Undecoded record.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRecord<'a> {
-    /// Index in the file; the metadata record is 0.
+    /// Index of the record in the file; the metadata record has index 0.
     pub number: usize,
     /// File offset of the record's message.
     pub offset: usize,
@@ -306,7 +307,7 @@ pub struct RawRecord<'a> {
 }
 
 impl<'a> FrameCursor<'a> {
-    /// Reads the (decompressed) contents of a file.
+    /// Creates a cursor over the decompressed contents of a file.
     pub fn new(contents: &'a [u8]) -> Self {
         Self {
             cursor: WireCursor::new(contents, 0),
@@ -335,7 +336,7 @@ impl<'a> FrameCursor<'a> {
         }
     }
 
-    /// Returns the next message and its file offset. The length of the message is at `start`.
+    /// Returns the message after the length at `start`, and its file offset.
     #[inline]
     fn read_message_at(&mut self, start: usize) -> Result<(usize, &'a [u8]), TraceError> {
         let length = self.cursor.read_varint()?;
@@ -374,7 +375,7 @@ mod tests {
                 assert!(short.read_varint().is_err());
             }
         }
-        // The invalid varints are ten bytes with more than 64 bits of payload, and eleven bytes.
+        // The invalid varints are one of ten bytes with more than 64 bits of payload, and one of eleven bytes.
         let mut long = [0xff_u8; 11];
         assert!(WireCursor::new(&long, 0).read_varint().is_err());
         long[9] = 2;
@@ -385,7 +386,7 @@ mod tests {
 
     #[test]
     fn frames_name_the_record_and_the_byte_where_a_file_breaks() {
-        // Record 0 has 2 bytes (offsets 1..3). Record 1 states a length of 5 bytes, but only 1 is
+        // Record 0 has a length of 2 bytes (offsets 1..3). Record 1 states a length of 5 bytes, but only 1 byte is
         // left.
         let file = [2, 10, 0, 5, 8];
         let mut frames = FrameCursor::new(&file);
@@ -404,8 +405,8 @@ mod tests {
 
     #[test]
     fn groups_are_skipped_whole() {
-        // The message has field 3, a group that contains a varint field 1 and a nested group 2, and then field 4 with
-        // the value 7.
+        // The message contains field 3, a group with a varint (field 1) and a nested group (field 2). Field 4 follows,
+        // with the value 7.
         let bytes = [0x1b, 0x08, 0x01, 0x13, 0x14, 0x1c, 0x20, 0x07];
         let mut cursor = WireCursor::new(&bytes, 0);
         assert_eq!(cursor.read_field().unwrap(), (3, WireValue::Group));

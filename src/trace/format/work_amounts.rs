@@ -1,16 +1,16 @@
-//! Work of a whole job as stated by the tool that wrote its traces, as in `steps 1, samples 16, tokens 32768,
-//! model_flops 123, attention causal`.
+//! The work of a whole job, as the tool that wrote its traces states it, for example `steps 1, samples 16, tokens
+//! 32768, model_flops 123, attention causal`.
 //!
-//! The metadata record of every trace states the work and the roles of groups. Replays do not use the work; reports
-//! derive rates from it.
+//! The metadata record of every trace states the work, next to the roles of groups. Replays ignore the work, but
+//! reports derive rates from it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 
-/// Name of the attribute of the metadata record.
+/// Name of the metadata attribute that states the work.
 pub const ATTRIBUTE: &str = "work_amounts";
 
-/// Token pairs counted in the FLOPs of attention.
+/// Which token pairs the FLOPs of attention count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -22,7 +22,7 @@ pub enum CountedAttention {
 }
 
 impl CountedAttention {
-    /// Returns the word that denotes this variant in traces and reports.
+    /// Returns the word for this variant in traces and reports.
     pub fn stable_name(self) -> &'static str {
         match self {
             Self::Causal => "causal",
@@ -31,19 +31,18 @@ impl CountedAttention {
     }
 }
 
-/// Samples that a job processes, and the model's FLOPs for these samples.
+/// The samples that a job processes, and the model's FLOPs for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkAmounts {
-    /// Number of steps.
+    /// Number of training steps or passes.
     pub steps: u64,
-    /// Number of samples over all steps and replicas.
+    /// Number of samples, over all steps and replicas.
     pub samples: u64,
-    /// Number of tokens of these samples, or `None` if samples are not sequences.
+    /// Number of tokens in these samples, or `None` if samples are not sequences.
     pub tokens: Option<u64>,
-    /// FLOPs of the model for these samples: forward pass and, for training, backward pass, without
-    /// recomputation.
+    /// The model's FLOPs for these samples: the forward pass and, in training, the backward pass, but no recomputation.
     pub model_flops: u128,
-    /// Token pairs counted in `model_flops`; `None` for models without attention, or if the trace does not state the
+    /// Which token pairs `model_flops` counts; `None` for models without attention, or if the trace does not state the
     /// pairs.
     pub attention: Option<CountedAttention>,
 }
@@ -63,7 +62,7 @@ impl Display for WorkAmounts {
 }
 
 impl WorkAmounts {
-    /// Parses the text of the attribute; `None` unless the text states steps, samples and FLOPs. Unknown words are
+    /// Parses the attribute's text; returns `None` unless it states steps, samples and FLOPs. Unknown words are
     /// skipped.
     pub fn parse_attribute(text: &str) -> Option<Self> {
         let said = |name: &str| {

@@ -1,8 +1,7 @@
-//! Writer of traces: encodes nodes as framed protobuf messages.
+//! Writes traces: encodes nodes as framed protobuf messages.
 //!
-//! A [`NodeView`] has the fields that a replay needs, and labels. Other information about a node, such as its location
-//! in the source's files, is passed separately as [`NodeExtras`]. Replays use only the control dependencies in
-//! [`NodeExtras`].
+//! A [`NodeView`] contains the fields that a replay needs, and labels. [`NodeExtras`] contains other information about
+//! a node, such as its location in the source's files. Of the extras, replays use only the control dependencies.
 
 use super::TraceError;
 use super::attr;
@@ -21,15 +20,14 @@ pub use frames::FrameWriter;
 
 /// Receiver of a trace, node by node: a graph builder or a file writer.
 pub trait Sink {
-    /// Receives `node`, which has data dependencies on the nodes `data`. Ids must be unique; nodes may come in any
-    /// order.
+    /// Receives `node`; `data` lists its data dependencies. Ids must be unique; nodes may come in any order.
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError>;
 }
 
-/// Schema version of written files.
+/// Schema version that written files state.
 const SCHEMA_VERSION: &str = "0.0.4";
 
-/// Value of an attribute that is written in addition to a [`NodeView`].
+/// Value of an attribute that a writer adds to a [`NodeView`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeValue<'a> {
     /// A whole number, as the schema's `int32`.
@@ -40,7 +38,7 @@ pub enum AttributeValue<'a> {
     Uint32(u32),
     /// A count, as `uint64`.
     Uint(u64),
-    /// Yes or no, as `bool`.
+    /// True or false, as `bool`.
     Bool(bool),
     /// A list of `bool`.
     Bools(&'a [bool]),
@@ -52,21 +50,21 @@ pub enum AttributeValue<'a> {
     Texts(&'a [&'a str]),
 }
 
-/// Attribute: its name and its value.
+/// An attribute as (name, value).
 pub type NamedAttribute<'a> = (&'a str, AttributeValue<'a>);
 
-/// Inputs or outputs of a node, each as the text of a Python literal (empty if unknown).
+/// A node's inputs or outputs; each field is the text of a Python literal, or empty if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeIo<'a> {
-    /// The values, as in `[[5, 6, 0, 1024, 4, 'cuda:0'], 1]`.
+    /// The values, such as `[[5, 6, 0, 1024, 4, 'cuda:0'], 1]`.
     pub values: &'a str,
-    /// Shapes of the tensors, as in `[[32, 32], []]`.
+    /// Shapes of the tensors, such as `[[32, 32], []]`.
     pub shapes: &'a str,
-    /// Types of the tensors, as in `['Tensor(float)', 'Int']`.
+    /// Types of the tensors, such as `['Tensor(float)', 'Int']`.
     pub types: &'a str,
 }
 
-/// Fields of a node in addition to its [`NodeView`]. Replays use only `control`.
+/// Fields of a node that its [`NodeView`] does not contain. Replays use only `control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeExtras<'a> {
     /// Ids of the node's control dependencies.
@@ -75,12 +73,12 @@ pub struct NodeExtras<'a> {
     pub inputs: NodeIo<'a>,
     /// Outputs of the node.
     pub outputs: NodeIo<'a>,
-    /// Further attributes, in this order. The writer rejects an attribute if replays use the attribute and it
-    /// would change the node's meaning.
+    /// Further attributes, in the order in which they are written. The writer rejects an attribute that replays use and
+    /// that would change the node's meaning.
     pub attributes: &'a [NamedAttribute<'a>],
 }
 
-/// Writes one rank's trace into any byte sink.
+/// Writes one rank's trace to any byte sink.
 #[derive(Debug)]
 pub struct TraceWriter<W> {
     out: FrameWriter<W>,
@@ -88,13 +86,13 @@ pub struct TraceWriter<W> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Starts a trace by writing its metadata record.
+    /// Creates a writer, and writes the metadata record.
     pub fn new(out: W) -> std::io::Result<Self> {
         Self::with_metadata(out, &[])
     }
 
-    /// Starts a trace by writing its metadata record with these attributes. Readers use, for example, `captured_ns`
-    /// (the end of the rank's last event, in nanoseconds from the start of the job) and `group_roles` (the roles of
+    /// Creates a writer, and writes the metadata record with these attributes. Readers know, for example, `captured_ns`
+    /// (the end of the rank's last event, in nanoseconds after the start of the job) and `group_roles` (the roles of
     /// groups, [`GroupRoles`](super::roles::GroupRoles)).
     pub fn with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
@@ -110,10 +108,10 @@ impl<W: Write> TraceWriter<W> {
         Ok(this)
     }
 
-    /// Writes `node`, which has data dependencies on the nodes `data`, with the fields in `extra`.
+    /// Writes `node` with the fields in `extra`; `data` lists its data dependencies.
     ///
-    /// Fails if the output fails, if an attribute would change the node's meaning, or if a node declares groups but
-    /// was not created by [`NodeView::declare_groups`].
+    /// Fails if the sink fails, or if an attribute would change the node's meaning. Also fails if a node declares
+    /// groups but was not created by [`NodeView::declare_groups`].
     pub fn write_node(
         &mut self,
         node: &NodeView<'_>,
@@ -143,7 +141,7 @@ impl<W: Write> TraceWriter<W> {
         }
         let put = &mut self.message;
         put.clear();
-        // The fields are written in ascending order without default values, which is protobuf's canonical form.
+        // Ascending fields without default values are protobuf's canonical form.
         append_varint(put, 1, node.id);
         append_text(put, 2, node.name);
         append_varint(put, 3, node_type_of(node) as u64);
@@ -160,7 +158,7 @@ impl<W: Write> TraceWriter<W> {
         }
         let reads = |(name, _): &&NamedAttribute<'_>| attr::replay_attribute(name).is_some();
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
-            // Readers use the last of several attributes with the same name, so only a scan of the written node shows
+            // If several attributes have the same name, readers use the last, so only a scan of the written node shows
             // whether the meaning changes.
             let whole = put.as_bytes();
             if !are_equal_for_replay(&whole[..plain], whole) {
@@ -174,7 +172,7 @@ impl<W: Write> TraceWriter<W> {
         self.out.write_record(put.as_bytes())
     }
 
-    /// Returns the byte sink. All data has been written to the byte sink, but not flushed.
+    /// Returns the byte sink. The writer has passed all data to it, but has not flushed it.
     pub fn into_inner(self) -> W {
         self.out.into_inner()
     }
@@ -186,7 +184,7 @@ impl<W: Write> Sink for TraceWriter<W> {
     }
 }
 
-/// Returns true if two records of a node mean the same to a replay.
+/// Returns true if a replay treats two records of a node identically.
 fn are_equal_for_replay(a: &[u8], b: &[u8]) -> bool {
     struct DiscardDependencies;
     impl scan::DependencyVisitor for DiscardDependencies {
@@ -207,7 +205,7 @@ fn are_equal_for_replay(a: &[u8], b: &[u8]) -> bool {
     };
     let meaning = |bytes| -> Result<NodeView<'_>, TraceError> {
         let view = read(bytes)?;
-        // The node's place in the program does not affect a replay, so it is not compared.
+        // The node's place in the program does not affect a replay, so the comparison skips it.
         Ok(NodeView {
             origin: NodeOrigin::default(),
             ..view
@@ -234,8 +232,8 @@ fn append_text(put: &mut MessageEncoder, number: u32, text: &str) {
 #[inline(always)]
 pub(super) fn append_named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
     match value {
-        // This fast path is for nearly all attributes. Protobuf omits an empty name, so an attribute without a name
-        // takes the other path.
+        // Nearly all attributes take this fast path. Protobuf omits an empty name, so an unnamed attribute takes the
+        // other path.
         AttributeValue::Int(v) if !name.is_empty() => {
             put.append_named_varint(10, name, 9, v.cast_unsigned());
         }
@@ -247,8 +245,7 @@ pub(super) fn append_named(put: &mut MessageEncoder, name: &str, value: Attribut
     }
 }
 
-/// Appends the fields of an attribute. The value of the attribute is written even if it is the
-/// default.
+/// Appends an attribute's fields. Writes the value even if it is the default.
 #[inline]
 pub fn put_attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
     append_text(put, 1, name);
@@ -277,8 +274,7 @@ pub fn put_attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue
     }
 }
 
-/// Returns inputs or outputs with the shapes from the node's labels; fails if `io` and the labels state different
-/// shapes.
+/// Adds the shapes from the node's labels to inputs or outputs; fails if `io` and the labels state different shapes.
 fn with_shape_labels<'a>(
     id: u64,
     io: &NodeIo<'a>,
@@ -295,8 +291,8 @@ fn with_shape_labels<'a>(
     Ok(NodeIo { shapes, ..*io })
 }
 
-/// Appends the inputs or outputs. Empty inputs or outputs are appended only if `stated` is true, which means that the
-/// inputs or outputs are known to be empty.
+/// Appends a node's inputs or outputs. If they are empty, appends them only if `stated` is true, which means that they
+/// are known to be empty.
 fn append_io_info(put: &mut MessageEncoder, number: u32, io: &NodeIo<'_>, stated: bool) {
     if stated || *io != NodeIo::default() {
         put.append_nested(number, |put| {

@@ -1,4 +1,4 @@
-//! Builder of a graph; accepts nodes in any order of ids.
+//! Builds a graph from nodes in any order of ids.
 
 use super::origins::RecordedOrigins;
 use super::{
@@ -24,11 +24,11 @@ use std::sync::Arc;
 mod link;
 mod sort;
 
-/// Selects the dependencies to enforce.
+/// Which dependencies to enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DependencyPolicy {
-    /// Data and control dependencies. If control dependencies close a cycle, only data dependencies are enforced, and
-    /// the user gets a warning.
+    /// Data and control dependencies. If control dependencies close a cycle, the graph enforces only data dependencies,
+    /// and the user gets a warning.
     #[default]
     Auto,
     /// Data and control dependencies.
@@ -49,12 +49,12 @@ impl SettingChoice for DependencyPolicy {
     ];
 }
 
-/// Peers and groups that one rank binds to the slots of a graph, and the rank's declarations of groups.
+/// The peers and groups that one rank binds to a graph's slots, and the rank's group declarations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotBinding {
     /// Rank of each peer slot.
     pub peers: Vec<u32>,
-    /// Name of the group of each group slot; `None` means all ranks.
+    /// Name of the group that is bound to each group slot; `None` means all ranks.
     pub groups: Vec<Option<String>>,
     /// Groups that the trace declares in metadata nodes.
     pub declared: Arc<DeclaredGroups>,
@@ -62,14 +62,14 @@ pub struct SlotBinding {
     pub core: Option<[u32; 2]>,
 }
 
-/// Flag of control dependencies in the list of predecessors.
+/// Flag that marks control dependencies in the list of predecessors.
 const CONTROL: u32 = 1 << 31;
-/// Sentinel for a dropped or still unresolved predecessor.
+/// Sentinel for a predecessor that was dropped or is not resolved yet.
 const NO_NODE: u32 = u32::MAX;
-/// Maximum number of nodes, because a node index shares its 32-bit word with [`CONTROL`].
+/// Maximum number of nodes, because the flag [`CONTROL`] takes one bit of the 32-bit word that contains a node index.
 const MAX_NODES: usize = (CONTROL - 1) as usize;
 
-/// Number of nodes between two checks for an interruption. Reading so many nodes takes a few milliseconds.
+/// Number of nodes read between two checks for an interruption. Reading this many nodes takes a few milliseconds.
 const NODES_BETWEEN_CHECKS: usize = 1 << 14;
 
 /// Collects nodes and builds a [`Graph`].
@@ -86,21 +86,21 @@ pub struct GraphBuilder {
     peers: Interner<u32>,
     declared: DeclaredGroups,
     changes: Interner<MemoryChanges>,
-    /// Names of memories outside the NPU.
+    /// Names of the memories outside the NPU.
     remote_memories: Interner<String>,
     /// Distinct kernels, as (shape, true for a backward pass).
     kernels: Interner<(KernelShape, bool)>,
-    /// Predecessors of all nodes, with the flag [`CONTROL`] for control dependencies; the predecessors of node i end
-    /// before `pred_end[i]`.
+    /// Predecessors of all nodes; control dependencies have the flag [`CONTROL`]. The predecessors of node i end before
+    /// `pred_end[i]`.
     preds: Vec<u32>,
     pred_end: Vec<u32>,
-    /// Dependencies on nodes that come later in the file, each as (index into `preds`, id).
+    /// Dependencies on nodes that come later in the file: (index in `preds`, id).
     forward: Vec<(u32, u64)>,
     origins: RecordedOrigins,
 }
 
 impl GraphBuilder {
-    /// Starts the graph of `rank`; ids below `dense_ids` take at most 4 bytes each.
+    /// Creates a builder for the graph of `rank`; ids below `dense_ids` take at most 4 bytes each.
     pub fn new(rank: u32, policy: DependencyPolicy, dense_ids: u64) -> Self {
         Self {
             rank,
@@ -122,12 +122,12 @@ impl GraphBuilder {
         }
     }
 
-    /// Reserves memory for about `nodes` nodes with distinct names. The number is only a hint, not a limit.
+    /// Reserves memory for about `nodes` nodes that have distinct names. The number is only a hint, not a limit.
     pub fn reserve_nodes(&mut self, nodes: u64) {
-        // Memory beyond this number is not reserved: for so many nodes, growing the arrays takes only a small part of
-        // the total time.
+        // Do not reserve memory for more nodes, because then growing the arrays takes only a small part of the total
+        // time.
         let nodes = nodes.min(1 << 20) as usize;
-        // `nodes` may be too low. A margin avoids moving all arrays for a few more nodes.
+        // `nodes` may be too low by a few nodes. The margin avoids moving all arrays for them.
         let nodes = nodes + nodes / 16 + 16;
         let graph = &mut self.graph;
         graph.ids.reserve_exact(nodes);
@@ -148,13 +148,13 @@ impl GraphBuilder {
             Some(index) => self.preds.push(index | mark),
             None => {
                 self.forward.push((self.preds.len() as u32, id));
-                // The placeholder preserves the flag until the id is resolved.
+                // The placeholder keeps the flag until the id is resolved.
                 self.preds.push(NO_NODE & !CONTROL | mark);
             }
         }
     }
 
-    /// Adds the node whose dependencies were just visited.
+    /// Adds the node whose dependencies the builder has just visited.
     pub(super) fn finish_node(&mut self, node: &NodeView<'_>) -> Result<(), TraceError> {
         let index = self.graph.ids.len();
         if index.is_multiple_of(NODES_BETWEEN_CHECKS) {
@@ -233,12 +233,12 @@ impl GraphBuilder {
         self.graph.kernels_on_cpu = on_cpu;
     }
 
-    /// Sets the number of ranks of the job, and the context of the capture.
+    /// Sets the number of ranks in the job, and the device, host and software of the capture.
     pub fn set_context(&mut self, world_size: Option<u32>, on: CaptureContext) {
         (self.graph.world_size, self.graph.captured_on) = (world_size, on);
     }
 
-    /// Sets the trace's information about its profiler.
+    /// Sets what the trace states about its profiler.
     pub fn set_profiler(&mut self, said: CaptureProfiler) {
         self.graph.profiler.said = said;
     }
@@ -253,22 +253,22 @@ impl GraphBuilder {
         self.graph.roles = roles;
     }
 
-    /// Sets the work of the whole job.
+    /// Sets the work of the whole job, or `None` if the trace does not state it.
     pub fn set_amounts(&mut self, amounts: Option<WorkAmounts>) {
         self.graph.amounts = amounts;
     }
 
-    /// Sets the Python calls around nodes.
+    /// Sets the Python calls that enclose nodes.
     pub fn set_stacks(&mut self, stacks: CallStacks) {
         self.graph.stacks = stacks;
     }
 
-    /// Sets the display name of `lane`.
+    /// Sets the name of `lane` that users see.
     pub fn set_lane_name(&mut self, lane: Lane, name: String) {
         self.graph.lane_names.push((lane, name));
     }
 
-    /// Interns the staged names. If the arena is full, the error names the node `last`.
+    /// Interns the names that were staged. If the arena is full, the error names the node `last`.
     fn settle_names(&mut self, last: u64) -> Result<(), TraceError> {
         let settled = self.names.settle_staged_names(&mut self.graph.name_of);
         settled.ok_or_else(|| {
@@ -276,7 +276,8 @@ impl GraphBuilder {
         })
     }
 
-    /// Returns type, lane, FLOPs, bytes and detail of a node. Appends collectives and messages to their lists.
+    /// Returns a node's type, lane, FLOPs, bytes and `detail` word. For a collective or a message, also appends an
+    /// entry to its list.
     fn decode_node(
         &mut self,
         node: &NodeView<'_>,
@@ -360,8 +361,8 @@ impl GraphBuilder {
                     eager: node.eager,
                     size_unknown: node.size_unknown,
                 });
-                // A posted receive uses no engine of its NPU, because only the sender drives the link. Therefore, a
-                // receive occupies no lane and cannot block a later send in program order.
+                // A posted receive uses none of its NPU's engines, because only the sender drives the link. Therefore,
+                // a receive occupies no lane and cannot block a later send in program order.
                 let (kind, lane) = if receive {
                     (NodeKind::Receive, Lane::None)
                 } else {
@@ -428,9 +429,9 @@ impl GraphBuilder {
         }
     }
 
-    /// Sorts, links and checks the nodes.
+    /// Sorts, links and checks the nodes, and returns the graph with the rank's binding.
     ///
-    /// Fails on data dependencies on missing nodes or on the node itself, and on cycles.
+    /// Fails if a data dependency is on a missing node or on the node itself, or if dependencies form a cycle.
     pub fn finish_graph(mut self) -> Result<(Graph, SlotBinding), TraceError> {
         self.settle_names(self.graph.ids.last().copied().unwrap_or(0))?;
         let nodes = self.graph.ids.len();
@@ -445,7 +446,8 @@ impl GraphBuilder {
         self.graph.resolve_origins(&self.origins, &self.index_of);
         self.drop_self()?;
         let with_control = self.policy != DependencyPolicy::Data;
-        // In nearly all traces, the order of ids is already a valid order. `link_successors` detects this without extra cost.
+        // In nearly all traces, the order of ids already respects all dependencies. `link_successors` detects this at
+        // no extra cost.
         if !self.link_successors(with_control) && !self.sort_program_order() {
             if self.policy != DependencyPolicy::Auto || self.control_dependency_count() == 0 {
                 return Err(self.cycle_error());
@@ -455,7 +457,7 @@ impl GraphBuilder {
                 return Err(self.cycle_error());
             }
         }
-        // At this point calls are in program order, so a count per slot gives their sequence numbers.
+        // Calls are now in program order, so a count per slot gives their sequence numbers.
         let mut next = vec![0_u32; self.groups.keys().len()];
         for call in &mut self.graph.calls {
             let counter = &mut next[call.group as usize];

@@ -1,55 +1,55 @@
-//! Times at which the nodes of a rank ran on the captured machine.
+//! Computes when a rank's nodes ran on the captured machine.
 //!
-//! Files state durations and delays, but not start times. The start times are computed in one pass over the graph, by
-//! the rules of a replay with captured times. A node is *ready* when its delay has passed after the end of its last
+//! Files state durations and delays, but not start times. One pass over the graph computes the start times, by the
+//! rules of a replay with captured times. A node is *ready* when its delay has passed after the end of its last
 //! predecessor (or after the start of the rank). A ready node *starts* when its lane is free. A lane serves nodes in
-//! the order in which they became ready. Nodes that became ready together are served by ascending id. The node ends
-//! when its duration has passed. The computation visits each node once, in the order of readiness.
+//! the order in which they became ready. If several nodes became ready together, the lane serves them by ascending id.
+//! The node ends when its duration has passed. The computation visits each node once, in the order of readiness.
 
 use super::Csr;
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Sentinel for no node, or for no lane.
+/// Sentinel for "no node" and "no lane".
 pub const NONE: u32 = u32::MAX;
 
-/// Properties of a node that the pass needs.
+/// The properties of a node that determine its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeTiming {
     /// Time from the end of the node's last predecessor until the node is ready.
     pub delay: Span,
     /// Time from the node's start to its end.
     pub length: Span,
-    /// The lane that the node occupies from its start to its end, or [`NONE`].
+    /// Lane that the node occupies from start to end, or [`NONE`].
     pub lane: u32,
     /// True if the node *settles*: like a collective, it begins only after all other events of the same instant.
     pub settles: bool,
 }
 
-/// Start and end of each node, and the cause of its start time. Nodes on a dependency cycle and their successors do not
-/// run.
+/// Start and end of each node, and the cause of its start. Nodes on a dependency cycle do not run, and neither do their
+/// successors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapturedTimeline {
-    /// Start of each node; [`Time::END`] if the node does not run.
+    /// Start time of each node, or [`Time::END`] if it does not run.
     pub start: Vec<Time>,
-    /// End of each node; [`Time::END`] if the node does not run.
+    /// End time of each node, or [`Time::END`] if it does not run.
     pub end: Vec<Time>,
-    /// Node whose end allowed each node to start. The cause is the predecessor that ended last, or the previous
-    /// node on the lane if that node ended later. The cause is [`NONE`] if the node waited for nothing.
+    /// For each node, the node whose end allowed it to start. The cause is the predecessor that ended last, or the
+    /// previous node on the lane if that node ended later. The cause is [`NONE`] if the node waited for nothing.
     pub cause: Vec<u32>,
-    /// Number of nodes before each node on its longest dependency chain.
+    /// For each node, the number of nodes before it on its longest dependency chain.
     pub level: Vec<u32>,
     /// Number of nodes that ran.
     pub ran: usize,
 }
 
-/// An instant, and the order of events at this instant.
+/// An instant, extended by the order of events within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct TimelineInstant {
     time: Time,
-    /// Number of times that settling nodes (see [`NodeTiming::settles`]) have begun at this instant, each time after
-    /// all other events.
+    /// How often settling nodes (see [`NodeTiming::settles`]) have begun at this instant, each time after all other
+    /// events.
     settled: u32,
     /// Number of zero-length nodes that ended one after another since settling nodes last began.
     round: u32,
@@ -75,8 +75,8 @@ impl TimelineInstant {
 }
 
 impl CapturedTimeline {
-    /// Computes the times. `next` has the successors of each node, and `step` returns a node's timing; lane indices are
-    /// below `lanes`.
+    /// Computes the times of all nodes. `next` contains each node's successors, and `step` returns a node's timing.
+    /// Lane indices must be below `lanes`.
     pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeTiming) -> Self {
         let count = next.row_count();
         let mut waiting = vec![0_u32; count];
@@ -90,12 +90,12 @@ impl CapturedTimeline {
             level: vec![0; count],
             ran: 0,
         };
-        // `freed` has the end of each node's last predecessor. `lanes` has the time at which each lane is free
-        // again, and the node that occupied the lane until then.
+        // `freed`: when each node's last predecessor ends. `lanes`: when each lane becomes free, and the node that
+        // occupies it until then.
         let mut freed = vec![TimelineInstant::default(); count];
         let mut lanes = vec![(TimelineInstant::default(), NONE); lanes];
-        // A node ends after it became ready, so its successors become ready later. A queue ordered by readiness
-        // therefore visits nodes in the same order as lanes serve nodes.
+        // A node ends after it became ready, so its successors become ready later. Therefore, a queue ordered by
+        // readiness visits nodes in the order in which lanes serve them.
         let mut ready = BinaryHeap::new();
         let ready_at = |freed: TimelineInstant, node| match step(node).delay {
             Span::ZERO => Reverse((freed, node)),
@@ -140,15 +140,15 @@ impl CapturedTimeline {
         self.start[node as usize] != Time::END || self.end[node as usize] != Time::END
     }
 
-    /// Returns the node that ends last. If several nodes end last, returns the first of them.
-    /// Returns `None` if no node runs.
+    /// Returns the node that ends last. If several nodes end last, returns the one with the lowest index. Returns
+    /// `None` if no node runs.
     pub fn last_to_end(&self) -> Option<u32> {
         let all = 0..self.end.len() as u32;
         let key = |&i: &u32| (self.end[i as usize], Reverse(i));
         all.filter(|&i| self.node_runs(i)).max_by_key(key)
     }
 
-    /// Returns the length of the longest dependency chain in nodes, and the maximum number of nodes on one level.
+    /// Returns the length of the longest dependency chain in nodes, and the largest number of nodes on one level.
     pub fn depth_and_width(&self) -> (u32, u32) {
         let running = (0..self.level.len() as u32).filter(|&i| self.node_runs(i));
         let levels = running.map(|i| self.level[i as usize] as usize);

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Sparse matrix in CSR form: row `i` lists the successors of node `i`.
+/// A sparse matrix in CSR form: row `i` lists the successors of node `i`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Csr {
     start: Vec<u32>,
@@ -11,8 +11,8 @@ pub struct Csr {
 }
 
 impl Csr {
-    /// Creates the rows of `count` nodes. `edges` calls its argument with every edge (row, entry). `edges` is called
-    /// twice and must yield the edges in the same order both times. Entries of a row keep this order.
+    /// Creates rows for `count` nodes. `edges` must call its argument with every edge, as (row, entry). The function
+    /// calls `edges` twice; both calls must yield the edges in the same order. The entries of a row keep this order.
     pub fn new(count: usize, mut edges: impl FnMut(&mut dyn FnMut(u32, u32))) -> Self {
         let mut start = vec![0_u32; count + 1];
         edges(&mut |row, _| start[row as usize + 1] += 1);
@@ -30,12 +30,12 @@ impl Csr {
         Self { start, list }
     }
 
-    /// Assembles rows from their entries: row `i` is `list[start[i]..start[i + 1]]`.
+    /// Creates rows from a list of entries: row `i` is `list[start[i]..start[i + 1]]`.
     pub(super) fn from_parts(start: Vec<u32>, list: Vec<u32>) -> Self {
         Self { start, list }
     }
 
-    /// Returns the reversed edges; entries of a row are ascending.
+    /// Returns the reversed edges; the entries of each row ascend.
     pub fn reverse_edges(&self) -> Self {
         Self::new(self.row_count(), |each| {
             self.edges().for_each(|(from, to)| each(to, from));
@@ -64,7 +64,7 @@ impl Csr {
         self.list.is_empty()
     }
 
-    /// Returns the number of bytes on the heap.
+    /// Returns the heap memory in bytes.
     pub fn heap_bytes(&self) -> usize {
         (self.start.capacity() + self.list.capacity()) * size_of::<u32>()
     }
@@ -74,15 +74,15 @@ impl Csr {
         (0..self.row_count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
     }
 
-    /// Returns the topological order that prefers lower indices. The order is program order if indices follow ids.
-    /// Nodes on a cycle and their successors are missing.
+    /// Returns the topological order that prefers lower indices; if indices follow ids, this is program order. The
+    /// order omits nodes on a cycle, and their successors.
     pub fn topological_order(&self) -> Vec<u32> {
         let mut waiting = vec![0_u32; self.row_count()];
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
-        // A heap picks the lowest ready row, so the result does not depend on the order of edges. With a queue, or
-        // with petgraph's `Topo`, the result would depend on this order.
+        // A heap picks the lowest ready row, so the result does not depend on the order of edges. With a queue or with
+        // petgraph's `Topo`, the result would depend on the order of edges.
         let first = (0..self.row_count() as u32).filter(|&i| waiting[i as usize] == 0);
         let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.row_count());
@@ -98,8 +98,7 @@ impl Csr {
         order
     }
 
-    /// Returns one flag per node: true if the node is missing from `order`, because it is on a cycle or depends
-    /// on a cycle.
+    /// Returns one flag per node: true if the node is missing from `order` because it is on a cycle or depends on one.
     pub fn find_unordered(&self, order: &[u32]) -> Vec<bool> {
         let mut stuck = vec![true; self.row_count()];
         order.iter().for_each(|&node| stuck[node as usize] = false);
@@ -117,8 +116,8 @@ mod tests {
 
     #[test]
     fn order_is_the_smallest_that_edges_allow() {
-        // 4 → 1 → 0 and 2 → 3. Nodes 2 and 4 have no predecessors. Node 2 comes first and makes node 3 ready, and node
-        // 3 comes before node 4.
+        // The edges are 4 → 1 → 0 and 2 → 3. Nodes 2 and 4 have no predecessors. Node 2 is the lower one, so it comes
+        // first and makes node 3 ready; node 3 comes before node 4.
         let rows = rows(5, &[(4, 1), (1, 0), (2, 3)]);
         assert_eq!(rows.topological_order(), [2, 3, 4, 1, 0]);
         assert_eq!(rows.edges().collect::<Vec<_>>(), [(1, 0), (2, 3), (4, 1)]);
@@ -126,8 +125,8 @@ mod tests {
 
     #[test]
     fn nodes_on_a_cycle_and_behind_it_have_no_place() {
-        // 0 → 1 → 2 → 1, 2 → 3. A duplicate edge counts twice, both among successors and among
-        // predecessors.
+        // The edges are 0 → 1 (twice), 1 → 2, 2 → 1 and 2 → 3. The duplicate edge counts twice, both among successors
+        // and among predecessors.
         let rows = rows(5, &[(0, 1), (0, 1), (1, 2), (2, 1), (2, 3)]);
         assert_eq!(rows.topological_order(), [0, 4]);
     }

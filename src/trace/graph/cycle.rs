@@ -6,11 +6,11 @@ use petgraph::algo::kosaraju_scc;
 use petgraph::visit::NodeFiltered;
 use std::collections::VecDeque;
 
-/// Returns the nodes of a short cycle in `rows`, in edge order, starting with the smallest node (empty if there is no
-/// cycle). `stuck` must be true for all nodes on cycles.
+/// Returns the nodes of a short cycle in `rows`, in edge order from the smallest node; empty if there is no cycle.
+/// `stuck` must be true for every node on a cycle.
 ///
-/// The result is the shortest cycle through the smallest node of the smallest strongly connected
-/// component, found in linear time. Finding the shortest of all cycles would take quadratic time.
+/// The result is the shortest cycle through the smallest node of the smallest strongly connected component, which takes
+/// linear time to find. Finding the shortest of all cycles would take quadratic time.
 pub fn find_short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     let count = rows.row_count();
     let mut to_self = (0..count as u32).filter(|&node| stuck(node));
@@ -35,8 +35,8 @@ pub fn find_short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     for &node in knot {
         inside[node as usize] = true;
     }
-    // The breadth-first search is written out here, because petgraph's search does not record predecessors, and
-    // petgraph's A* resolves ties by the layout of a heap.
+    // The breadth-first search is written out here, because petgraph's search does not record predecessors and its A*
+    // breaks ties by the layout of a heap.
     let mut reached_from: Vec<Option<u32>> = vec![None; count];
     let mut queue = VecDeque::from([start]);
     while let Some(node) = queue.pop_front() {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_cycle_is_short_and_in_edge_order() {
-        // 0 → 1 → 2 → 3 → 1 with the shortcut 2 → 1, and a tail.
+        // The edges are 0 → 1 → 2 → 3 → 1, the shortcut 2 → 1, and the tail 3 → 4.
         let edges = [(0, 1), (1, 2), (2, 3), (3, 1), (2, 1), (3, 4)];
         assert_eq!(create_shuffled_cycle(5, &edges), [1, 2]);
         assert!(create_shuffled_cycle(3, &[(0, 1), (1, 2), (0, 2)]).is_empty());

@@ -1,29 +1,29 @@
-//! Graphs in the DOT language of Graphviz.
+//! Draws graphs in DOT, the language of Graphviz.
 
 use petgraph::dot::{Config, Dot};
 use petgraph::graph::{DiGraph, EdgeReference, NodeIndex};
 
-/// Node of a Graphviz drawing.
+/// A node in a Graphviz drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DotVertex {
-    /// Text in the node, line by line.
+    /// Lines of text in the node.
     pub lines: Vec<String>,
-    /// True if the node is drawn bold.
+    /// True if the drawing shows the node in bold.
     pub marked: bool,
 }
 
-/// Edge of a Graphviz drawing.
+/// An edge in a Graphviz drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DotEdge {
     /// Index of the edge's source node.
     pub from: u32,
     /// Index of the edge's target node.
     pub to: u32,
-    /// True if the edge is a control dependency, which is drawn dashed.
+    /// True if the edge is a control dependency, which the drawing shows dashed.
     pub control: bool,
 }
 
-/// Renders `vertices` and `arrows` in DOT; keeps their order.
+/// Renders `vertices` and `arrows` in DOT, in the given order.
 pub fn render_dot(vertices: &[DotVertex], arrows: &[DotEdge]) -> String {
     let mut graph = DiGraph::<&DotVertex, bool>::new();
     for vertex in vertices {

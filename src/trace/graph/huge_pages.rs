@@ -2,13 +2,13 @@
 
 use chakram_base::bounds;
 
-/// Huge pages are requested for vectors of at least this size in bytes.
+/// Minimum size in bytes of vectors for which huge pages are requested.
 #[cfg(target_os = "linux")]
 const LARGE: usize = 4 << 20;
 
-/// Returns an empty vector with capacity for `count` entries. Requests huge pages for large vectors, because page
-/// faults on small pages would take a third of the time that filling a vector takes. A system without huge pages, or
-/// with too little memory, ignores the request.
+/// Returns an empty vector with capacity for `count` entries. For large vectors, requests huge pages, because page
+/// faults on small pages would take a third of the time needed to fill a vector. A system without huge pages, or with
+/// too little memory, ignores the request.
 pub fn huge_page_vec<T>(count: usize) -> Vec<T> {
     let mut list = Vec::new();
     let fits = bounds::check_fits("a list", count as u64, size_of::<T>() as u64, "").is_ok();

@@ -1,12 +1,11 @@
-//! Interning of ids, names and keys. None of the types in this module can be iterated in hash
-//! order.
+//! Assigns indices to ids, names and keys (interning). None of the types in this module can be iterated in hash order.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-/// Hasher with a fixed seed, so that memory and time are the same on every run; no order depends on the seed.
+/// A hasher with a fixed seed, so that memory use and time are the same in every run. No order depends on the seed.
 const HASHER: FixedState = FixedState::with_seed(0x6368_616b_7261_6d00);
 
 /// Returns a hash that is the same on every run.
@@ -14,15 +13,15 @@ pub fn stable_hash(value: &impl Hash) -> u64 {
     HASHER.hash_one(value)
 }
 
-/// Distinct strings in one arena, numbered in order of first use.
+/// Distinct strings in one arena, with indices in order of first use.
 #[derive(Clone, Default)]
 pub struct NameTable {
     text: String,
     ends: Vec<u32>,
-    /// Upper half of each name's hash, and the name's index. The hash is stored so that the table can grow without
+    /// For each name, the upper half of its hash, and its index. With the stored hash, the table can grow without
     /// reading the names.
     index: HashTable<(u32, u32)>,
-    /// Staged names, concatenated. [`NameTable::settle_staged_names`] interns them.
+    /// Names that wait for [`NameTable::settle_staged_names`], concatenated.
     staged: String,
     staged_ends: Vec<(u32, usize)>,
 }
@@ -38,21 +37,22 @@ impl NameTable {
         self.index.reserve(names, |&(short, _)| spread_hash(short));
     }
 
-    /// Stages `name` for interning later. Returns true if the caller must call [`NameTable::settle_staged_names`] now.
+    /// Stages `name`, so that it is interned later. Returns true if the caller must call
+    /// [`NameTable::settle_staged_names`] now.
     ///
-    /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap in time, but not if a node
-    /// is read between two look-ups. Therefore, look-ups are batched.
+    /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap in time, but only if no
+    /// node is read between the look-ups. Therefore, look-ups are batched.
     #[inline]
     pub fn stage_name(&mut self, name: &str) -> bool {
         self.staged.push_str(name);
         let short = (HASHER.hash_one(name) >> 32) as u32;
         self.staged_ends.push((short, self.staged.len()));
-        // A batch usually takes a few kilobytes; the limit on bytes matters only for absurdly long names.
+        // A batch usually takes a few kilobytes. The limit on bytes only matters for absurdly long names.
         self.staged_ends.len() == BATCH || self.staged.len() > 1 << 20
     }
 
-    /// Appends the indices of the staged names to `numbers`, in order. Returns `None` if the arena is full
-    /// (4 GiB).
+    /// Appends the indices of the staged names to `numbers`, in the order in which they were staged. Returns `None` if
+    /// the arena is full (4 GiB).
     pub fn settle_staged_names(&mut self, numbers: &mut Vec<u32>) -> Option<()> {
         let staged = std::mem::take(&mut self.staged);
         let ends = std::mem::take(&mut self.staged_ends);
@@ -85,8 +85,7 @@ impl NameTable {
             .map(|&(_, found)| found)
     }
 
-    /// Returns the index of `name`. Adds the name if it is new. Returns `None` if the arena is full
-    /// (4 GiB).
+    /// Returns the index of `name`, and adds the name if it is new. Returns `None` if the arena is full (4 GiB).
     #[inline]
     pub fn intern_name(&mut self, name: &str) -> Option<u32> {
         self.intern_hashed((HASHER.hash_one(name) >> 32) as u32, name)
@@ -108,7 +107,7 @@ impl NameTable {
         Some(new)
     }
 
-    /// Appends `name` without searching for an equal name, and returns its index. Also works after
+    /// Appends `name` without searching for an equal one, and returns its index. This also works after
     /// [`Self::free_hash_table`].
     pub fn push_new(&mut self, name: &str) -> u32 {
         self.text.push_str(name);
@@ -116,7 +115,7 @@ impl NameTable {
         self.ends.len() as u32 - 1
     }
 
-    /// Returns the name with the index `i`.
+    /// Returns the name at index `i`.
     pub fn get(&self, i: u32) -> &str {
         slice_name(&self.text, &self.ends, i)
     }
@@ -131,7 +130,7 @@ impl NameTable {
         self.ends.is_empty()
     }
 
-    /// Renumbers the names in the order of `uses`; every name must be used.
+    /// Renumbers the names in the order of `uses`, which must contain every name.
     pub fn renumber<'u>(&mut self, uses: impl Iterator<Item = &'u mut u32>) {
         let old = std::mem::take(self);
         for number in uses {
@@ -149,8 +148,8 @@ impl NameTable {
     }
 }
 
-/// Expands the stored 32 bits of a hash to 64 bits, because the table uses the lower bits for the bucket and the upper
-/// bits for a tag.
+/// Expands the stored 32 bits of a hash to 64 bits, because the table takes the bucket from the lower bits and a tag
+/// from the upper bits.
 #[inline]
 fn spread_hash(short: u32) -> u64 {
     u64::from(short) << 32 | u64::from(short)
@@ -179,7 +178,7 @@ impl std::fmt::Debug for NameTable {
     }
 }
 
-/// Distinct keys, numbered in order of first use.
+/// Distinct keys, with indices in order of first use.
 #[derive(Clone, Debug)]
 pub struct Interner<K> {
     keys: Vec<K>,
@@ -198,8 +197,8 @@ impl<K> Default for Interner<K> {
 }
 
 impl<K: Hash + Eq> Interner<K> {
-    /// Returns the index of `key`. Adds the key if it is new. If the same key is looked up twice in a row, the second
-    /// look-up takes only one comparison.
+    /// Returns the index of `key`, and adds the key if it is new. A second look-up of the same key in a row takes only
+    /// one comparison.
     #[inline]
     pub fn intern_key(&mut self, key: K) -> u32 {
         if self.keys.get(self.last as usize) == Some(&key) {
@@ -221,7 +220,7 @@ impl<K: Hash + Eq> Interner<K> {
         self.last
     }
 
-    /// Returns the index of `key`, or `None` if unknown.
+    /// Returns the index of `key`, or `None` if the key is unknown.
     pub fn find_index<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
@@ -241,12 +240,11 @@ impl<K: Hash + Eq> Interner<K> {
     }
 }
 
-/// Map from node ids to indices: an array for dense ids, a hash table for all other ids.
+/// Map from node ids to indices: an array for dense ids, and a hash table for all others.
 #[derive(Clone, Debug, Default)]
 pub struct IdMap {
     dense: Vec<u32>,
-    /// Ids from this limit on are in the hash table, so that one huge id does not need a huge
-    /// array.
+    /// Ids from this limit on are in the hash table, so that a single huge id does not need a huge array.
     dense_limit: u64,
     sparse: HashTable<(u64, u32)>,
 }
@@ -263,7 +261,7 @@ impl IdMap {
         }
     }
 
-    /// Returns the index of `id`, or `None` if unknown.
+    /// Returns the index of `id`, or `None` if the id is unknown.
     #[inline]
     pub fn get(&self, id: u64) -> Option<u32> {
         if id < self.dense_limit {
@@ -277,19 +275,18 @@ impl IdMap {
         }
     }
 
-    /// Replaces every index `i` by `new[i]`.
+    /// Replaces every index `i` in the map by `new[i]`.
     pub fn renumber(&mut self, new: &[u32]) {
         for index in self.dense.iter_mut().filter(|index| **index != ABSENT) {
             *index = new[*index as usize];
         }
-        // The order of iteration does not matter, because each entry changes independently.
+        // Each entry changes independently, so the order of iteration does not matter.
         for (_, index) in &mut self.sparse {
             *index = new[*index as usize];
         }
     }
 
-    /// Sets the index of `id`. If `id` already has an index, returns that index and changes
-    /// nothing.
+    /// Sets the index of `id` if it has none. Otherwise returns the existing index and changes nothing.
     #[inline]
     pub fn insert(&mut self, id: u64, index: u32) -> Option<u32> {
         if let Some(old) = self.get(id) {
@@ -298,7 +295,7 @@ impl IdMap {
         if id < self.dense_limit {
             let at = id as usize;
             if at >= self.dense.len() {
-                // Growth by half keeps the total time linear, because ids are usually consecutive.
+                // Ids are usually consecutive, so growth by half keeps the total time linear.
                 self.dense.resize((at + 1).max(at + at / 2), ABSENT);
             }
             self.dense[at] = index;

@@ -1,4 +1,4 @@
-//! Adds a host to graphs without host work. The host launches the nodes one by one.
+//! Adds a host that launches nodes to graphs without host work. The host launches the nodes one by one.
 //!
 //! ```text
 //! launch 1 ─► launch 2 ─► launch 3 ─► …        on the host's lane, each as long as it costs
@@ -10,7 +10,7 @@ use super::{Csr, Graph, Lane, NodeKind};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 
-/// The launch of a node by the host.
+/// The host's launch of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLaunch {
     /// Host time that the launch takes.
@@ -19,7 +19,7 @@ pub struct HostLaunch {
     pub waits: bool,
 }
 
-/// Name of the added launch nodes.
+/// Name of the launch nodes that are added.
 const LAUNCH: &str = "launch";
 
 impl Graph {
@@ -28,9 +28,9 @@ impl Graph {
         self.kinds.contains(&NodeKind::Host) || self.has_delays()
     }
 
-    /// Returns the graph with launch nodes, which have the last indices and run in program order. `launch` returns
-    /// the launch of a node, if the node has one. The host is at most `depth` (at least one) launches ahead of its
-    /// device.
+    /// Returns the graph with added launch nodes, which have the highest indices and run in program order. `launch`
+    /// returns a node's launch, or `None` if the node has none. The host runs ahead of its device by at most `depth`
+    /// launches (at least one).
     pub fn with_launches(
         &self,
         launch: impl Fn(NodeIndex) -> Option<HostLaunch>,
@@ -100,7 +100,7 @@ mod tests {
     use crate::format::{NodeView, Op};
     use crate::graph::{DependencyPolicy, GraphBuilder};
 
-    /// The graph is a chain of three kernels.
+    /// Returns a chain of three kernels.
     fn chain() -> Graph {
         let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 4);
         for id in 1..=3 {
@@ -153,7 +153,7 @@ mod tests {
         let graph = chain().with_launches(first_waits, 9);
         let edges: Vec<_> = graph.successor_rows().edges().collect();
         assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);
-        // With at most one launch ahead, the second launch waits for the first node.
+        // With at most one launch ahead, the second launch waits for the end of the first node.
         let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 1);
         let edges: Vec<_> = graph
             .successor_rows()

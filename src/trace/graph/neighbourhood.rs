@@ -1,12 +1,12 @@
-//! Breadth-first neighbourhood of a node.
+//! Finds the neighbourhood of a node by breadth-first search.
 
 use super::Csr;
 use petgraph::visit::Bfs;
 
-/// Returns the nodes within `depth` steps of `centre` along `rows`, nearest first, each with its
-/// distance. Excludes `centre`, and stops after `most` nodes.
+/// Returns the nodes within `depth` steps of `centre` along `rows`, nearest first, each with its distance. Excludes
+/// `centre`, and stops after `most` nodes;
 ///
-/// The second returned value is true if the neighbourhood has more nodes.
+/// the second value is true if the neighbourhood contains more nodes.
 pub fn find_neighbourhood(
     centre: u32,
     depth: u32,
@@ -17,7 +17,7 @@ pub fn find_neighbourhood(
     let mut search = Bfs::new(rows, centre);
     search.next(rows);
     for distance in 1..=depth {
-        // At this point the queue of the search contains exactly the nodes at this distance.
+        // The search's queue now contains exactly the nodes at this distance.
         for _ in 0..search.stack.len() {
             if found.len() == most {
                 return (found, true);

@@ -1,12 +1,12 @@
-//! Callers, steps and Python calls of a graph's nodes.
+//! Determines the callers, steps and Python calls of a graph's nodes.
 
 use super::sparse_columns::{NodeColumn, SparseColumn};
 use super::{Graph, IdMap};
 use crate::format::origin::{CallStacks, NodeOrigin};
 use chakram_base::ids::NodeIndex;
 
-/// Collects the origins of nodes (caller, step and Python call) while a graph is built. Values are stored plus 1; 0
-/// means that the record states no value.
+/// Collects the nodes' origins (caller, step and Python call) while a graph is built. Values are stored plus 1; 0 means
+/// that the record omits the value.
 #[derive(Debug, Default)]
 pub(super) struct RecordedOrigins {
     callers: SparseColumn<u64>,
@@ -15,7 +15,7 @@ pub(super) struct RecordedOrigins {
 }
 
 impl RecordedOrigins {
-    /// Stores the origin of the last node so far.
+    /// Stores the origin of the latest node.
     #[inline]
     pub fn push_origin(&mut self, index: usize, origin: &NodeOrigin) {
         let columns = [
@@ -35,12 +35,12 @@ impl RecordedOrigins {
     }
 }
 
-/// Sentinel for no node, at the end of a chain of callers.
+/// Sentinel for "no node" at the end of a chain of callers.
 const NONE: u32 = u32::MAX;
 
 impl Graph {
-    /// Resolves the stated origins: ids of callers become nodes, and nodes without a step or stack
-    /// inherit their caller's step or stack. Nodes on a cycle of callers inherit nothing.
+    /// Resolves the stated origins: replaces callers' ids by nodes, and lets nodes without a step or stack inherit it
+    /// from their caller. Nodes on a cycle of callers do not inherit anything.
     pub(super) fn resolve_origins(&mut self, stated: &RecordedOrigins, index_of: &IdMap) {
         let nodes = self.ids.len();
         if stated.callers.iter().next().is_some() {
@@ -76,8 +76,8 @@ impl Graph {
         }
     }
 
-    /// Returns the value of each node. A node without a value of its own gets the value of the nearest caller
-    /// with a value. Values are increased by one, because 0 means no value.
+    /// Returns each node's value. A node that has no value of its own gets the value of the nearest caller that has
+    /// one. Returned values are increased by one, because 0 means "no value".
     fn inherit_from_callers(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
         let mut values = SparseColumn::default();
         if self.ids.is_empty() {
@@ -119,24 +119,23 @@ impl Graph {
             .map(NodeIndex)
     }
 
-    /// Returns the distinct step numbers of the nodes, ascending.
+    /// Returns the nodes' distinct step numbers in ascending order.
     pub fn step_numbers(&self) -> &[u64] {
         &self.steps
     }
 
-    /// Returns the step of a node as an index into [`Graph::step_numbers`], or `None` if unknown.
+    /// Returns a node's step as an index into [`Graph::step_numbers`], or `None` if the step is unknown.
     #[inline]
     pub fn step_of(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.step_of.get(node).checked_sub(1)
     }
 
-    /// Returns the Python calls around nodes.
+    /// Returns the Python calls that enclose nodes.
     pub fn stacks(&self) -> &CallStacks {
         &self.stacks
     }
 
-    /// Returns the innermost Python call around a node, as an index into [`Graph::stacks`], or
-    /// `None`.
+    /// Returns the innermost Python call that encloses a node, as an index into [`Graph::stacks`], or `None`.
     #[inline]
     pub fn call_around(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.stack_of.get(node).checked_sub(1)
@@ -151,7 +150,7 @@ mod tests {
     use crate::format::{NodeView, Op};
     use crate::graph::{DependencyPolicy, GraphBuilder};
 
-    /// Builds a graph of nodes with these ids and stated origins.
+    /// Builds a graph whose nodes have these ids and stated origins.
     fn graph(nodes: &[(u64, NodeOrigin)]) -> Graph {
         let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 16);
         let call = |caller| PythonCall { name: 0, caller };

@@ -1,10 +1,10 @@
-//! Lenient reader, which keeps a trace together with all its errors.
+//! Lenient reader that keeps a trace together with all its errors.
 //!
-//! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace is for inspection:
-//! the trace has every recoverable node, the dependencies exactly as stated, and a list of the unreadable parts. The
-//! raw trace borrows names and records from the file's contents. A raw trace takes 16 bytes for each dependency. For
-//! each node, a raw trace takes 40 bytes plus the data that the reader [keeps](NodeRetention): by default nearly
-//! everything, about 200 bytes.
+//! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace, in contrast, is for
+//! inspection: it contains every recoverable node, the dependencies exactly as stated, and a list of the unreadable
+//! parts. It borrows names and records from the file's contents. It takes 16 bytes for each dependency. For each node,
+//! it takes 40 bytes plus the data that the reader [keeps](NodeRetention), which by default is nearly everything (about
+//! 200 bytes).
 
 use super::{Csr, IdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
@@ -16,13 +16,13 @@ mod view;
 
 pub use view::CompactNodeView;
 
-/// Dependency as stated by a node.
+/// A dependency, as a node states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawDependency {
     /// Id of the predecessor.
     pub id: u64,
-    /// Index of the predecessor in [`RawTrace::nodes`]: the first node with this id, or [`RawDependency::MISSING`] if
-    /// there is no such node.
+    /// Index of the predecessor in [`RawTrace::nodes`] (the first node with this id), or [`RawDependency::MISSING`] if
+    /// there is none.
     pub node: u32,
     /// True for a control dependency (order only), false for a data dependency.
     pub control: bool,
@@ -32,24 +32,24 @@ impl RawDependency {
     /// Index of a missing node.
     pub const MISSING: u32 = u32::MAX;
 
-    /// Returns the index of the predecessor, or `None`.
+    /// Returns the index of the predecessor, or `None` if it is missing.
     #[inline]
     pub fn target(&self) -> Option<u32> {
         (self.node != Self::MISSING).then_some(self.node)
     }
 }
 
-/// Selects the data that a raw trace keeps for each node. Reading is faster if less data is kept, because large
-/// traces exceed the CPU's caches.
+/// Selects which data a raw trace keeps for each node. Keeping less data makes reading faster, because large traces
+/// exceed the CPU's caches.
 pub trait NodeRetention<'a>: Default {
-    /// Data that is kept for each node.
+    /// The data kept for each node.
     type Kept: Copy;
 
-    /// Returns the data to keep for a node whose decoded record is `view`. For an invalid record, `view` has the
-    /// recovered part: an [`Op::NoOp`](crate::format::Op::NoOp) with its id, name and dependencies.
+    /// Returns the data to keep for a node; `view` is its decoded record. If the record is invalid, `view` contains the
+    /// recovered part: an [`Op::NoOp`](crate::format::Op::NoOp) with the id, name and dependencies.
     fn retain_view(&mut self, view: &NodeView<'a>) -> Self::Kept;
 
-    /// Returns the id of the node.
+    /// Returns the node's id, which is part of the kept data.
     fn node_id(kept: &Self::Kept) -> u64;
 }
 
@@ -71,50 +71,50 @@ impl<'a> NodeRetention<'a> for RetainFullRecords {
     }
 }
 
-/// A node's id and values, with the record that they were read from.
+/// The data kept for a node, with the record from which it was read.
 #[derive(Clone, Copy, Debug)]
 pub struct RawTraceNode<'a, V = CompactNodeView<'a>> {
-    /// Data that was kept from the record.
+    /// The data kept from the record.
     pub view: V,
     /// The undecoded record.
     pub record: RawRecord<'a>,
-    /// Range of the node's dependencies in [`RawTrace`]'s list.
+    /// Range of the node's dependencies in the list of [`RawTrace`].
     deps: (u32, u32),
 }
 
-/// Unreadable or invalid record or dependency.
+/// A record or dependency that is unreadable or invalid.
 #[derive(Debug)]
 pub struct ReadFault {
-    /// Index of the node in [`RawTrace::nodes`], if a node was kept.
+    /// Index of the node in [`RawTrace::nodes`], if the reader kept a node.
     pub node: Option<u32>,
-    /// Error with its location.
+    /// The error, with its location in the file.
     pub error: TraceError,
 }
 
-/// Trace of one rank, valid or not. Nodes are sorted by id; nodes with equal ids keep the order of the file.
+/// The trace of one rank, valid or not. Nodes are sorted by id, and nodes with equal ids keep the file's order.
 #[derive(Debug)]
 pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     /// Metadata record.
     pub metadata: TraceMetadata,
     /// The nodes.
     pub nodes: Vec<RawTraceNode<'a, K::Kept>>,
-    /// State that the retention keeps across all nodes.
+    /// State that the retention keeps for all nodes together.
     pub retained: K,
     /// Errors, in the order of the file.
     pub faults: Vec<ReadFault>,
-    /// Memory changes of the nodes that change memory, ascending by index in `nodes`.
+    /// Memory changes of nodes, in ascending order of indices in `nodes`.
     pub memory: Vec<(u32, MemoryChanges)>,
     deps: Vec<RawDependency>,
     index_of: IdMap,
     unsorted: bool,
 }
 
-/// Lower bound on the average record size in bytes, correct for nearly all files.
+/// Minimum average record size in bytes; correct for nearly all files.
 const USUAL_RECORD: usize = 64;
 
-/// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file whose writer died. A
-/// single zero byte is a valid empty record (a node of default values), but several zero bytes in a row are damage.
-/// A run of zeros is one fault; otherwise there could be a fault for each byte of the file.
+/// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file if its writer died. A
+/// single zero byte is a valid empty record (a node with default values), but several in a row are damage. A run of
+/// zeros is one fault, so that the file does not get a fault for each byte.
 #[cold]
 fn describe_zero_run(record: RawRecord<'_>) -> ReadFault {
     let found = "found zero bytes (a second empty record in a row), expected a node";
@@ -151,8 +151,8 @@ impl scan::DependencyVisitor for DependencyCollector<'_> {
 }
 
 impl<'a> RawTrace<'a> {
-    /// Reads the (decompressed) contents of a trace file. Errors are added to [`faults`](Self::faults); a truncated
-    /// file yields the nodes before the break.
+    /// Reads the decompressed contents of a trace file. Adds errors to [`faults`](Self::faults). A truncated file
+    /// yields the nodes before the break.
     pub fn read_trace(contents: &'a [u8]) -> Self {
         Self::read_retaining(contents)
     }
@@ -162,7 +162,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     /// Maximum number of nodes or dependencies, because indices have 32 bits.
     const MOST: usize = (u32::MAX - 1) as usize;
 
-    /// Like [`RawTrace::read_trace`], but keeps the data that `K` selects.
+    /// Reads a trace like [`RawTrace::read_trace`], but keeps the data that `K` selects.
     pub fn read_retaining(contents: &'a [u8]) -> Self {
         let mut raw = Self {
             metadata: TraceMetadata::default(),
@@ -171,7 +171,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
             faults: Vec::new(),
             memory: Vec::new(),
             deps: huge_pages::huge_page_vec(contents.len() / USUAL_RECORD),
-            // A node with an id takes at least 3 bytes, so densely numbered ids stay below this limit.
+            // A node with an id takes at least 3 bytes, so densely numbered ids are below this limit.
             index_of: IdMap::new((contents.len() as u64 / 3).max(1024)),
             unsorted: false,
         };
@@ -207,10 +207,10 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         raw
     }
 
-    /// Adds the node of `record`. Returns false if the trace is full.
+    /// Adds the node in `record`. Returns false if the trace is full.
     fn add_node(&mut self, record: RawRecord<'a>) -> bool {
         let from = self.deps.len();
-        // Each dependency in a record takes at least one byte, so a record never has more dependencies than bytes.
+        // Each dependency takes at least one byte of its record, so a record never has more dependencies than bytes.
         if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
             let error = TraceError::malformed_at(
                 record.offset,
@@ -228,7 +228,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 self.retained.retain_view(&view)
             }
             Err(error) => {
-                // The failed scan may have pushed dependencies; the recovery below pushes them again.
+                // The failed scan may have pushed dependencies, and the recovery below pushes them again.
                 self.deps.truncate(from);
                 self.faults.push(ReadFault {
                     node: Some(index),
@@ -238,8 +238,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 self.retained.retain_view(&view)
             }
         };
-        // The id is looked up while the node is in the cache, because a second pass over all nodes
-        // would take 10 % more time.
+        // Look up the id while the node is in the cache, because a second pass over all nodes would take 10 % more
+        // time.
         let id = K::node_id(&view);
         let last = self.nodes.last().map_or(0, |last| K::node_id(&last.view));
         self.unsorted |= id < last;
@@ -252,7 +252,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         true
     }
 
-    /// Sorts nodes by their ids and resolves the targets of dependencies.
+    /// Sorts the nodes by id, and resolves the predecessors of dependencies.
     fn resolve_targets(&mut self) {
         if self.unsorted {
             let mut place: Vec<u32> = self.node_indices().collect();
@@ -276,8 +276,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         }
     }
 
-    /// Replaces the error of every fault by the result of `told`, which adds the file or, for converted contents, the
-    /// location in the original file.
+    /// Replaces each fault's error by the result of `told`. It adds the file or, for converted contents, the location
+    /// in the original file.
     pub fn map_faults(&mut self, told: impl Fn(TraceError) -> TraceError) {
         for fault in std::mem::take(&mut self.faults) {
             self.faults.push(ReadFault {
@@ -292,7 +292,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         self.index_of.get(id)
     }
 
-    /// Returns the dependencies of node `i`, as stated in its record.
+    /// Returns node `i`'s dependencies, as its record states them.
     #[inline]
     pub fn dependencies_of(&self, i: u32) -> &[RawDependency] {
         let (from, to) = self.nodes[i as usize].deps;
@@ -304,8 +304,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         self.deps.len()
     }
 
-    /// Returns the successors of each node, ascending. Includes only dependencies whose predecessor exists and for
-    /// which `holds(successor, dependency)` is true.
+    /// Returns each node's successors in ascending order. Includes a dependency only if its predecessor exists and
+    /// `holds(successor, dependency)` is true.
     pub fn build_successors(&self, mut holds: impl FnMut(u32, &RawDependency) -> bool) -> Csr {
         let all = 0..self.nodes.len() as u32;
         Csr::new(self.nodes.len(), |each| {
@@ -352,8 +352,8 @@ mod tests {
 
     #[test]
     fn everything_that_a_file_names_is_there() {
-        // The nodes are out of order, with a forward reference, a reference to a missing node and a
-        // self reference.
+        // The nodes are out of order, and include a forward reference, a reference to a missing node, and a self
+        // reference.
         let contents = file(&[
             node(7, &[9, 3], &[]),
             node(3, &[3], &[100]),
@@ -381,8 +381,7 @@ mod tests {
 
     #[test]
     fn zeros_end_a_trace() {
-        // A node of default values is an empty record. After a second empty record, nothing is
-        // read.
+        // A node with default values is an empty record. Reading stops at a second empty record.
         let mut contents = file(&[node(1, &[], &[]), Node::default()]);
         assert_eq!(RawTrace::read_trace(&contents).nodes.len(), 2);
         contents.extend([0; 1000]);
@@ -397,7 +396,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_told_and_the_rest_is_kept() {
-        // The file has a send without a peer and a second node 5, and is then truncated.
+        // The file contains a send without a peer and a second node 5, and is then truncated.
         let send = Node {
             r#type: 5,
             ..node(5, &[1], &[])

@@ -1,4 +1,4 @@
-//! Reading of a trace file's contents into a graph, in one pass.
+//! Reads a trace file's contents into a graph, in one pass.
 
 use super::builder::{DependencyPolicy, GraphBuilder, SlotBinding};
 use super::{Graph, Lane};
@@ -9,15 +9,14 @@ use crate::format::wire::FrameCursor;
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Span;
 
-/// Treatment of the profiler's estimated cost in the times of a captured job.
+/// What to do with the profiler's estimated cost in a captured job's times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProfilerPolicy {
-    /// The times include the profiler's cost.
+    /// Keep it: the times include the cost.
     Keep,
-    /// The profiler's cost is subtracted from the times.
+    /// Subtract it from the times.
     Remove,
-    /// The profiler's cost is subtracted only if the capture has steps without a profiler, which
-    /// can confirm the estimate.
+    /// Subtract it only if the capture also has steps without a profiler, which can confirm the estimate.
     #[default]
     RemoveIfMeasured,
 }
@@ -33,22 +32,22 @@ impl SettingChoice for ProfilerPolicy {
     ];
 }
 
-/// Information in a trace about the profiler that captured it.
+/// What a trace states about the profiler that captured it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphProfiler {
     /// True if the profiler's estimated cost was subtracted from the times.
     pub removed: bool,
     /// True if any node states how much of its times is the profiler's cost.
     pub charged: bool,
-    /// Information from the metadata record.
+    /// What the metadata record states about the profiler.
     pub said: CaptureProfiler,
 }
 
 impl Graph {
-    /// Reads the (decompressed) contents of rank `rank`'s trace file.
+    /// Reads the trace file of rank `rank` from its decompressed contents.
     ///
-    /// Fails on truncated or malformed records, duplicate ids, data dependencies on missing nodes or on the node
-    /// itself, cycles, and invalid nodes.
+    /// Fails on truncated or malformed records, duplicate ids, invalid nodes, and cycles. Also fails if a data
+    /// dependency is on a missing node or on the node itself.
     pub fn read_graph(
         contents: &[u8],
         rank: u32,
@@ -57,7 +56,7 @@ impl Graph {
         Self::read_edited(contents, rank, policy, |_| Ok(()))
     }
 
-    /// Like [`Self::read_graph`], with or without the estimated cost of the profiler.
+    /// Reads a trace like [`Self::read_graph`], with or without the profiler's estimated cost.
     pub fn read_profiled(
         contents: &[u8],
         rank: u32,
@@ -97,7 +96,7 @@ impl Graph {
         other
     }
 
-    /// Like [`Self::read_graph`], with `edit` applied to each node.
+    /// Reads a trace like [`Self::read_graph`], and applies `edit` to each node.
     pub fn read_edited(
         contents: &[u8],
         rank: u32,
@@ -109,7 +108,7 @@ impl Graph {
             return Err(TraceError::empty_file());
         };
         let metadata = scan::read_metadata(first)?;
-        // A node with an id takes at least 3 bytes, so densely numbered ids stay below this limit.
+        // A node with an id takes at least 3 bytes, so densely numbered ids are below this limit.
         let mut builder = GraphBuilder::new(rank, policy, contents.len() as u64 / 3);
         if let Some(at) = metadata.captured {
             builder.set_captured_end(at);

@@ -1,52 +1,53 @@
-//! Per-node values that most graphs do not have. A column stays empty until a node has a value for it.
+//! Columns of per-node values that most graphs do not have. A column stays empty until a node has a value for it.
 
 use super::{Graph, NodeKind};
 use crate::format::scan::NodeView;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 
-/// The columns of a graph. To add a column, add a field, list it in [`columns_mut`](Self::columns_mut) and set its
-/// value.
+/// The optional columns of a graph. To add a column, add a field, list the field in [`columns_mut`](Self::columns_mut),
+/// and set its values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumns {
     delays: SparseColumn<Span>,
-    /// Waiting times of nodes in the recorded run.
+    /// Time that each node waited in the recorded run.
     waits: SparseColumn<Span>,
-    /// Index of the memory change plus 1, or 0 for none.
+    /// For each node, the index of its memory change plus 1, or 0 if it has none.
     pub memory_of: SparseColumn<u32>,
-    /// Index of the kernel shape plus 1, or 0 for none.
+    /// For each node, the index of its kernel shape plus 1, or 0 if it has none.
     pub kernel_of: SparseColumn<u32>,
-    /// Indices of the caller, the step and the innermost Python call, each plus 1, or 0 for none.
+    /// For each node, the indices of its caller, its step and its innermost Python call. Each index is stored plus 1; 0
+    /// means none.
     pub caller_of: SparseColumn<u32>,
     pub step_of: SparseColumn<u32>,
     pub stack_of: SparseColumn<u32>,
-    /// Estimated cost of the profiler.
+    /// Estimated cost of the profiler in each node's times.
     profiler: SparseColumn<ProfilerTimeParts>,
 }
 
-/// Estimated cost of the profiler in a node's times. The graph records whether the times include the cost.
+/// The profiler's estimated cost in a node's times. The graph records whether the times still include it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct ProfilerTimeParts {
     delay: Span,
     recorded: Span,
 }
 
-/// Values by node; the type's default value means that the node has no value. Empty if no node has a value.
+/// One value for each node; the type's default value means that the node has none. Empty if no node has a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumn<T>(Vec<T>);
 
 /// Operations on a column of any type.
 pub(super) trait NodeColumn {
-    /// Extends the column to `nodes` nodes, unless the column is empty.
+    /// Extends the column to `nodes` nodes; does nothing if the column is empty.
     fn extend_to(&mut self, nodes: usize);
 
-    /// Moves the value of node `order[i]` to node `i`, unless the column is empty.
+    /// Moves the value of node `order[i]` to node `i`; does nothing if the column is empty.
     fn permute_by(&mut self, order: &[u32]);
 
     /// Releases the spare capacity.
     fn release_spare(&mut self);
 
-    /// Returns the number of bytes on the heap.
+    /// Returns the heap memory in bytes.
     fn heap_bytes(&self) -> usize;
 }
 
@@ -78,14 +79,14 @@ impl<T: Copy + Default> SparseColumn<T> {
         self.0.get(node.index()).copied().unwrap_or_default()
     }
 
-    /// Sets the value of a node. Nodes must come in ascending order.
+    /// Sets a node's value. The caller must set values in ascending order of nodes.
     #[inline]
     pub fn push_value(&mut self, index: usize, value: T) {
         self.0.resize(index, T::default());
         self.0.push(value);
     }
 
-    /// Replaces the value of a node that already has an entry in the column.
+    /// Replaces a node's value; the node must already have an entry in the column.
     #[inline]
     pub fn replace_value(&mut self, node: NodeIndex, value: T) {
         self.0[node.index()] = value;
@@ -114,7 +115,7 @@ impl SparseColumns {
         ]
     }
 
-    /// Stores the values of `node`, which must be the last node so far.
+    /// Stores the values of `node`, which must be the latest node.
     #[inline]
     pub fn push_node(&mut self, index: usize, node: &NodeView<'_>, kind: NodeKind) {
         if node.delay > Span::ZERO {
@@ -135,7 +136,7 @@ impl SparseColumns {
         }
     }
 
-    /// Returns the number of bytes on the heap.
+    /// Returns the heap memory in bytes.
     pub fn heap_bytes(&self) -> usize {
         let Self {
             delays,
@@ -155,7 +156,7 @@ impl SparseColumns {
 }
 
 impl Graph {
-    /// Subtracts the profiler's cost from all node times that include the cost.
+    /// Subtracts the profiler's cost from all node times that include it.
     pub(super) fn leave_profiler_out(&mut self) {
         let parts = self.sparse.profiler.0.iter();
         let delays = &mut self.sparse.delays.0;
@@ -171,7 +172,7 @@ impl Graph {
         self.profiler.removed = self.profiler.charged;
     }
 
-    /// Adds the profiler's cost to all node times that do not include the cost.
+    /// Adds the profiler's cost to all node times that do not include it.
     pub(super) fn put_profiler_back(&mut self) {
         let parts = self.sparse.profiler.0.iter();
         let delays = &mut self.sparse.delays.0;
@@ -186,8 +187,8 @@ impl Graph {
         self.profiler.removed = false;
     }
 
-    /// Returns the host time (launch overhead) from the completion of the node's last dependency
-    /// until the node is ready. Without dependencies the delay begins at the rank's release.
+    /// Returns the host time (launch overhead) from the completion of the node's last dependency until the node is
+    /// ready. For a node without dependencies, the delay begins at the rank's release.
     #[inline]
     pub fn launch_delay(&self, node: NodeIndex) -> Span {
         self.sparse.delays.get(node)
@@ -198,8 +199,8 @@ impl Graph {
         self.sparse.delays.iter().next().is_some()
     }
 
-    /// Returns the recorded time that a communication node waited for its peers. The wait comes before the node's time
-    /// in [`captured_timeline`](super::captured_timeline) and is not part of that time.
+    /// Returns the recorded time that a communication node waited for its peers. In
+    /// [`captured_timeline`](super::captured_timeline), the wait precedes the node's time and is not part of it.
     #[inline]
     pub fn recorded_wait(&self, node: NodeIndex) -> Span {
         self.sparse.waits.get(node)

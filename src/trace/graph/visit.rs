@@ -1,5 +1,4 @@
-//! Implementation of petgraph's traits for rows, so that petgraph's algorithms run on rows without
-//! a copy.
+//! Implements petgraph's traits for rows, so that petgraph's algorithms run on rows without a copy.
 
 use super::Csr;
 use petgraph::Direction;
@@ -11,7 +10,7 @@ use std::iter::Copied;
 use std::ops::Range;
 use std::slice;
 
-/// Set of nodes, one bit per node.
+/// A set of nodes, with one bit per node.
 type NodeSet = <DiGraph<(), (), u32> as Visitable>::Map;
 
 impl GraphBase for Csr {
@@ -49,7 +48,7 @@ impl IntoNodeIdentifiers for &Csr {
     }
 }
 
-/// View of the edges in both directions, for algorithms that also need predecessors.
+/// A view of the edges in both directions, for algorithms that also need predecessors.
 #[derive(Clone, Copy, Debug)]
 pub struct BidirectionalEdges<'a> {
     /// Successors of each node.

@@ -5,21 +5,21 @@ use crate::format::CollectiveKind;
 use crate::graph::Csr;
 use std::borrow::{Borrow, Cow};
 
-/// Properties of a collective on which members must agree.
+/// The properties of a collective on which members must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CollectiveSignature {
     /// Kind of collective.
     pub kind: CollectiveKind,
     /// The bytes, as stated in the trace.
     pub bytes: u64,
-    /// The root, if the kind has a root and the root is a member.
+    /// The root, if the kind has a root and this root is a member.
     pub root: Option<u32>,
 }
 
-/// Difference between calls of two members.
+/// How the calls of two members differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveDifference {
-    /// One of the two members has fewer calls than the other.
+    /// One member has fewer calls than the other.
     Count,
     /// Kinds differ.
     Kind,
@@ -29,22 +29,22 @@ pub enum CollectiveDifference {
     Root,
 }
 
-/// A member's calls of a group's collectives, in program order.
+/// A member's calls of one group's collectives, in program order.
 #[derive(Clone, Debug)]
 pub struct MemberCalls<'a> {
     /// Index of the member among the matched ranks.
     pub rank: u32,
-    /// Index of each call among all calls of the rank.
+    /// Index of each call among all the rank's calls.
     pub calls: Cow<'a, [u32]>,
 }
 
 impl MemberCalls<'_> {
-    /// Returns the `k`-th call, or `None`.
+    /// Returns the `k`-th call, or `None` if there are fewer.
     pub fn call_at(&self, k: usize) -> Option<CommRef> {
         self.calls.get(k).map(|&call| (self.rank, call))
     }
 
-    /// Returns all calls.
+    /// Iterates over all calls.
     pub fn iter(&self) -> impl Iterator<Item = CommRef> + Clone {
         self.calls.iter().map(|&call| (self.rank, call))
     }
@@ -61,19 +61,18 @@ impl MemberCalls<'_> {
 /// The first collective of a group on which a member disagrees with the first member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveDisagreement {
-    /// Index of the collective in the group, from 0.
+    /// Index of the collective within the group, from 0.
     pub k: usize,
-    /// Difference between the calls of the two members.
+    /// How the two members' calls differ.
     pub difference: CollectiveDifference,
     /// Rank of the disagreeing member.
     pub other: u32,
-    /// Calls of the first member and of the disagreeing member; `None` if a member has no such call.
+    /// The call of the first member, and the call of the disagreeing member; `None` if a member has no such call.
     pub calls: [Option<CommRef>; 2],
 }
 
-/// Returns the first collective on which one of `others` differs from `first`. If several members
-/// differ, returns the earliest collective and, for this collective, the first difference in the
-/// order of [`CollectiveDifference`].
+/// Returns the first collective in which one of `others` differs from `first`. If several members differ, returns the
+/// earliest such collective; within it, the first difference in the order of [`CollectiveDifference`].
 pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     first: &MemberCalls<'a>,
     others: impl IntoIterator<Item = M>,
@@ -102,7 +101,7 @@ pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     differing.min_by_key(|found| (found.k, found.difference))
 }
 
-/// Returns the index of the first entry that differs between two sequences, and the two entries.
+/// Returns the index of the first entry in which two sequences differ, and the two entries.
 pub fn first_difference<T: PartialEq>(
     one: impl IntoIterator<Item = T>,
     other: impl IntoIterator<Item = T>,
@@ -118,12 +117,13 @@ pub fn first_difference<T: PartialEq>(
     }
 }
 
-/// Calls of a trace by group slot.
+/// A trace's calls, by group slot.
 #[derive(Clone, Debug, Default)]
 pub struct SlotCalls(Csr);
 
 impl SlotCalls {
-    /// Builds the lists from the (slot, index) pairs of all calls, in program order; indices ascend.
+    /// Builds the lists from the (slot, index) pairs of all calls, which must be in program order with ascending
+    /// indices.
     pub fn new(slots: usize, calls: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
         let each_call = |each: &mut dyn FnMut(u32, u32)| {
             calls.clone().for_each(|(slot, call)| each(slot, call));
@@ -131,7 +131,7 @@ impl SlotCalls {
         Self(Csr::new(slots, each_call))
     }
 
-    /// Returns the calls of `rank` in a group. `slots` are the trace's slots for this group.
+    /// Returns the calls of `rank` in one group; `slots` are the trace's slots for that group.
     pub fn calls_of_member(
         &self,
         rank: u32,

@@ -1,9 +1,8 @@
-//! Matching of messages: the k-th send on a channel (sender, receiver, tag) matches the k-th
-//! receive.
+//! Matches messages: the k-th send on a channel (sender, receiver, tag) matches the k-th receive on it.
 
 use super::CommRef;
 
-/// Key of a channel. Messages with the same key are matched by their order.
+/// Identifies a channel. Messages on one channel are matched by their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageChannel<S = ()> {
     /// The rank that sends.
@@ -12,14 +11,14 @@ pub struct MessageChannel<S = ()> {
     pub target: u32,
     /// The tag.
     pub tag: i32,
-    /// Further distinction between channels with equal ends and tag, for example the communicator.
+    /// Distinguishes channels with equal ends and tag, for example by communicator.
     pub scope: S,
 }
 
-/// A send or a receive.
+/// One half of a message: a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHalf<S = ()> {
-    /// Channel of both halves.
+    /// Channel of the message.
     pub channel: MessageChannel<S>,
     /// True for a receive, false for a send.
     pub receive: bool,
@@ -28,7 +27,7 @@ pub struct MessageHalf<S = ()> {
 }
 
 impl<S> MessageHalf<S> {
-    /// Creates the send or receive of rank `own`, whose other half is on rank `peer`.
+    /// Creates a send or receive of rank `own`; the other half is on rank `peer`.
     pub fn new(own: u32, peer: u32, receive: bool, tag: i32, scope: S, at: CommRef) -> Self {
         let (source, target) = if receive { (peer, own) } else { (own, peer) };
         let channel = MessageChannel {
@@ -55,7 +54,7 @@ impl<S> MessageHalf<S> {
     }
 }
 
-/// The sends and the receives of one channel.
+/// All sends and receives of one channel.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelMatches<'h, S = ()> {
     /// The channel.
@@ -66,7 +65,7 @@ pub struct ChannelMatches<'h, S = ()> {
     pub receives: &'h [MessageHalf<S>],
 }
 
-/// Mismatch between the sends and receives of a channel. Messages are counted from 0.
+/// How the sends and receives of a channel disagree. Messages are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageDisagreement<S = ()> {
     /// The two halves of message `k` have different sizes.
@@ -80,21 +79,21 @@ pub enum MessageDisagreement<S = ()> {
     },
     /// One rank has more than `k` halves, and the other rank has only `k`.
     Count {
-        /// Index of the first half without a counterpart.
+        /// Index of the first half without a counterpart, from 0.
         k: usize,
-        /// The half without a counterpart.
+        /// The half that has no counterpart.
         half: MessageHalf<S>,
-        /// Last half of the rank that has fewer halves on this channel.
+        /// On this channel, the last half of the rank that has fewer halves.
         last: Option<MessageHalf<S>>,
     },
 }
 
-/// Matches the sends and receives in `halves`; each rank's halves must be in program order. Channels are returned in
+/// Matches sends and receives; each rank's entries in `halves` must be in program order. Returns the channels in
 /// ascending order.
 pub fn match_messages<S: Copy + Ord>(
     halves: &mut [MessageHalf<S>],
 ) -> impl Iterator<Item = ChannelMatches<'_, S>> {
-    // The sort is stable, so that halves of one kind stay in program order.
+    // The sort is stable, so halves of one kind stay in program order.
     halves.sort_by_key(|half| (half.channel, half.receive));
     let same = |a: &MessageHalf<S>, b: &MessageHalf<S>| a.channel == b.channel;
     halves.chunk_by(same).map(|all| {
@@ -109,13 +108,13 @@ pub fn match_messages<S: Copy + Ord>(
 }
 
 impl<'h, S: Copy> ChannelMatches<'h, S> {
-    /// Iterates over the matched pairs (send, receive).
+    /// Iterates over the matched pairs, as (send, receive).
     pub fn matched_pairs(&self) -> impl Iterator<Item = (CommRef, CommRef)> + use<'h, S> {
         let pairs = self.sends.iter().zip(self.receives);
         pairs.map(|(send, receive)| (send.at, receive.at))
     }
 
-    /// Returns the halves without a counterpart, and all halves of the other rank.
+    /// Returns the halves that have no counterpart, and all halves of the other rank.
     pub fn unmatched_halves(&self) -> (&'h [MessageHalf<S>], &'h [MessageHalf<S>]) {
         let (more, fewer) = if self.sends.len() > self.receives.len() {
             (self.sends, self.receives)
@@ -125,7 +124,7 @@ impl<'h, S: Copy> ChannelMatches<'h, S> {
         (&more[fewer.len()..], fewer)
     }
 
-    /// Returns the first mismatch between the two ranks; `bytes` returns the size of a half.
+    /// Returns the first mismatch between the two ranks, or `None`; `bytes` returns the size of a half.
     pub fn find_disagreement(
         &self,
         bytes: impl Fn(CommRef) -> u64,
@@ -145,7 +144,7 @@ impl<'h, S: Copy> ChannelMatches<'h, S> {
 }
 
 impl<S> MessageDisagreement<S> {
-    /// Formats the mismatch for messages. `named` returns the name of a half, and `bytes` returns the size of a half.
+    /// Formats the mismatch for error messages. `named` returns a half's name, and `bytes` returns its size.
     pub fn describe_disagreement(
         &self,
         named: impl Fn(&MessageHalf<S>) -> String,

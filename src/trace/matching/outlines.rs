@@ -1,13 +1,14 @@
-//! Matching of communication among raw traces, for modules that inspect or rewrite traces without a replay.
+//! Matches communication among raw traces, for modules that inspect or rewrite traces without a replay.
 
 use super::{CommRef, MessageChannel, MessageHalf};
 use crate::format::{GroupName, Op};
 use crate::graph::{Interner, RawTrace};
 
-/// Channel on which nodes of several ranks are matched.
+/// A channel on which nodes of several ranks are matched.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CommChannel {
-    /// Collectives of a group: its name (`None` for all ranks), and its members (empty if not declared).
+    /// Collectives of a group: its name (`None` for the group of all ranks), and its members (empty if they are not
+    /// declared).
     Group(Option<String>, Vec<u32>),
     /// Messages.
     Messages(MessageChannel),
@@ -32,21 +33,21 @@ pub struct CommStep {
     pub node: u32,
     /// Index of the channel among the rank's channels.
     pub channel: u32,
-    /// Number of earlier calls, sends or receives of the same channel.
+    /// Number of earlier calls, sends or receives on the same channel.
     pub k: u32,
 }
 
-/// The communication of a rank.
+/// The communication nodes of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct RankComms {
     channels: Vec<CommChannel>,
-    /// The nodes, in program order.
+    /// Communication nodes in program order.
     pub steps: Vec<CommStep>,
 }
 
 impl RankComms {
-    /// Collects the communication of `rank`. `order` lists nodes in program order; `declared` returns the
-    /// members of a group.
+    /// Collects the communication nodes of `rank`. `order` lists nodes in program order; `declared` returns the members
+    /// of a group.
     pub fn new<'m>(
         raw: &RawTrace<'_>,
         rank: u32,
@@ -54,7 +55,7 @@ impl RankComms {
         declared: impl Fn(&str) -> Option<&'m Vec<u32>>,
     ) -> Self {
         let mut channels = Interner::default();
-        // The table ensures that the members of a group are copied and hashed only once per name.
+        // The table ensures that a group's members are copied and hashed only once per name.
         let mut names = Interner::default();
         let mut of_name = Vec::new();
         let mut counts: Vec<[u32; 2]> = Vec::new();
@@ -90,13 +91,13 @@ impl RankComms {
     }
 }
 
-/// The matches among several ranks.
+/// The matches between communication nodes of several ranks.
 #[derive(Clone, Debug)]
 pub struct CommMatches<'r> {
     channels: Vec<&'r CommChannel>,
-    /// Global indices of each rank's channels.
+    /// For each rank, the global index of each of its channels.
     numbers: Vec<Vec<u32>>,
-    /// Steps of all ranks, each as (channel, index in the channel) and a reference to the step, in ascending order.
+    /// The steps of all ranks in ascending order: (channel, index on the channel), and a reference to the step.
     met: Vec<((u32, u32), CommRef)>,
 }
 
@@ -124,7 +125,7 @@ impl<'r> CommMatches<'r> {
         }
     }
 
-    /// Iterates over the steps that match a step of a rank, including the step itself, in ascending order of ranks.
+    /// Iterates over the steps that match a rank's step, including the step itself, in ascending order of ranks.
     pub fn matching_steps(&self, rank: u32, step: &CommStep) -> impl Iterator<Item = CommRef> + '_ {
         let number = self.numbers[rank as usize][step.channel as usize];
         let key = (number, step.k);
@@ -134,8 +135,8 @@ impl<'r> CommMatches<'r> {
             .map(|&(_, step)| step)
     }
 
-    /// Iterates over all matches: the channel, the index in the channel, and the steps in ascending
-    /// order of ranks.
+    /// Iterates over all matches; each is the channel, the index on the channel, and the steps in ascending order of
+    /// ranks.
     pub fn iter(
         &self,
     ) -> impl Iterator<

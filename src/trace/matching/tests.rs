@@ -20,8 +20,8 @@ fn halves(ranks: &[Vec<(u32, bool, i32)>]) -> Vec<MessageHalf> {
 
 #[test]
 fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
-    // Rank 0 sends to rank 1 twice with tag 5 and once with tag 6; rank 1 receives tag 5 once,
-    // between two other receives.
+    // Rank 0 sends to rank 1 twice with tag 5 and once with tag 6. Rank 1 receives tag 5 once, between two other
+    // receives.
     let sends = vec![(1, false, 5), (1, false, 6), (1, false, 5)];
     let receives = vec![(0, true, 6), (0, true, 5)];
     let mut halves = halves(&[sends, receives]);
@@ -37,7 +37,7 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
     let (alone, there) = five.unmatched_halves();
     assert_eq!((alone[0].at, there.len()), ((0, 2), 1));
     assert!(six.unmatched_halves().0.is_empty());
-    // If all sizes are equal, the first mismatch is the count; otherwise it is the first message of different sizes.
+    // If all sizes are equal, the first mismatch is the count; otherwise it is the first message with different sizes.
     let count = five.find_disagreement(|_| 8).expect("one is alone");
     assert!(matches!(count, MessageDisagreement::Count { k: 1, half, .. } if half.at == (0, 2)));
     assert_eq!(six.find_disagreement(|_| 8), None);
@@ -52,8 +52,8 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
 }
 
 proptest! {
-    /// A send and a receive of one channel match if and only if the number of sends before the send equals the number
-    /// of receives before the receive. Every half is either in exactly one pair or unmatched.
+    /// A send and a receive on one channel must match if and only if the number of sends before the send equals the
+    /// number of receives before the receive. Every half must either be in exactly one pair or be unmatched.
     #[test]
     fn pairs_are_those_that_counting_finds(
         ranks in prop::collection::vec(prop::collection::vec((0_u32..3, any::<bool>(), 0_i32..2), 0..9), 3)
@@ -86,7 +86,7 @@ proptest! {
 fn members_disagree_where_one_first_differs() {
     use CollectiveKind::{AllReduce, Barrier, Broadcast};
     let call = |kind, bytes, root| CollectiveSignature { kind, bytes, root };
-    // The calls of ranks 0 to 3 in one group; rank 1 shares the trace of rank 0.
+    // Ranks 0 to 3 make these calls in one group; rank 1 shares the trace of rank 0.
     let said = [
         vec![call(AllReduce, 8, None), call(Broadcast, 4, Some(0))],
         vec![],
@@ -106,7 +106,7 @@ fn members_disagree_where_one_first_differs() {
         found.map(|found| (found.k, found.difference, found.other))
     };
     assert_eq!(found(&[&root]), Some((1, CollectiveDifference::Root, 2)));
-    // The earlier collective is reported, no matter which member disagrees.
+    // The result is the earlier collective, no matter which member disagrees.
     assert_eq!(
         found(&[&root, &size]),
         Some((0, CollectiveDifference::Size, 3))

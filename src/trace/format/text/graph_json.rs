@@ -37,7 +37,7 @@ const COLLECTIVES: [&str; 10] = [
     "BARRIER",
 ];
 
-/// Known attributes, with the types that other tools use.
+/// Known attributes, with the value types that other tools use.
 const KNOWN: [(&str, ValueKind); 10] = [
     ("num_ops", ValueKind::Int64),
     ("tensor_size", ValueKind::Uint64),
@@ -151,7 +151,7 @@ fn parse_node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
     })
 }
 
-/// Reads a duration as whole microseconds and, if it has a fraction, also in nanoseconds.
+/// Reads a duration as whole microseconds; if it has a fraction, also in nanoseconds.
 fn parse_duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError> {
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;
@@ -162,14 +162,14 @@ fn parse_duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), Trace
         JsonScalar::Number(text) => text.parse().ok(),
         _ => None,
     };
-    // The limit keeps the product below 2^53 nanoseconds, so that the product is exact.
+    // The limit keeps the product below 2^53 nanoseconds, where it is exact.
     match micros.filter(|micros| (0.0..9e12).contains(micros)) {
         Some(micros) => Ok((micros as u64, Some((micros * 1000.0).round() as u64))),
         None => Err(at.error_here("expected a duration in microseconds")),
     }
 }
 
-/// Reads the value of key `name` and appends it as an attribute in field `number` of a record.
+/// Reads the value of key `name`, and appends it to a record as an attribute in field `number`.
 fn append_attribute(
     json: &mut JsonReader<'_>,
     name: &str,
@@ -218,7 +218,7 @@ fn kind_of(json: &JsonReader<'_>) -> Result<ValueKind, TraceError> {
     })
 }
 
-/// Reads a list of values, all with the type of the first value.
+/// Reads a list of values, all of which have the first value's type.
 fn append_list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
     let mut first = None;
     let mut values = Vec::new();

@@ -1,29 +1,29 @@
-//! Pull parser for JSON: the caller asks for the values that it expects. The parser allocates only for strings with
-//! escapes, keeps numbers as text to avoid rounding, and tracks line and column.
+//! Pull parser for JSON: the caller asks for the values that it expects. It allocates only for strings with escapes,
+//! keeps numbers as text so that none is rounded, and tracks line and column.
 
 use crate::format::TraceError;
 use std::borrow::Cow;
 
-/// Maximum nesting depth of skipped values.
+/// Maximum nesting depth in values that are skipped.
 const MAX_DEPTH: usize = 200;
 
-/// Position in a JSON text.
+/// A position in a JSON text.
 #[derive(Clone, Debug)]
 pub(super) struct JsonReader<'a> {
     text: &'a [u8],
     at: usize,
-    /// Last byte whose position was computed, and its line and column.
+    /// The last byte whose position was computed, with its line and column.
     mark: (usize, (usize, usize)),
-    /// Id of the current node, for messages.
+    /// Id of the current node, for error messages.
     pub node: Option<u64>,
 }
 
-/// Scalar value, or the beginning of a container.
+/// A scalar value, or the beginning of a container.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum JsonScalar<'a> {
     Null,
     Bool(bool),
-    /// Number as written.
+    /// A number, as written in the text.
     Number(&'a str),
     Text(Cow<'a, str>),
     Array,
@@ -33,7 +33,7 @@ pub(super) enum JsonScalar<'a> {
 type JsonResult<T> = Result<T, TraceError>;
 
 impl<'a> JsonReader<'a> {
-    /// Creates a parser for a text that begins at this line and column of the file.
+    /// Creates a parser for a text that begins at the line and column `start` of the file.
     pub fn new(text: &'a [u8], start: (usize, usize)) -> Self {
         Self {
             text,
@@ -51,14 +51,14 @@ impl<'a> JsonReader<'a> {
         place
     }
 
-    /// Returns the line and column of a byte at or after the mark.
+    /// Returns the line and column of the byte `at`, which must not precede the mark.
     fn line_and_column_of(&self, at: usize) -> (usize, usize) {
         let (from, (line, column)) = self.mark;
         let between = &self.text[from.min(at)..at.min(self.text.len())];
         let last = between.iter().rposition(|&byte| byte == b'\n');
         let lines = between.iter().filter(|&&byte| byte == b'\n').count();
         let rest = &between[last.map_or(0, |last| last + 1)..];
-        // Columns count characters, so continuation bytes of UTF-8 are skipped.
+        // Columns count characters, so skip UTF-8's continuation bytes.
         let columns = rest.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
         match last {
             None => (line, column + columns),
@@ -66,14 +66,14 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Builds an error located at the next token.
+    /// Builds an error at the next token.
     #[cold]
     pub fn error_here(&mut self, found: impl Into<String>) -> TraceError {
         self.peek_byte();
         self.error_at(self.at, found)
     }
 
-    /// Builds an error located at the byte `at`.
+    /// Builds an error at the byte `at`.
     #[cold]
     pub fn error_at(&self, at: usize, found: impl Into<String>) -> TraceError {
         TraceError::in_text(self.line_and_column_of(at), self.node, found)
@@ -89,7 +89,7 @@ impl<'a> JsonReader<'a> {
         self.error_here(format!("found {found}, expected {expected}"))
     }
 
-    /// Skips white space and returns the next byte without consuming it. Returns `None` at the end.
+    /// Skips white space, and returns the next byte without consuming it, or `None` at the end.
     pub fn peek_byte(&mut self) -> Option<u8> {
         while let Some(byte) = self.text.get(self.at) {
             match byte {
@@ -115,7 +115,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Parses an object; calls `each` with every key, and `each` must parse the value.
+    /// Parses an object, and calls `each` with every key; `each` must parse the value.
     pub fn parse_object(
         &mut self,
         mut each: impl FnMut(&mut Self, &str) -> JsonResult<()>,
@@ -134,7 +134,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Parses an array; calls `each` for every value, and `each` must parse the value.
+    /// Parses an array, and calls `each` for every value; `each` must parse the value.
     pub fn parse_array(
         &mut self,
         mut each: impl FnMut(&mut Self) -> JsonResult<()>,
@@ -152,7 +152,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Parses a scalar. At an object or array, returns only its type, without entering it.
+    /// Parses a scalar. If the next value is an object or array, returns only its type and does not enter it.
     pub fn parse_scalar(&mut self) -> JsonResult<JsonScalar<'a>> {
         Ok(match self.peek_byte() {
             Some(b'{') => JsonScalar::Object,
@@ -264,7 +264,7 @@ impl<'a> JsonReader<'a> {
         Ok(())
     }
 
-    /// Decodes the escape at `at`, possibly a surrogate pair. Returns the character and the length of the escape in
+    /// Decodes the escape at `at`, which may be a surrogate pair. Returns the character, and the escape's length in
     /// bytes.
     fn parse_code_point(&self, at: usize) -> Option<(char, usize)> {
         let unit = |at: usize| {
@@ -285,7 +285,7 @@ impl<'a> JsonReader<'a> {
 
     /// Skips a value of any kind.
     pub fn skip_value(&mut self) -> JsonResult<()> {
-        // Closing brackets of the open containers.
+        // Closing brackets of the containers that are still open.
         let mut open: Vec<u8> = Vec::new();
         loop {
             match self.parse_scalar()? {

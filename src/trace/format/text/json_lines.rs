@@ -1,4 +1,4 @@
-//! JSON Lines: a lossless text form of a trace, one record per line.
+//! JSON Lines: a lossless text form of a trace with one record per line.
 //!
 //! The first line is the metadata record, and every other line is a node:
 //!
@@ -7,19 +7,19 @@
 //! {"id":3,"name":"mm","type":"COMP_NODE","data_deps":[1,2],"duration_micros":5,"attr":[{"name":"num_ops","int64_val":1000}]}
 //! ```
 //!
-//! Keys are the fields of the schema (`proto/et_def.proto`), in the order of their numbers. Fields with default values
-//! are omitted, except `id` and `type`. Lines follow protobuf's JSON mapping, with these additions, which prevent a
+//! The keys are the schema's fields (`proto/et_def.proto`), in the order of their numbers. Lines omit fields with
+//! default values, except `id` and `type`. Lines follow protobuf's JSON mapping, with these additions, which prevent a
 //! loss of content:
 //!
-//! - all numbers are JSON numbers, including 64-bit numbers. Reals have the fewest digits that identify the value;
+//! - all numbers are JSON numbers, including 64-bit numbers. Reals have the fewest digits that identify the value.
 //!   `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with a non-default payload is
 //!   `"NaN(0x7ff8000000000001)"`. Bytes are base64.
 //! - `unknown` has the fields of a record that are not in the schema, unchanged (base64).
 //! - an attribute, or the inputs or outputs of a node, that JSON keys cannot express exactly (unknown fields, text that
 //!   is not UTF-8, unusual encodings) becomes `{"raw":"…"}` with the unchanged message.
 //!
-//! Therefore, a canonical file (fields in the order of their numbers, lists packed, no defaults) is unchanged, byte for
-//! byte, by a round trip through text. A round trip of any other file gives a file with equal records.
+//! Therefore, a round trip through text leaves a canonical file (fields in the order of their numbers, lists packed, no
+//! defaults) unchanged, byte for byte. For any other file, a round trip gives a file with equal records.
 
 use super::json::JsonReader;
 use super::message::{self, JsonNode};
@@ -30,16 +30,16 @@ mod write;
 
 pub use write::JsonLineWriter;
 
-/// Beginning of the first line of a file in this format.
+/// The first bytes of a file in this format.
 pub(in crate::format) const BEGINNING: &[u8] = b"{\"schema\":\"chakram.trace.";
 
-/// Reads lines as records.
+/// Reads lines of text as records.
 #[derive(Debug)]
 pub struct JsonLineReader<R> {
     source: R,
     buffer: Vec<u8>,
     node: JsonNode,
-    /// Number of the line that was read last.
+    /// Number of the last line read.
     line: usize,
     records: usize,
 }
@@ -56,15 +56,15 @@ impl<R: BufRead> JsonLineReader<R> {
         }
     }
 
-    /// Makes the reader expect a node as the next line, because another reader has read the metadata.
+    /// Makes the reader expect a node on the next line, because another reader has already read the metadata.
     pub(in crate::format) fn skip_metadata(&mut self) {
         self.records = self.records.max(1);
     }
 
     /// Reads the next record into `record`, in the current schema; the first record is the metadata. Returns the
-    /// record's line, or `None` at the end, where `record` is empty. Lines without content are skipped.
+    /// record's line; at the end, returns `None` and leaves `record` empty. Skips lines without content.
     ///
-    /// Fails on lines that are not a valid record; the next call continues after the line.
+    /// Fails if a line is not a valid record; the next call continues after this line.
     pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<Option<usize>, TraceError> {
         record.clear();
         loop {

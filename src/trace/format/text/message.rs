@@ -1,5 +1,5 @@
-//! Conversion of JSON objects to records: protobuf's JSON mapping with both spellings of keys, and the additions of
-//! [`super::json_lines`].
+//! Converts JSON objects to records. It accepts protobuf's JSON mapping with both spellings of keys, and the additions
+//! of [`super::json_lines`].
 
 use super::base64;
 use super::json::{JsonReader, JsonScalar};
@@ -12,7 +12,7 @@ mod parts;
 
 use parts::{append_attribute, parse_io};
 
-/// Node types of the schema, by number.
+/// The schema's node types, by number.
 pub(super) const NODE_TYPES: [&str; 8] = [
     "INVALID_NODE",
     "METADATA_NODE",
@@ -27,7 +27,8 @@ pub(super) const NODE_TYPES: [&str; 8] = [
 /// JSON keys that a node may have, for error messages.
 const NODE_KEYS: &str = "id, name, type, ctrl_deps, data_deps, start_time_micros, duration_micros, \
                          inputs, outputs, attr, unknown";
-/// Node under construction. Keys may come in any order; fields are written in the order of their numbers.
+/// A node under construction. JSON keys may come in any order, but the record's fields are in the order of their
+/// numbers.
 #[derive(Debug, Default)]
 pub(super) struct JsonNode {
     pub id: Option<u64>,
@@ -39,14 +40,14 @@ pub(super) struct JsonNode {
     pub micros: u64,
     inputs: Option<Vec<u8>>,
     outputs: Option<Vec<u8>>,
-    /// Encoded attributes, each with its key and length.
+    /// Encoded attributes, each preceded by its key and length.
     pub attributes: Vec<u8>,
     unknown: Vec<u8>,
     scratch: Vec<u8>,
 }
 
 impl JsonNode {
-    /// Clears the node, and keeps its memory for the next node.
+    /// Clears the node, but keeps its memory for the next node.
     pub fn clear(&mut self) {
         let Self {
             name,
@@ -100,7 +101,7 @@ impl JsonNode {
                 )));
             }
         };
-        // The two spellings of a key (such as `data_deps` and `dataDeps`) count as the same key.
+        // The two spellings of a key (such as `data_deps` and `dataDeps`) are the same key.
         if seen.contains(&known) {
             return Err(json.error_here(format!("a second `{known}`")));
         }
@@ -157,7 +158,7 @@ impl JsonNode {
     }
 }
 
-/// Parses the object of a metadata record and appends the record to `out`.
+/// Parses the object of a metadata record, and appends the record to `out`.
 pub(super) fn append_metadata(
     json: &mut JsonReader<'_>,
     out: &mut Vec<u8>,
@@ -194,7 +195,7 @@ pub(super) fn append_metadata(
     Ok(())
 }
 
-/// Parses the name of the format, which must be [`SCHEMA`](super::SCHEMA).
+/// Parses the format's name, which must be [`SCHEMA`](super::SCHEMA).
 fn check_schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
     let mut at = json.clone();
     let found = parse_string(json)?;
@@ -209,7 +210,7 @@ fn check_schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
     }
 }
 
-/// Consumes a null, which means an absent value. Returns true if the next value was null.
+/// Consumes the next value if it is null, which means an absent value. Returns true if the value was null.
 fn is_null(json: &mut JsonReader<'_>) -> Result<bool, TraceError> {
     match json.peek_byte() {
         Some(b'n') => Ok(json.parse_scalar()? == JsonScalar::Null),
@@ -242,7 +243,7 @@ pub(super) fn parse_ids(json: &mut JsonReader<'_>, into: &mut Vec<u64>) -> Resul
     })
 }
 
-/// Parses a value of an enum, by its name or number.
+/// Parses an enum value, given by name or number.
 fn parse_enum(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceError> {
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;

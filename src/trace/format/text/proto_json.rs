@@ -1,12 +1,12 @@
-//! Records in protobuf's JSON mapping: a sequence of objects (on separate lines or not) or an array. If the first
-//! object has none of the keys that only nodes have, it is the metadata record.
+//! Parses records in protobuf's JSON mapping: objects in sequence (on separate lines or not) or in an array. If the
+//! first object has none of the keys that only nodes have, it is the metadata record.
 
 use super::RecordBuffer;
 use super::json::JsonReader;
 use super::message::{self, JsonNode};
 use crate::format::{TraceError, old_schemas};
 
-/// Parses every object of `text`.
+/// Parses every object in `text`.
 pub(super) fn parse_objects(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
     let mut json = JsonReader::new(text, (1, 1));
     let mut reading = ObjectReader {
@@ -23,7 +23,7 @@ pub(super) fn parse_objects(text: &[u8], records: &mut RecordBuffer) -> Result<(
     }
     while json.peek_byte().is_some() {
         reading.parse_record(&mut json)?;
-        // Some writers separate objects by commas but do not put them into an array.
+        // Some writers put commas between objects, but no brackets around them.
         json.accept_byte(b',');
     }
     Ok(())

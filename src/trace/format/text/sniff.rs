@@ -1,17 +1,17 @@
-//! Detection of a text format from the keys of its first object.
+//! Detects the format of a text from the keys of its first object.
 
 use super::json::{JsonReader, JsonScalar};
 use super::{MARK, TextFormat, json_lines};
 use std::borrow::Cow;
 
-/// Classification of a text.
+/// What a text contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::format) enum SniffedText {
     /// A trace.
     Trace(TextFormat),
-    /// A capture of this kind, which must be converted first.
+    /// A capture of this kind. The user must convert it first.
     Capture(&'static str),
-    /// JSON that is neither a trace nor a capture, judging from the inspected part.
+    /// JSON that is neither a trace nor a capture, as far as the inspected part shows.
     Other,
     /// Not JSON.
     NoJson,
@@ -67,7 +67,7 @@ pub(in crate::format) fn classify_text(text: &[u8]) -> SniffedText {
                 }
             }
         }
-        // At this point the value of the key has been read or skipped.
+        // The value of the key has now been read or skipped.
         if !json.accept_byte(b',') {
             return SniffedText::Other;
         }

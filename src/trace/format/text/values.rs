@@ -1,4 +1,4 @@
-//! Attribute values: their types, and their forms in records and in JSON.
+//! Attribute values: their types, and how records and JSON encode them.
 
 use super::base64;
 use super::json::{JsonReader, JsonScalar, put_string};
@@ -6,8 +6,8 @@ use crate::format::TraceError;
 use crate::format::wire::{WireCursor, WireValue};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 
-/// Value types, in the order of their fields. The i-th type (from 0) uses field 3 + 2 i for scalars
-/// and field 4 + 2 i for lists.
+/// Value types, in the order of the schema's fields. Type i (counted from 0) uses field 3 + 2 i for scalars and field 4
+/// + 2 i for lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueKind {
     Double,
@@ -27,7 +27,7 @@ pub(super) enum ValueKind {
     Bytes,
 }
 
-/// All types of values with their names in the schema.
+/// All value types, with their names in the schema.
 const ALL: [(ValueKind, &str); 15] = [
     (ValueKind::Double, "double"),
     (ValueKind::Float, "float"),
@@ -47,14 +47,14 @@ const ALL: [(ValueKind, &str); 15] = [
 ];
 
 impl ValueKind {
-    /// Returns the type of field `number` of an attribute, and true if the field is a list.
+    /// Returns the type of an attribute's field `number`, and true if the field is a list.
     pub fn of_field(number: u32) -> Option<(Self, bool)> {
         let index = usize::try_from(number).ok()?.checked_sub(3)?;
         let (kind, _) = ALL.get(index / 2)?;
         Some((*kind, index % 2 == 1))
     }
 
-    /// Returns the type of values under a JSON key, such as `int64_val` or `int64List`, and true for lists.
+    /// Returns the value type for a JSON key, such as `int64_val` or `int64List`, and true if the key is for a list.
     pub fn of_key(key: &str) -> Option<(Self, bool)> {
         let (name, list) = match key {
             _ if key.ends_with("_val") || key.ends_with("Val") => (&key[..key.len() - 3], false),
@@ -70,7 +70,7 @@ impl ValueKind {
         ALL[self as usize].1
     }
 
-    /// Returns the number of the type's scalar field.
+    /// Returns the field number of this type's scalars.
     pub fn scalar_field(self) -> u32 {
         3 + 2 * self as u32
     }
@@ -103,14 +103,13 @@ impl ValueKind {
         })
     }
 
-    /// Appends a value as JSON. Returns `false` if the value's encoding differs from the encoding of the schema's
-    /// writers.
+    /// Appends a value as JSON. Returns `false` if the value's encoding is not the one that writers of the schema use.
     pub fn put_json(self, out: &mut Vec<u8>, raw: WireValue<'_>) -> bool {
         use std::io::Write;
         let written = match (self, raw) {
             (Self::Double, WireValue::Fixed64(bits)) => put_double(out, bits),
             (Self::Float, WireValue::Fixed32(bits)) => put_float(out, bits),
-            // Writers sign-extend an int32 to 64 bits; a value in any other encoding is kept as raw bytes.
+            // Writers sign-extend an int32 to 64 bits. A value in any other encoding stays raw bytes.
             (Self::Int32, WireValue::Varint(v)) if v as i64 == i64::from(v as i32) => {
                 write!(out, "{}", v as i32)
             }
@@ -145,7 +144,7 @@ impl ValueKind {
         true
     }
 
-    /// Parses a value and appends it to `out`, without a key.
+    /// Parses a value, and appends it to `out` without a key.
     pub fn append_parsed(
         self,
         json: &mut JsonReader<'_>,
@@ -201,7 +200,7 @@ impl ValueKind {
         known.ok_or_else(|| at.error_here(format!("expected a value of type {}", self.name())))
     }
 
-    /// Appends the key of field `number` with this type's wire type.
+    /// Appends the key for field `number`, with this type's wire type.
     pub fn put_key(self, out: &mut Vec<u8>, number: u32) {
         encode_key(number, self.wire_type(), out);
     }
@@ -237,7 +236,7 @@ fn number_text<'s>(scalar: &'s JsonScalar<'_>) -> Option<&'s str> {
     }
 }
 
-/// Parses a whole number in the notation of a real, such as `5.0` or `1e3`, if it is exact (up to 2^53).
+/// Parses a whole number that is written as a real, such as `5.0` or `1e3`, if it is exact (up to 2^53).
 fn parse_exact_whole(text: &str) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let value: f64 = text.parse().ok()?;
@@ -257,8 +256,8 @@ pub(super) fn parse_unsigned(scalar: &JsonScalar<'_>, most: u64) -> Option<u64> 
     (value <= most).then_some(value)
 }
 
-/// Bits of the canonical double NaN. Canonical NaNs are written as `NaN`; all other NaNs include
-/// their bits.
+/// Bits of the canonical NaN of type double. The writer writes canonical NaNs as `NaN`, and all other NaNs with their
+/// bits.
 const NAN: u64 = 0x7ff8_0000_0000_0000;
 const NAN_32: u32 = 0x7fc0_0000;
 

@@ -1,4 +1,4 @@
-//! Writer of encoded records.
+//! Writes encoded records to a file.
 
 use crate::format::TraceError;
 use std::io::Write;
@@ -11,7 +11,7 @@ pub struct FrameWriter<W> {
 }
 
 impl<W: Write> FrameWriter<W> {
-    /// Creates a writer into `out`.
+    /// Creates a writer that writes to `out`.
     pub fn new(out: W) -> Self {
         Self {
             out,
@@ -19,7 +19,7 @@ impl<W: Write> FrameWriter<W> {
         }
     }
 
-    /// Writes the message of a record; the first record is the metadata.
+    /// Writes a record's message. The caller must write the metadata first.
     pub fn write_record(&mut self, message: &[u8]) -> Result<(), TraceError> {
         self.write_frame(message)
             .map_err(|source| TraceError::from_io("", "write", source))
@@ -32,7 +32,7 @@ impl<W: Write> FrameWriter<W> {
         self.out.write_all(message)
     }
 
-    /// Returns the inner writer. All data has been written to the inner writer, but not flushed.
+    /// Returns the inner writer. The writer has passed all data to it, but has not flushed it.
     pub fn into_inner(self) -> W {
         self.out
     }

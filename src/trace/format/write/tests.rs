@@ -1,4 +1,4 @@
-//! Round trips of written traces.
+//! Tests round trips of written traces.
 
 use super::*;
 use crate::format::proto::{self, AttributeProto, attribute_proto::Value as Proto};
@@ -81,8 +81,7 @@ fn what_is_written_is_read_back() {
         },
     ];
     for (i, op) in ops.into_iter().enumerate() {
-        // The durations are zero, a whole number of microseconds, and a number of microseconds with a
-        // fraction.
+        // The durations are zero, whole microseconds, and microseconds with a fraction.
         for ns in [0, 5_000, 1_234] {
             let node = NodeView {
                 lane: Some(7),
@@ -114,8 +113,7 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// Returns the node of `file`, after checking that the file's records equal the output of the
-/// generated types.
+/// Returns the node in `file`, after checking that the file's records equal the output of the generated types.
 fn second(file: &[u8]) -> RawRecord<'_> {
     let mut frames = FrameCursor::new(file);
     let metadata = frames.next_record().unwrap().unwrap();
@@ -222,8 +220,7 @@ fn attributes_may_not_contradict_the_node() {
         lane: Some(7),
         ..NodeView::new(5, "mm", KERNEL)
     };
-    // The stream of a kernel takes precedence over its thread, so adding `tid` does not change the
-    // node.
+    // For a kernel, the stream takes precedence over the thread, so adding `tid` does not change the node.
     write(&kernel, ("tid", AttributeValue::Int(3))).unwrap();
     write(&kernel, ("stream", AttributeValue::Int(7))).unwrap();
     let error = write(&kernel, ("stream", AttributeValue::Int(8))).unwrap_err();
@@ -248,8 +245,7 @@ fn declared_groups_are_read_back() {
     assert_eq!(back, declaring);
     let written = proto::Node::decode(second(&file).bytes).unwrap();
     assert_eq!(written.r#type, NodeType::MetadataNode as i32);
-    // The writer rejects group declarations on a node of another type, because the declarations
-    // would be lost.
+    // The writer rejects group declarations on a node of another type, because they would be lost.
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let kernel = NodeView {
         groups: Some(text),
@@ -300,7 +296,7 @@ fn labels_are_attributes_and_shapes() {
     ];
     // The first three attributes describe the kernel: host or device, FLOPs, bytes.
     assert_eq!(written.attr[3..], wanted);
-    // The reader returns only the phase of the labels.
+    // Of the labels, the reader returns only the phase.
     let read = scan::scan_node(second(&file), &mut Deps::default()).unwrap();
     let labels = NodeLabels {
         phase: node.labels.phase,
@@ -343,7 +339,7 @@ fn bytes_that_are_no_count_are_refused() {
         attributes: &[("frees.weights", AttributeValue::Int(-1))],
         ..NodeExtras::default()
     };
-    // If an attribute has a name that replays read, the writer scans its own output again.
+    // If replays read an attribute of this name, the writer scans its own output again.
     let node = NodeView::new(8, "f", KERNEL);
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     assert!(writer.write_node(&node, &[], &extra).is_err());

@@ -1,4 +1,4 @@
-//! Converts the nodes' dependencies into rows: the row of a node lists the node's successors.
+//! Converts dependencies into rows: a node's row lists the node's successors.
 
 use super::{CONTROL, GraphBuilder, NO_NODE, predecessors_of};
 use crate::format::{TraceError, escape_name};
@@ -24,8 +24,8 @@ impl GraphBuilder {
             let control = pred & CONTROL != 0;
             self.preds[place as usize] = match self.index_of.get(id) {
                 Some(index) => index | (pred & CONTROL),
-                // If the trace is a part of a longer trace, nodes may depend on nodes outside this part. A control
-                // dependency can be dropped, because it only states an order.
+                // If the trace is a part of a longer trace, its nodes may depend on nodes outside this part. A control
+                // dependency only states an order, so it can be dropped.
                 None if control => {
                     self.graph.repairs.dangling_control += 1;
                     NO_NODE
@@ -43,7 +43,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Drops control dependencies of nodes on themselves; fails on such data dependencies.
+    /// Drops control dependencies of nodes on themselves. Fails if a data dependency is of this kind.
     pub(super) fn drop_self(&mut self) -> Result<(), TraceError> {
         let mut start = 0;
         for (node, &end) in self.pred_end.iter().enumerate() {
@@ -65,8 +65,8 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Builds the rows of successors and merges duplicates. Returns true if every node comes after
-    /// its dependencies; if so, ascending order is program order, and there is no cycle.
+    /// Builds the rows of successors and merges duplicates. Returns true if every node comes after its dependencies.
+    /// Then ascending order is program order, and there is no cycle.
     pub(super) fn link_successors(&mut self, with_control: bool) -> bool {
         let n = self.graph.ids.len();
         let mut seen_by = vec![NO_NODE; n];
@@ -95,8 +95,8 @@ impl GraphBuilder {
             start[i + 1] += start[i];
         }
         let mut list = vec![0_u32; start[n] as usize];
-        // Rows are filled from their start; `next[i]` is the index of the next free entry in row i. A dependency is a
-        // duplicate if this node is already the last entry of the predecessor's row.
+        // Fill rows from their start; `next[i]` is the next free entry in row i. If this node is already the last entry
+        // in the predecessor's row, the dependency is a duplicate.
         let mut next = seen_by;
         next.copy_from_slice(&start[..n]);
         for node in 0..n {
@@ -120,7 +120,7 @@ impl GraphBuilder {
     }
 
     /// Sorts collectives and messages into program order, if program order differs from ascending order. Returns false
-    /// if a cycle prevents any order.
+    /// if a cycle prevents a program order.
     pub(super) fn sort_program_order(&mut self) -> bool {
         let order = self.graph.successors.topological_order();
         if order.len() < self.graph.ids.len() {
@@ -151,7 +151,7 @@ impl GraphBuilder {
         }
     }
 
-    /// Builds the error about a dependency cycle. The error names the cycle's nodes.
+    /// Builds the error for a dependency cycle, which names the cycle's nodes.
     pub(super) fn cycle_error(&self) -> TraceError {
         const SHOWN: usize = 6;
         let rows = &self.graph.successors;

@@ -1,11 +1,11 @@
-//! Sorting of nodes by id.
+//! Sorts nodes by id.
 
 use super::{CONTROL, GraphBuilder, NO_NODE, predecessors_of};
 use crate::graph::Lane;
 use chakram_base::ids::NodeIndex;
 
 impl GraphBuilder {
-    /// Sorts the nodes by their ids.
+    /// Sorts the nodes in ascending order of their ids.
     pub(super) fn sort_by_id(&mut self) {
         let graph = &mut self.graph;
         if graph.ids.is_sorted() {
@@ -59,8 +59,8 @@ impl GraphBuilder {
         self.renumber_by_use();
     }
 
-    /// Renumbers names, slots, memory changes and lanes in the order of first use by the sorted nodes, so that the
-    /// order of records does not affect the graph.
+    /// Renumbers names, slots, memory changes and lanes in the order in which the sorted nodes first use them, so that
+    /// the order of records does not affect the graph.
     fn renumber_by_use(&mut self) {
         let graph = &mut self.graph;
         self.names.renumber(graph.name_of.iter_mut());

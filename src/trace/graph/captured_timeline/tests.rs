@@ -1,4 +1,4 @@
-//! Compares recorded times with results computed by hand, and with an exhaustive search.
+//! Compares computed times with results computed by hand, and with an exhaustive search.
 
 use super::*;
 use proptest::prelude::*;
@@ -59,7 +59,7 @@ fn a_long_chain_does_not_exhaust_the_stack() {
     assert_eq!(recorded.end[n as usize - 1], Time(2 * u64::from(n)));
 }
 
-/// Generates graphs of a few nodes, possibly with cycles: the timing of each node, and the edges.
+/// Generates graphs of a few nodes, possibly with cycles; each graph is the nodes' timings and the edges.
 fn small() -> impl Strategy<Value = (Vec<NodeTiming>, Vec<(u32, u32)>)> {
     let steps = prop::collection::vec((0_u64..4, 0_u64..4, 0_u32..4, any::<bool>()), 1..9);
     steps.prop_flat_map(|steps| {
@@ -74,7 +74,7 @@ fn small() -> impl Strategy<Value = (Vec<NodeTiming>, Vec<(u32, u32)>)> {
         let order = Just((0..n).collect::<Vec<_>>()).prop_shuffle();
         let edges = prop::collection::vec((0..n, 0..n), 0..14);
         (Just(steps), order, edges).prop_map(|(steps, order, edges)| {
-            // An edge goes from the earlier to the later node in a shuffled order.
+            // Each edge goes from an earlier to a later node in a shuffled order.
             let place = |i: u32| order.iter().position(|&o| o == i);
             let edges = edges.into_iter().filter(|(a, b)| a != b);
             let forward = |(a, b)| if place(a) < place(b) { (a, b) } else { (b, a) };
@@ -83,7 +83,7 @@ fn small() -> impl Strategy<Value = (Vec<NodeTiming>, Vec<(u32, u32)>)> {
     })
 }
 
-/// Returns the longest path to the end of `node`, by recursion over all its predecessors.
+/// Returns the length of the longest path to the end of `node`, by recursion over all its predecessors.
 fn find_longest_paths(
     node: u32,
     steps: &[NodeTiming],
@@ -107,8 +107,9 @@ fn find_longest_paths(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Each node's end is the longest path over dependencies and lane order. Lanes serve nodes in the order in which
-    /// they became ready. The times on the path back along causes add up to the end of the path's last node.
+    /// Each node's end must equal the longest path over dependencies and lane order. Lanes must serve nodes in the
+    /// order in which they became ready. The times along the chain of causes must add up to the end of the chain's last
+    /// node.
     #[test]
     fn ends_are_the_longest_ways((steps, edges) in small()) {
         let lanes = 3;
@@ -129,8 +130,7 @@ proptest! {
                 prop_assert!(end(pair[0]) <= recorded.start[pair[1] as usize].0);
                 let together = recorded.start[pair[0] as usize] == recorded.start[pair[1] as usize];
                 prop_assert!(ready(pair[0]) <= ready(pair[1]) || together);
-                // A node did not wait for the previous node on its lane if the previous node ended before the
-                // node became ready.
+                // If the previous node on a lane ended before a node became ready, the node did not wait for it.
                 if end(pair[0]) > ready(pair[1]) {
                     turns.push((pair[0], pair[1]));
                 }

@@ -1,14 +1,13 @@
-//! Data that a raw trace keeps from a node's record.
+//! The data that a raw trace keeps from a node's record.
 
 use crate::format::Op;
 use crate::format::scan::NodeView;
 use chakram_base::units::Span;
 
-/// Compact [`NodeView`], without fields that few nodes have, because raw traces keep millions of
-/// views.
+/// A compact [`NodeView`], without fields that few nodes have, because raw traces keep millions of views.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompactNodeView<'a> {
-    /// The id in the file.
+    /// Id of the node in the file.
     pub id: u64,
     /// The name.
     pub name: &'a str,
@@ -16,7 +15,7 @@ pub struct CompactNodeView<'a> {
     pub op: Op<'a>,
     /// Stream or thread, if the trace names one.
     pub lane: Option<i64>,
-    /// Duration in the recorded run.
+    /// Duration of the node in the recorded run.
     pub recorded: Span,
     /// The schema's duration field, in whole microseconds.
     pub micros: u64,
@@ -26,9 +25,9 @@ pub struct CompactNodeView<'a> {
     pub wait: Span,
     /// True if the node did not wait for its peers.
     pub eager: bool,
-    /// Recorded start, in microseconds, or zero if the file does not state the start.
+    /// Recorded start in microseconds, or zero if the file does not state it.
     pub start_micros: u64,
-    /// JSON text of the process groups, if this is the metadata node that declares them.
+    /// JSON text that declares the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
 }
 

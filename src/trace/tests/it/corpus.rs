@@ -1,4 +1,4 @@
-//! Round trips of every trace of the corpus through text.
+//! Converts every trace of the corpus to text and back.
 
 use crate::forms::lines::through;
 use chakram_trace::format::TraceContents;
@@ -11,7 +11,7 @@ const NOT_CANONICAL: &[(&str, &str)] = &[
     ("u_x_truncated/wl/wl.1.et", "record 2, byte 74"),
 ];
 
-/// Returns the rank in the name of a case's trace file.
+/// Returns the rank in the file name of a case's trace.
 fn rank_of(file: &str) -> Option<u32> {
     file.strip_prefix("wl/wl.")?
         .strip_suffix(".et")?

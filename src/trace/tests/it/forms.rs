@@ -1,4 +1,4 @@
-//! Traces in forms other than a current `.et`: files of 2023, text, and damaged files.
+//! Tests traces in other forms than a current `.et`: files of 2023, text, and damaged files.
 
 mod damaged;
 pub mod lines;
@@ -9,7 +9,7 @@ use chakram_trace::format::proto::{GlobalMetadata, Node};
 use chakram_trace::format::wire::FrameCursor;
 use prost::Message;
 
-/// Decodes the metadata record and the nodes of a file with the generated types.
+/// Decodes a file's metadata record and nodes with the generated types.
 pub fn decoded(contents: &[u8]) -> (GlobalMetadata, Vec<Node>) {
     let mut frames = FrameCursor::new(contents);
     let mut metadata = GlobalMetadata::default();

@@ -1,5 +1,4 @@
-//! Runs the bodies of the fuzz targets that read traces, on every seed input. The fuzz targets include the files of
-//! this module.
+//! Runs the fuzz targets that read traces on every seed input. The fuzz targets include the files of this module.
 
 mod coerce;
 pub mod et_reader;
@@ -19,8 +18,7 @@ fn seeds_of_other_forms_hold() {
     every_seed("trace_older", forms::older);
     every_seed("trace_pasted", forms::pasted);
     every_seed("trace_salvage", forms::salvaged);
-    // Some targets also run on the seeds of other targets, because inputs that were found for one target are also
-    // useful for other targets.
+    // Some targets also run on the seeds of other targets, because those inputs are useful for them too.
     every_seed("et_reader", forms::salvaged);
     every_seed("et_reader", forms::json_lines);
     every_seed("trace_older", forms::salvaged);

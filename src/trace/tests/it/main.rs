@@ -1,5 +1,4 @@
-//! White-box tests of traces, compared with generated types, simple readers and traces of other
-//! tools.
+//! White-box tests of traces: they compare traces with generated types, simple readers and traces of other tools.
 
 mod corpus;
 mod forms;

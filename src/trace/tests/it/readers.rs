@@ -1,4 +1,4 @@
-//! Compares the two readers of traces with each other, and tests graphs built from files.
+//! Compares the two trace readers with each other, and tests graphs that are built from files.
 
 pub mod arbitrary;
 mod files;
@@ -31,7 +31,7 @@ fn kernel(id: u64, data: &[u64], control: &[u64]) -> Node {
     }
 }
 
-/// Builds a file of the metadata and these records.
+/// Builds a file that consists of the metadata and these records.
 fn frame<B: AsRef<[u8]>>(records: impl IntoIterator<Item = B>) -> Vec<u8> {
     let metadata = GlobalMetadata {
         version: "0.0.4".to_owned(),
@@ -46,7 +46,7 @@ fn frame<B: AsRef<[u8]>>(records: impl IntoIterator<Item = B>) -> Vec<u8> {
     file
 }
 
-/// Builds a file of these nodes.
+/// Builds a file with these nodes.
 fn file(nodes: &[Node]) -> Vec<u8> {
     frame(nodes.iter().map(Message::encode_to_vec))
 }

@@ -1,4 +1,4 @@
-//! Writer of JSON Lines.
+//! Writes traces as JSON Lines.
 
 use crate::format::TraceError;
 use crate::format::text::SCHEMA;
@@ -10,7 +10,7 @@ use crate::format::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
 use prost::encoding::WireType;
 use std::io::Write;
 
-/// Writes records as lines.
+/// Writes records as lines of text.
 #[derive(Debug)]
 pub struct JsonLineWriter<W> {
     out: W,
@@ -18,7 +18,7 @@ pub struct JsonLineWriter<W> {
 }
 
 impl<W: Write> JsonLineWriter<W> {
-    /// Creates a writer into `out`.
+    /// Creates a writer that writes to `out`.
     pub fn new(out: W) -> Self {
         Self {
             out,
@@ -26,9 +26,9 @@ impl<W: Write> JsonLineWriter<W> {
         }
     }
 
-    /// Writes a record of the current schema; the first record is the metadata.
+    /// Writes a record of the current schema. The caller must write the metadata first.
     ///
-    /// Fails on invalid messages, on names that are not UTF-8, and if writing fails.
+    /// Fails on an invalid message or a name that is not UTF-8, and if writing fails.
     pub fn write_record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
         self.line.clear();
         let put = match record.number {
@@ -42,7 +42,7 @@ impl<W: Write> JsonLineWriter<W> {
             .map_err(|source| TraceError::from_io("", "write", source))
     }
 
-    /// Returns the inner writer. All data has been written to the inner writer, but not flushed.
+    /// Returns the inner writer. The writer has passed all data to it, but has not flushed it.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -89,7 +89,7 @@ fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> 
             })?,
             (6, WireValue::Varint(v)) => start = v,
             (7, WireValue::Varint(v)) => micros = v,
-            // Inputs and outputs may be split over several fields; protobuf merges them.
+            // Inputs and outputs may be split over several fields, which protobuf merges.
             (number @ (8 | 9), WireValue::Bytes(part, _)) => {
                 let whole = io[number as usize - 8].get_or_insert_default();
                 whole.extend_from_slice(part);
@@ -104,7 +104,7 @@ fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> 
         out.extend_from_slice(b",\"name\":");
         put_text(out, name, record.offset)?;
     }
-    // Protobuf truncates enums to 32 bits, for any length of the varint.
+    // Protobuf truncates enums to 32 bits, regardless of the varint's length.
     match usize::try_from(kind as i32)
         .ok()
         .and_then(|i| NODE_TYPES.get(i))
@@ -171,7 +171,7 @@ fn put_raw(out: &mut Vec<u8>, key: &str, message: &[u8]) {
     out.extend_from_slice(b"\"}");
 }
 
-/// Appends an attribute. Returns `false` if the attribute's encoding differs from the encoding of the schema's writers.
+/// Appends an attribute. Returns `false` if the attribute's encoding is not the one that writers of the schema use.
 fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<bool, TraceError> {
     let mut cursor = WireCursor::new(message, offset);
     let mut last = 0;
@@ -181,7 +181,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             return Ok(false);
         };
         let (number, wire) = ((key >> 3) as u32, key & 7);
-        // In this encoding, field numbers ascend, and the attribute has a single value, which is its last field.
+        // In that encoding, field numbers ascend, and the attribute has a single value, which is its last field.
         if number <= last || last > 2 || key > u64::from(u32::MAX) {
             return Ok(false);
         }
@@ -233,8 +233,8 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
     Ok(true)
 }
 
-/// Returns the bytes of a length-delimited field, or `None` for other wire types, or if the field's
-/// length is not minimally encoded.
+/// Returns the bytes of a length-delimited field. Returns `None` for other wire types, and if the field's length is not
+/// minimally encoded.
 fn read_length_delimited<'a>(
     cursor: &mut WireCursor<'a>,
     wire: u64,
@@ -286,7 +286,7 @@ fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, 
     Ok(true)
 }
 
-/// Appends inputs or outputs. If the inputs or outputs are not canonically encoded, appends the raw bytes.
+/// Appends a node's inputs or outputs. If their encoding is not canonical, appends the raw bytes.
 fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     let start = out.len();
     let mut cursor = WireCursor::new(message, 0);

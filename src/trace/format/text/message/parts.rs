@@ -1,4 +1,4 @@
-//! Attributes, inputs and outputs.
+//! Parses attributes, inputs and outputs.
 
 use super::{is_null, parse_base64, parse_string, put_part};
 use crate::format::text::json::JsonReader;
@@ -6,10 +6,10 @@ use crate::format::text::values::{ValueKind, put_bytes};
 use crate::format::{TraceError, escape_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// Keys of an attribute.
+/// JSON keys that an attribute may have, for error messages.
 const ATTRIBUTE_KEYS: &str = "name, doc_string, raw and the values from double_val to bytes_list";
 
-/// Parses an attribute and appends it as field `number`.
+/// Parses an attribute, and appends it as field `number`.
 pub(super) fn append_attribute(
     json: &mut JsonReader<'_>,
     number: u32,
@@ -67,7 +67,7 @@ pub(super) fn append_attribute(
     Ok(())
 }
 
-/// Parses the value of an attribute and appends it with its key.
+/// Parses an attribute's value, and appends it with its key.
 fn append_value(
     json: &mut JsonReader<'_>,
     kind: ValueKind,
@@ -109,7 +109,7 @@ fn append_value(
     Ok(())
 }
 
-/// Parses inputs or outputs.
+/// Parses a node's inputs or outputs.
 pub(super) fn parse_io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
     let mut texts: [Option<String>; 3] = Default::default();
     let mut raw = None;

@@ -1,4 +1,4 @@
-//! Damaged files: sound records are kept, and losses are reported.
+//! Tests that salvage keeps the sound records of damaged files and reports losses.
 
 use super::decoded;
 use super::lines::to_lines;
@@ -15,7 +15,7 @@ use std::io::Write;
 use std::ops::Range;
 use testkit::wire::{WireMessage, encode_file};
 
-/// Returns a node as in captures; the id determines the node's content.
+/// Returns a node like those in captures; the id determines its content.
 fn node(id: u64) -> Node {
     let attribute = |name: &str, value| AttributeProto {
         name: name.to_owned(),
@@ -131,7 +131,7 @@ fn a_damaged_length_costs_nothing_where_it_stands_alone() {
                 continue;
             }
             let (bytes, report) = salvaged(&damaged, keep());
-            // If the last record's length is too large, the file looks truncated.
+            // If the last record's length is too large, the file looks like a truncated one.
             if record == places.len() - 1 && usize::from(wrong & 0x7f) > place.len() {
                 assert_eq!(bytes, contents[..place.start], "{report:?}");
                 assert_eq!(report.lost[0].bytes, *place);
@@ -152,7 +152,7 @@ fn lost_nodes_take_dependencies_with_them_or_not() {
     let contents = framed((100..110).map(node));
     let places = places(&contents);
     let mut damaged = contents.clone();
-    // Record 3 is node 102, the predecessor of nodes 103, 106 and 111. The damage changes the wire type of the node's
+    // Record 3 is node 102, the predecessor of nodes 103, 106 and 111. The damage changes the wire type of that node's
     // first field, the id.
     damaged[places[3].start + 2] |= 7;
     let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
@@ -181,7 +181,7 @@ fn a_second_node_of_an_id_and_runs_of_zeros_are_left_out() {
     let (bytes, report) = salvaged(&twice, SalvageOptions::default());
     assert_eq!(report.duplicate_ids, [(3, 100)]);
     assert_eq!(decoded(&bytes).1.len(), 3);
-    // An empty record between two sound records is a node of default values.
+    // An empty record between two sound records is a node with default values.
     let contents = framed([node(100), Node::default(), node(101)]);
     let (bytes, report) = salvaged(&contents, SalvageOptions::default());
     assert_eq!(
@@ -244,7 +244,7 @@ fn old_files_are_salvaged_in_their_own_terms() {
         (Some(SchemaGeneration::V001), 20)
     );
     assert!(whole.1.is_whole(), "{:?}", whole.1);
-    // The file is truncated, and also damaged at the start, where its generation is detected.
+    // The file is truncated, and also damaged at its start, from which the generation is detected.
     let mut damaged = contents[..contents.len() - 3].to_vec();
     damaged[1] = 0xff;
     let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
@@ -308,7 +308,7 @@ fn streams_that_are_cut_give_what_they_hold() {
     assert!(decompress_partly(&contents).is_none());
 }
 
-/// Pseudo-random numbers that are equal in every run.
+/// Generates pseudo-random numbers that are equal in every run.
 struct Chance(u64);
 
 impl Chance {
@@ -320,8 +320,8 @@ impl Chance {
     }
 }
 
-/// After damage of every kind, all records that are neither damaged nor next to the damage are
-/// kept, the result is readable, and the loss is reported.
+/// After damage of every kind, salvage must keep all records that are neither damaged nor next to the damage, the
+/// result must be readable, and the loss must be reported.
 #[test]
 fn whatever_is_apart_from_the_damage_is_kept() {
     let nodes: Vec<Node> = (100..160).map(node).collect();
@@ -335,7 +335,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
         let end = (at + length).min(contents.len());
         let mut damaged = contents.clone();
         let what = round % 5;
-        // The damaged part of the original file.
+        // The part of the original file that was damaged.
         let touched = match what {
             0 => {
                 damaged.truncate(at);
@@ -381,7 +381,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
                 );
             }
         }
-        // Every changed node is reported, or differs only in a number or name, which cannot be detected.
+        // Every changed node is reported, or it differs only in a number or name, which salvage cannot detect.
         let before = found.iter().filter(|node| nodes.contains(node)).count();
         assert!(
             before + 2 >= found.len(),
@@ -395,7 +395,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
             assert!(!report.is_whole() || cut_between || dropped, "{label}");
         }
         lost += usize::from(!report.is_whole());
-        // If dangling dependencies are removed, the result can be loaded, unless a flipped bit created a cycle or an
+        // If dangling dependencies were removed, the result can be loaded, unless a flipped bit created a cycle or an
         // invalid attribute.
         let (bytes, _) = salvaged(&damaged, SalvageOptions::default());
         if before == found.len() {

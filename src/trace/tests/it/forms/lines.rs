@@ -1,4 +1,4 @@
-//! JSON Lines: round trips preserve the content of traces.
+//! Tests that round trips through JSON Lines preserve the content of traces.
 
 use super::decoded;
 use crate::readers::arbitrary::{node, scattered, unknown};
@@ -12,7 +12,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message;
 
-/// Returns the text of a file.
+/// Converts a file to text.
 pub fn to_lines(contents: &[u8]) -> String {
     try_lines(contents).expect("it is sound")
 }
@@ -26,13 +26,12 @@ fn try_lines(contents: &[u8]) -> Result<String, TraceError> {
     Ok(String::from_utf8(writer.into_inner()).expect("it is text"))
 }
 
-/// Returns the file after a round trip through text, or the error.
+/// Converts a file to text and back, and returns the resulting file or the error.
 pub fn through(contents: &[u8]) -> Result<Vec<u8>, String> {
     from_lines(&try_lines(contents).map_err(|e| e.to_string())?)
 }
 
-/// Converts a text to a trace file. The text is read as a whole and also line by line, and both results must be
-/// equal.
+/// Converts a text to a trace file. Reads the text as a whole and also line by line; both results must be equal.
 pub fn from_lines(text: &str) -> Result<Vec<u8>, String> {
     let whole = text::parse_text_trace(text.as_bytes(), TextFormat::JsonLines);
     let mut reader = JsonLineReader::new(text.as_bytes());
@@ -63,7 +62,7 @@ fn attribute() -> impl Strategy<Value = AttributeProto> {
         };
     }
     let bytes = || vec(any::<u8>(), 0..5).prop_map(Into::into);
-    // Generates every type of value, with every bit pattern of reals.
+    // Generates values of every type, and reals with every bit pattern.
     let value = prop_oneof![
         any::<u64>().prop_map(|v| V::DoubleVal(f64::from_bits(v))),
         any::<u32>().prop_map(|v| V::FloatVal(f32::from_bits(v))),
@@ -110,7 +109,7 @@ fn attribute() -> impl Strategy<Value = AttributeProto> {
     })
 }
 
-/// Returns the fields of the node `message` that the schema does not have, in order.
+/// Returns the fields of the node `message` that the schema lacks, in order.
 fn unknown_fields(message: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     let mut cursor = WireCursor::new(message, 0);
@@ -148,7 +147,7 @@ proptest! {
         let file = framed([metadata].into_iter().chain(nodes).map(|m| [m, tail.clone()].concat()));
         let text = to_lines(&file);
         prop_assert_eq!(from_lines(&text).unwrap(), file);
-        // `serde_json` also reads every line as one object.
+        // `serde_json` must also read every line as one object.
         for line in text.lines() {
             let object: serde_json::Value = serde_json::from_str(line).unwrap();
             prop_assert!(object.is_object());
@@ -165,7 +164,7 @@ proptest! {
         in_inputs in unknown(),
     ) {
         let mut bytes = scattered(&node, unpacked, &order, &unknown);
-        // The attributes and the inputs have fields that are not in the schema.
+        // The attributes and the inputs contain fields that the schema lacks.
         let inner = AttributeProto { name: "odd".into(), ..AttributeProto::default() }.encode_to_vec();
         prost::encoding::bytes::encode(10, &[inner, in_attribute].concat(), &mut bytes);
         prost::encoding::bytes::encode(8, &in_inputs, &mut bytes);
@@ -177,7 +176,7 @@ proptest! {
         frames.next_record().unwrap();
         let node = frames.next_record().unwrap().unwrap();
         prop_assert_eq!(unknown_fields(node.bytes), unknown_fields(&bytes));
-        // Written traces are canonical, so round trips preserve them byte for byte.
+        // Written traces are canonical, so a round trip preserves them byte for byte.
         prop_assert_eq!(to_lines(&after), text);
     }
 }
@@ -214,7 +213,7 @@ fn the_form_is_as_documented() {
 ";
     assert_eq!(to_lines(&file), text);
     assert_eq!(from_lines(text).unwrap(), file);
-    // Blank lines, other line ends and a missing last line end make no difference.
+    // Blank lines, other line ends and a missing last line end do not change the result.
     let loose = text.trim_end().replace('\n', "\r\n\r\n");
     assert_eq!(from_lines(&loose).unwrap(), file);
 }
@@ -270,7 +269,7 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
     assert!(newer.contains("expected `chakram.trace.1`"), "{newer}");
 }
 
-/// Round trips preserve traces of other tools byte for byte.
+/// Round trips must preserve other tools' traces byte for byte.
 #[test]
 fn every_trace_of_the_corpus_comes_back() {
     let Some(cases) = testkit::corpus::unpack_cases() else {

@@ -16,7 +16,7 @@ fn upgraded(contents: &[u8], generation: SchemaGeneration) -> Vec<u8> {
     let found = upgrade_contents(contents, None).expect("it is sound");
     let found = found.expect("it is old");
     assert_eq!(found.generation, generation);
-    // The result is the same whether the generation is given or detected.
+    // The result must be the same whether the generation is given or detected.
     let said = upgrade_contents(contents, Some(generation))
         .unwrap()
         .unwrap();
@@ -40,7 +40,7 @@ fn head(id: u64, name: &str, kind: u64, parents: &[u64]) -> WireMessage {
         .with_numbers(4, parents)
 }
 
-/// Node types' numbers since 0.0.3, indexed by their earlier numbers.
+/// Numbers of node types since 0.0.3, indexed by the numbers before 0.0.3.
 const TYPES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
 
 #[test]
@@ -174,7 +174,7 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
         let schema = attribute("schema", Value::StringVal("1.0.1".to_owned()));
         assert_eq!((metadata.attr, nodes.len()), (vec![schema], 1));
     }
-    // The metadata has the attributes of 0.0.4 in field 1, as in the first days of this version.
+    // The metadata has its attributes in field 1, as in the first days of 0.0.4.
     let schema = WireMessage::default()
         .with_bytes(1, "schema")
         .with_bytes(29, "x");
@@ -191,7 +191,7 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
         [attribute("schema", Value::StringVal("x".to_owned()))]
     );
     assert_eq!(nodes[0].attr, [attribute("num_ops", Value::Int64Val(5))]);
-    // The file has no metadata at all; its first node is not lost.
+    // The file has no metadata at all, and the upgrade must not lose its first node.
     let contents = encode_file([node]);
     let (_, nodes) = decoded(&upgraded(&contents, SchemaGeneration::V004));
     assert_eq!((nodes.len(), nodes[0].id), (1, 1));
@@ -247,14 +247,13 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
     };
     assert_eq!(said(SchemaGeneration::V002)[1].r#type, 4);
     assert_eq!(said(SchemaGeneration::V003A)[1].r#type, 3);
-    // Nodes that are equal in all generations are accepted.
+    // The reader accepts nodes that are equal in all generations.
     assert!(
         upgrade_contents(&encode_file([head(1, "n", 0, &[])]), None)
             .unwrap()
             .is_some()
     );
-    // Both generations of 0.0.3 read the attribute the same way, except for the signedness of a
-    // positive number.
+    // Both generations of 0.0.3 read the attribute in the same way, except for the signedness of a positive number.
     let of = &ATTRIBUTES[1];
     let bool = of.fields[0].expect("it has it");
     let node = head(1, "n", 7, &[])
@@ -270,7 +269,7 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("0.0.3a or 0.0.3b"), "{error}");
-    // The file has two records, each valid in only one of two generations.
+    // The file has two records. Each is valid in only one of two generations.
     let mixed = encode_file([telling(&ATTRIBUTES[0], 1, 3), telling(&ATTRIBUTES[2], 2, 4)]);
     let error = upgrade_contents(&mixed, None).unwrap_err().to_string();
     assert!(
@@ -278,7 +277,7 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
             && error.contains("before this one are of generation 0.0.2"),
         "{error}"
     );
-    // The last record has an unknown field, so the record rules out all remaining generations.
+    // The last record has an unknown field, so it rules out all remaining generations.
     let strange = encode_file([
         head(1, "n", 3, &[]),
         head(2, "n", 3, &[]).with_number(40, 1),

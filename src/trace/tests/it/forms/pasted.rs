@@ -1,4 +1,4 @@
-//! Traces as text from other tools, as people paste such text.
+//! Tests traces as text from other tools, pasted by people.
 
 use super::decoded;
 use chakram_trace::format::file::TraceContents;
@@ -7,7 +7,7 @@ use chakram_trace::format::text::{TextFormat, parse_text_trace};
 use std::path::Path;
 use testkit::corpus::corpus_path;
 
-/// Reads a text from a file, like every command.
+/// Reads a text from a file, as every command does.
 fn opened(text: &str) -> Result<Vec<u8>, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("any.name");
@@ -24,8 +24,8 @@ fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-/// Output of protobuf's Python runtime for a trace, record by record. Enums are written by name, and 64-bit numbers
-/// are written as strings. Default values are omitted, so node 0 has no id.
+/// A trace as protobuf's Python runtime prints it, record by record. The runtime prints enums by name, and 64-bit
+/// numbers as strings. It omits default values, so node 0 has no id.
 const JSONIZER: &str = r#"{
   "version": "0.0.4",
   "attr": [
@@ -153,7 +153,7 @@ fn protobufs_json_is_read_however_it_is_put_together() {
         .replace("List\"", "_list\"")
         .replace("Val\"", "_val\"");
     assert!(snake.contains("start_time_micros") && snake.contains("uint64_val"));
-    // The variants are: one line per record; an array; records separated by commas; 64-bit numbers and enums as JSON
+    // The variants are: one record per line; an array; records separated by commas; 64-bit numbers and enums as JSON
     // numbers.
     let lines: String = JSONIZER.split("}{").collect::<Vec<_>>().join("}\u{0}{");
     let lines = lines.replace('\n', " ").replace('\u{0}', "\n");
@@ -172,7 +172,7 @@ fn protobufs_json_is_read_however_it_is_put_together() {
             metadata.attr,
             [attribute("start_ts", Value::Uint64Val(350_785_410))]
         );
-        // A NaN differs from itself, so the debug texts are compared.
+        // A NaN differs from itself, so compare the debug texts.
         assert_eq!(format!("{nodes:?}"), format!("{:?}", expected()), "{text}");
     }
 }
@@ -334,8 +334,8 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
     }
 }
 
-/// The two forms of one real trace agree on their common fields. The names in the text were changed by hand, so only
-/// their lengths are compared.
+/// The two forms of one real trace must agree on their common fields. The names in the text were changed by hand, so
+/// the test compares only their lengths.
 #[test]
 fn both_forms_of_a_real_trace_agree() {
     let Some(et) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {

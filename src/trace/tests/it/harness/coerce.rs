@@ -1,9 +1,9 @@
-//! Conversions of attribute values for the oracle, without any code of the fast reader.
+//! Converts attribute values for the oracle, without any of the fast reader's code.
 
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::{Dtype, GroupName};
 
-/// A number of any value type.
+/// A number from a value of any type.
 enum Number {
     Whole(i128),
     Real(f64),
@@ -17,7 +17,7 @@ fn text(value: &Value) -> Option<Option<&str>> {
     }
 }
 
-/// Returns the text of a value, or `None` for other types.
+/// Returns a text value, or `None` for values of other types.
 pub fn word(value: &Value) -> Option<&str> {
     text(value).flatten()
 }
@@ -43,11 +43,11 @@ fn number(value: &Value) -> Option<Number> {
     }))
 }
 
-/// Converts a value to a count; like all functions here, returns `None` if this is impossible.
+/// Converts a value to a count. Like all functions here, returns `None` if this is impossible.
 pub fn count(value: &Value) -> Option<u64> {
     match number(value)? {
         Number::Whole(v) => u64::try_from(v).ok(),
-        // The largest accepted value is slightly below 2^64.
+        // The largest accepted number is slightly below 2^64.
         Number::Real(v) => (v.trunc() == v && (0.0..1.8e19).contains(&v)).then_some(v as u64),
     }
 }
@@ -70,12 +70,12 @@ pub fn truth(value: &Value) -> Option<bool> {
     }
 }
 
-/// Converts a value to a number format. The inner value is `None` if the name is unknown.
+/// Converts a value to a number format. The inner value is `None` if the format's name is unknown.
 pub fn format(value: &Value) -> Option<Option<Dtype>> {
     Some(text(value)?.and_then(Dtype::from_name))
 }
 
-/// Converts a value to a group.
+/// Converts a value to the name of a group.
 pub fn group(value: &Value) -> Option<GroupName<'_>> {
     let number = |number| match number {
         0 => GroupName::World,
@@ -91,7 +91,7 @@ pub fn group(value: &Value) -> Option<GroupName<'_>> {
     }
 }
 
-/// Converts a list to a mask; the inner value is `None` if every entry is set.
+/// Converts a list to a mask. The inner value is `None` if every entry is set.
 pub fn read_byte_mask(value: &Value) -> Option<Option<u32>> {
     let entries: Vec<bool> = match value {
         Value::BoolList(list) => list.values.clone(),

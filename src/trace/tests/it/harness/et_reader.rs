@@ -1,12 +1,12 @@
-//! Reads arbitrary bytes as a trace file. No reader may panic, and the fast reader must agree with the generated
-//! types on every record that the generated types can read.
+//! Reads arbitrary bytes as a trace file. No reader may panic. The fast reader must agree with the generated types on
+//! every record that these types can read.
 
 use super::oracle;
 use chakram_trace::format::file::decompress_bytes;
 use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 
-/// Runs the target on `data`.
+/// Runs the fuzz target on `data`.
 pub fn run(data: &[u8]) {
     let unpacked = match decompress_bytes(data) {
         Some(Ok(unpacked)) if unpacked.len() <= 1 << 20 => Some(unpacked),
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Checks an invariant of every graph: rows and degrees count the same edges.
+/// Checks an invariant of every graph: the rows and the degrees count the same edges.
 fn check_graph(graph: &Graph) {
     let mut degrees = vec![0; graph.len()];
     for node in graph.nodes() {

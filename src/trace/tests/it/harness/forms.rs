@@ -17,8 +17,8 @@ fn sensible(error: &TraceError) {
     assert!(!error.is_empty() && error.lines().count() < 20, "{error}");
 }
 
-/// Checks that the generated types accept all records of a converted file. Returns the number of records,
-/// including the metadata.
+/// Checks that the generated types accept all records of a converted file, and returns the number of records, including
+/// the metadata.
 fn current(contents: &[u8]) -> usize {
     let mut frames = FrameCursor::new(contents);
     let mut records = 0;
@@ -36,7 +36,7 @@ fn current(contents: &[u8]) -> usize {
     records
 }
 
-/// Checks that record-by-record reading of any form gives the same records as the converted file.
+/// Checks that reading any form record by record gives the same records as the converted file.
 fn streamed(data: &[u8], expected: &[u8]) {
     let mut source = RecordSource::new(DecompressedStream::from_bytes(data).expect("bytes"), None)
         .expect("it was read");
@@ -52,7 +52,7 @@ fn streamed(data: &[u8], expected: &[u8]) {
 pub fn older(data: &[u8]) {
     for (generation, _) in SchemaGeneration::ALL {
         match upgrade_contents(data, Some(generation)) {
-            // Records of 0.0.4 are used unchanged.
+            // The reader uses records of 0.0.4 unchanged.
             Ok(Some(_)) if generation == SchemaGeneration::V004 => {}
             Ok(Some(upgraded)) => {
                 let records = current(&upgraded.bytes);
@@ -99,7 +99,7 @@ pub fn json_lines(data: &[u8]) {
     round_trip(data);
 }
 
-/// Checks the round trip from records to lines and back.
+/// Checks that a round trip from records to lines and back preserves the records.
 fn round_trip(contents: &[u8]) {
     let mut writer = JsonLineWriter::new(Vec::new());
     let mut frames = FrameCursor::new(contents);
@@ -111,7 +111,7 @@ fn round_trip(contents: &[u8]) {
         };
         match (writer.write_record(record), decoded) {
             (Ok(()), Ok(decoded)) => sound.push(decoded),
-            // Lines also preserve content that the schema does not name. The generated types reject some of this
+            // Lines also preserve content that the schema does not name, and the generated types reject some of this
             // content.
             (Ok(()), Err(_)) => return,
             (Err(error), _) => return sensible(&error),
@@ -148,7 +148,7 @@ pub fn pasted(data: &[u8]) {
     ] {
         match parse_text_trace(data, form) {
             Ok(from) => {
-                // The text may contain raw parts with any bytes, which the generated types may reject.
+                // The text may contain raw parts with arbitrary bytes, which the generated types may reject.
                 let text = std::str::from_utf8(data).unwrap_or_default();
                 if !text.contains("raw") && !text.contains("unknown") && !text.contains('\\') {
                     current(&from.bytes);

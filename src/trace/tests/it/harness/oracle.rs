@@ -1,5 +1,4 @@
-//! Oracle for records. The oracle is based on the generated types and shares no code with the fast
-//! reader.
+//! Oracle for the fast reader of records. It is based on the generated types, and shares no code with the fast reader.
 
 use super::coerce::{count, format, group, read_byte_mask, truth, whole, word};
 use chakram_trace::format::proto::{AttributeProto, Node, attribute_proto::Value};
@@ -10,7 +9,7 @@ use chakram_trace::format::{
 };
 use prost::Message;
 
-/// Result of a reader: a node with its dependencies.
+/// What a reader returns for a node: its fields and its dependencies.
 #[derive(Debug, PartialEq)]
 pub struct View<'a> {
     pub id: u64,
@@ -22,8 +21,8 @@ pub struct View<'a> {
     pub wait_ps: u64,
     pub eager: bool,
     pub groups: Option<&'a str>,
-    /// Bytes allocated, then bytes freed, each for weights, gradients, optimizer, activations and
-    /// temporary buffers.
+    /// Bytes allocated, then bytes freed; each list is for weights, gradients, optimizer, activations and temporary
+    /// buffers.
     pub memory: [[u64; 5]; 2],
     pub data: Vec<u64>,
     pub control: Vec<u64>,
@@ -66,8 +65,8 @@ pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
     })
 }
 
-/// Compares the fast reader with the generated types on one record. Invalid messages are not compared. The fast
-/// reader may accept or reject them, because it skips text that replays do not need.
+/// Checks that the fast reader and the generated types agree on one record. Skips invalid messages, because the fast
+/// reader may accept or reject them: it skips text that replays do not need.
 pub fn compare(record: RawRecord<'_>) {
     let found = scanned(record);
     let Ok(node) = Node::decode(record.bytes) else {
@@ -80,10 +79,10 @@ pub fn compare(record: RawRecord<'_>) {
     }
 }
 
-/// Reason why every reader must reject a node.
+/// Why every reader must reject a node.
 type Refused = &'static str;
 
-/// Returns the expected reading of `node`, or the reason why the node is invalid.
+/// Returns the expected view of `node`, or the reason why the node is invalid.
 pub fn expected(node: &Node) -> Result<View<'_>, Refused> {
     let facts = Facts { node };
     facts.all_readable()?;
@@ -138,7 +137,7 @@ struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Reads every value with one of these names and returns the last value.
+    /// Reads the values of all attributes with one of these names, and returns the last value.
     fn last<T>(
         &self,
         names: &[&str],
@@ -151,8 +150,7 @@ impl<'a> Facts<'a> {
             .ok_or("an attribute that cannot be read")
     }
 
-    /// Relevant attributes are read for every node type, so an invalid attribute is always an
-    /// error.
+    /// Readers read relevant attributes of every node type, so an invalid attribute is always an error.
     fn all_readable(&self) -> Result<(), Refused> {
         for name in COUNTS {
             self.last(&[name], count)?;

@@ -1,4 +1,4 @@
-//! Generates nodes with any content, and unusual encodings of their records.
+//! Generates nodes with arbitrary content, and unusual encodings of their records.
 
 use super::attribute;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// Every attribute that a reader uses except `in_switch`, and some attributes that it ignores.
+/// Every attribute that a reader uses except `in_switch`, and some attributes that readers ignore.
 const NAMES: [&str; 29] = [
     "is_cpu_op",
     "num_ops",
@@ -147,7 +147,7 @@ fn value(name: &'static str) -> BoxedStrategy<Value> {
 }
 
 fn any_attribute() -> impl Strategy<Value = AttributeProto> {
-    // Most nodes with `in_switch` are rejected, so this attribute is generated rarely.
+    // The readers reject most nodes with `in_switch`, so generate this attribute rarely.
     let named = prop_oneof![99 => prop::sample::select(&NAMES[..]), 1 => Just("in_switch")];
     let valued = named.prop_flat_map(|name| (Just(name), option::weighted(0.95, value(name))));
     (valued, "[a-z]{0,3}").prop_map(|((name, value), doc_string)| AttributeProto {
@@ -222,8 +222,8 @@ pub fn unknown() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Encodes `node` with its parts in this order. Unknown fields, given as (index in the order, field), precede some
-/// parts.
+/// Encodes `node` with its parts in the order `order`. Some parts follow an unknown field, which is given as (index in
+/// the order, field).
 pub fn scattered(
     node: &Node,
     unpacked: bool,
@@ -241,8 +241,8 @@ pub fn scattered(
     bytes
 }
 
-/// Returns the fields of `node` as parts that can be reordered if their field numbers differ. Attributes, and the
-/// unknown fields that follow them, must keep their order.
+/// Splits `node` into its fields; two fields may be reordered if their field numbers differ. Attributes and the unknown
+/// fields after them must keep their order.
 fn pieces(node: &Node, unpacked: bool) -> Vec<Vec<u8>> {
     let only = |keep: &dyn Fn(&mut Node)| {
         let mut piece = Node::default();

@@ -1,4 +1,4 @@
-//! Compressed, truncated and empty files.
+//! Tests compressed, truncated and empty files.
 
 use super::{file, frame, kernel};
 use chakram_trace::format::file::TraceContents;
@@ -26,7 +26,7 @@ fn compression_is_known_by_its_bytes_and_not_by_the_name() {
     gzip.write_all(&plain).unwrap();
     let gzip = gzip.finish().unwrap();
     let zstd = zstd::encode_all(&plain[..], 3).unwrap();
-    // Two gzip members, as from `cat a.gz b.gz`, are one file.
+    // Two gzip members, as `cat a.gz b.gz` produces them, are one file.
     let (head, tail) = plain.split_at(20);
     let members = [head, tail].map(|part| {
         let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -87,7 +87,7 @@ fn a_large_file_is_mapped_and_reads_the_same() {
 #[test]
 fn a_cut_is_named_wherever_it_is() {
     let whole = chain();
-    // Offset of the end of each record in the file.
+    // For each record in the file, the offset of its end.
     let mut ends = Vec::new();
     let mut frames = chakram_trace::format::wire::FrameCursor::new(&whole);
     while let Some(record) = frames.next_record().unwrap() {

@@ -1,5 +1,5 @@
-//! Tests of graphs from files: the order of records does not matter, repairs are counted, and
-//! irreparable errors name the node's id.
+//! Tests graphs from files: the order of records does not matter, repairs are counted, and irreparable errors name the
+//! node's id.
 
 use super::{attribute, file, kernel};
 use chakram_base::ids::NodeIndex;
@@ -23,7 +23,7 @@ fn error(nodes: &[Node], policy: DependencyPolicy) -> String {
     read(nodes, policy).expect_err("it makes no sense")
 }
 
-/// Returns the edges of a graph as pairs of the file's ids, sorted.
+/// Returns a graph's edges as sorted pairs of ids.
 fn edges(graph: &Graph) -> Vec<(u64, u64)> {
     let mut edges: Vec<_> = graph
         .nodes()
@@ -34,7 +34,7 @@ fn edges(graph: &Graph) -> Vec<(u64, u64)> {
     edges
 }
 
-/// Returns a node; the values of `choice` cover every type of node that has a list or a lane of its own.
+/// Returns a node. The values of `choice` cover every type of node that has its own list or lane.
 fn node_of(id: u64, choice: u32) -> Node {
     let name = format!("n{}", choice % 5);
     let number = |name, value| attribute(name, Value::Int64Val(value));
@@ -111,8 +111,8 @@ proptest! {
         let mut nodes: Vec<Node> = ids.iter().zip(&choices).map(|(&id, &c)| node_of(id, c)).collect();
         let mut wanted = Vec::new();
         for (i, (on, control)) in deps.into_iter().enumerate() {
-            // All edges of the generated graph go to higher ids (or all to lower ids if `backward` is true), so there
-            // is no cycle.
+            // All edges of the generated graph go to higher ids (or to lower ids if `backward` is true), so they form
+            // no cycle.
             let (a, b) = (i % ids.len(), on.index(ids.len()));
             let (low, high) = (a.min(b), a.max(b));
             let (from, to) = if backward { (high, low) } else { (low, high) };
@@ -130,7 +130,7 @@ proptest! {
         prop_assert_eq!(edges(&sorted.0), &wanted[..]);
         prop_assert_eq!(sorted.0.edge_count(), wanted.len());
         prop_assert_eq!(sorted.0.repairs().duplicates, (total - wanted.len()) as u64);
-        // The second order of the records is rotated, then partly reversed.
+        // The second order of the records is rotated, and then partly reversed.
         let turn = order.index(nodes.len());
         nodes.rotate_left(turn);
         nodes[turn..].reverse();
@@ -151,8 +151,8 @@ fn lanes_and_names_follow_ids() {
     assert_eq!(names, [0, 1]);
 }
 
-/// The file has a kernel with a delay, an eager send that waited, and a kernel that cannot wait. The nodes are read
-/// once in the order of their ids and once in another order.
+/// The file contains a kernel with a delay, an eager send that waited, and a kernel that cannot wait. The test reads
+/// the nodes once in the order of their ids, and once in another order.
 #[test]
 fn delays_and_waits_follow_ids() {
     let number = |name, value| attribute(name, Value::Int64Val(value));
@@ -163,7 +163,7 @@ fn delays_and_waits_follow_ids() {
     let nodes = [
         kernel(1, &[], &[]),
         more(kernel(2, &[], &[]), vec![number("delay_ns", 5)]),
-        // `node_of` returns a send if its argument `choice` is 2.
+        // With `choice` 2, `node_of` returns a send.
         more(
             node_of(3, 2),
             vec![number("wait_ns", 7), number("eager", 1)],
@@ -182,8 +182,7 @@ fn delays_and_waits_follow_ids() {
     }
 }
 
-/// Optional values take no memory if no node has such a value. If one node has a delay, every node
-/// takes 8 more bytes.
+/// An optional value must take no memory if no node has it. If any node has a delay, every node takes 8 more bytes.
 #[test]
 fn delays_take_room_only_where_there_are_any() {
     let plain: Vec<Node> = (0..10).map(|id| kernel(id, &[], &[])).collect();
@@ -206,7 +205,7 @@ fn delays_take_room_only_where_there_are_any() {
     assert_ne!(plain.fingerprint(), delayed.fingerprint());
 }
 
-/// Two ranks that differ only in the end of their captures do not share a graph.
+/// Two ranks must not share a graph if they differ only in the end of their captures.
 #[test]
 fn the_end_of_the_capture_tells_graphs_apart() {
     use chakram_trace::format::write::{AttributeValue, TraceWriter};
@@ -282,8 +281,8 @@ fn cycles_are_named() {
         let why = error(&data, policy);
         assert!(why.contains("1 (k1) → 4 (k4) → 7 (k7) → 1"), "{why}");
     }
-    // Data dependencies in one direction and control dependencies in the other form a cycle only if
-    // control dependencies count.
+    // Data dependencies in one direction and control dependencies in the other form a cycle only if control
+    // dependencies are enforced.
     let mixed = [kernel(1, &[], &[2]), kernel(2, &[1], &[])];
     let why = error(&mixed, DependencyPolicy::Both);
     assert!(why.contains("1 (k1) → 2 (k2) → 1"), "{why}");
@@ -297,7 +296,7 @@ fn cycles_are_named() {
         (edges(&data), data.repairs().cyclic_control),
         (vec![(1, 2)], 0)
     );
-    // A control dependency that closes no cycle is kept.
+    // The graph keeps a control dependency that closes no cycle.
     let straight = [kernel(1, &[], &[]), kernel(2, &[], &[1])];
     assert_eq!(edges(&graph(&straight, DependencyPolicy::Auto)), [(1, 2)]);
     assert_eq!(edges(&graph(&straight, DependencyPolicy::Data)), []);
@@ -341,7 +340,7 @@ fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
     }
 }
 
-/// The profiler's cost is subtracted first from a node's delay, then from the node's duration. The cost never exceeds
+/// The profiler's cost must be subtracted first from a node's delay, and then from its duration. The cost never exceeds
 /// the sum of delay and duration. Adding the cost back restores the recorded graph.
 #[test]
 fn the_profiler_is_left_out_and_put_back() {
@@ -352,8 +351,8 @@ fn the_profiler_is_left_out_and_put_back() {
         node.attr.push(number("profiler_ns", profiler));
         node
     };
-    // The costs of the nodes are 300 ns of a 500 ns delay; a 500 ns delay and 200 ns of a 1,000 ns duration; 2,000
-    // ns, limited to a 500 ns delay and a 1,000 ns duration; and nothing.
+    // The nodes' costs are: 300 ns of a 500 ns delay; a 500 ns delay and 200 ns of a 1,000 ns duration; 2,000 ns,
+    // limited to a 500 ns delay and a 1,000 ns duration; and nothing.
     let nodes = [
         node(1, 500, 300),
         node(2, 500, 700),
@@ -378,7 +377,7 @@ fn the_profiler_is_left_out_and_put_back() {
     assert_eq!(times(&left_out), [[200, 1000], [0, 800], [0, 0], [0, 1000]]);
     assert_eq!(kept.with_profiler_toggled(), left_out);
     assert_eq!(left_out.with_profiler_toggled(), kept);
-    // If the only delay is removed, the graph has no delays.
+    // If the only delay is removed, the graph has no column of delays.
     let only = file(&[node(1, 500, 500)]);
     let policy = DependencyPolicy::default();
     let (only, _) = Graph::read_profiled(&only, 0, policy, ProfilerPolicy::Remove).unwrap();

@@ -1,4 +1,4 @@
-//! Compares the fast reader with the generated types, on nodes of any content.
+//! Compares the fast reader with the generated types, on nodes with arbitrary content.
 
 use super::arbitrary::{node, scattered, unknown};
 use super::attribute;
@@ -29,7 +29,7 @@ proptest! {
     ) {
         let bytes = scattered(&node, unpacked, &order, &unknown);
         let whole = Node::decode(&bytes[..]).expect("pieces of a message are a message");
-        // A NaN differs from itself, so the debug texts are compared.
+        // A NaN differs from itself, so compare the debug texts.
         prop_assert_eq!(format!("{whole:?}"), format!("{node:?}"));
         oracle::compare(record(&bytes));
     }
@@ -67,12 +67,12 @@ fn most_arbitrary_nodes_are_accepted() {
 
 #[test]
 fn text_that_is_not_needed_is_not_looked_at() {
-    // `outputs.values` is not UTF-8, so the message is invalid, but all fields that a replay needs are valid.
+    // `outputs.values` is not UTF-8, so the message is invalid, although all fields that a replay needs are valid.
     let mut bytes = super::kernel(7, &[], &[]).encode_to_vec();
     prost::encoding::bytes::encode(9, &vec![0x0a, 1, 0xff], &mut bytes);
     assert!(Node::decode(&bytes[..]).is_err());
     assert_eq!(oracle::scanned(record(&bytes)).unwrap().id, 7);
-    // In the name, text that is not UTF-8 is an error.
+    // A name that is not UTF-8 is an error.
     let mut bytes = Vec::new();
     prost::encoding::bytes::encode(2, &vec![0xff], &mut bytes);
     let error = oracle::scanned(record(&bytes)).unwrap_err().to_string();
@@ -85,7 +85,7 @@ fn messages_in_parts_are_one() {
         name: String::new(),
         ..attribute("", Value::BoolList(BoolList { values }))
     };
-    // The mask 0b01 of two dimensions is split into the lists [1] and [0] of one attribute.
+    // The mask 0b01 of two dimensions is split into two lists, [1] and [0], of one attribute.
     let mut mask = attribute("involved_dim", Value::BoolVal(true)).encode_to_vec();
     mask.extend(list(vec![true]).encode_to_vec());
     mask.extend(list(vec![false]).encode_to_vec());
@@ -106,7 +106,7 @@ fn messages_in_parts_are_one() {
     };
     assert_eq!(dimensions, Some(0b01));
 
-    // A metadata node has its inputs split over two fields: first values, then shapes.
+    // The inputs of a metadata node are split over two fields: first values, then shapes.
     let io = |values: &str, shapes: &str| Node {
         inputs: Some(IoInfo {
             values: values.to_owned(),
@@ -129,7 +129,8 @@ fn messages_in_parts_are_one() {
 
 #[test]
 fn types_have_32_bits() {
-    // The value is 4 + 2^32, as a writer with 64-bit numbers may produce it. The schema keeps only the lower 32 bits.
+    // The value is 4 + 2^32, which a writer with 64-bit numbers may produce. The schema's type keeps only the lower 32
+    // bits.
     let mut bytes = Vec::new();
     prost::encoding::uint64::encode(3, &((1 << 32) + 4), &mut bytes);
     oracle::compare(record(&bytes));

@@ -1,4 +1,5 @@
-//! Ranks whose files differ only in peers and groups share one graph; their bindings contain the differences.
+//! Tests that ranks share one graph if their files differ only in peers and groups; the bindings contain the
+//! differences.
 
 use super::{attribute, file, kernel};
 use chakram_base::ids::Rank;
@@ -9,14 +10,14 @@ use chakram_trace::graph::DependencyPolicy;
 use chakram_trace::graph::{Graph, SlotBinding};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
 
-/// Contents of a rank's file.
+/// What a rank's file contains.
 #[derive(Clone)]
 struct Said {
     to: i64,
     from: i64,
     tag: i64,
     bytes: i64,
-    /// The group of the rank's second collective; `None` means all ranks.
+    /// Group of the rank's second collective; `None` means all ranks.
     group: Option<&'static str>,
     /// The groups that the rank declares.
     declared: &'static str,
@@ -24,8 +25,8 @@ struct Said {
 
 const BOTH: &str = r#"[{"pg_name": "1", "ranks": [0, 1]}, {"pg_name": "2", "ranks": [2, 3]}]"#;
 
-/// Returns the contents for `rank`, one of four ranks. Each pair of ranks has a group, and messages go from pair to
-/// pair.
+/// Returns the contents of the file of `rank`, one of four ranks. Each pair of ranks has a group, and each pair sends
+/// messages to the next pair.
 fn said(rank: u32) -> Said {
     Said {
         to: (i64::from(rank) + 2) % 4,
@@ -125,7 +126,7 @@ fn what_a_rank_declares_for_itself_is_its_own() {
     let last = &found.instances()[3];
     let group = &found.groups()[last.groups[1].index()];
     assert_eq!(group.members, [Rank(2), Rank(3)]);
-    // A slot stands for a named group on one rank, and for all ranks on another rank.
+    // On one rank, a slot refers to a named group; on another rank, the same slot refers to all ranks.
     for (rank, said) in ranks.iter_mut().enumerate() {
         said.group = (rank < 2).then_some("1");
     }
@@ -142,7 +143,7 @@ fn anything_else_that_differs_keeps_graphs_apart() {
     let changes: [fn(&mut Said); 3] = [
         |said| said.tag = 6,
         |said| said.bytes = 9,
-        // The rank receives from and sends to different peers, so it has two peer slots where the other ranks have
+        // The rank receives from one peer and sends to another, so it has two peer slots where the other ranks have
         // one.
         |said| said.from = 0,
     ];

@@ -1,15 +1,15 @@
-//! Attributes of 0.0.2 and of both variants of 0.0.3. The attributes distinguish these generations.
+//! Encodes attributes of 0.0.2 and of both variants of 0.0.3. The attributes distinguish these three generations.
 
 use super::{TYPES, attribute, decoded, encode_file, head, upgraded};
 use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use testkit::wire::WireMessage;
 
-/// Encoding of attributes in one generation.
+/// How one generation encodes attributes.
 pub struct Attributes {
     pub generation: SchemaGeneration,
-    /// Field numbers of boolean, float, unsigned, signed and text values; the lists follow in the
-    /// same order.
+    /// Field numbers of boolean, float, unsigned, signed and text values, in this order; the lists follow in the same
+    /// order.
     pub fields: [Option<u64>; 5],
     kinds: u64,
 }
@@ -44,7 +44,7 @@ impl Attributes {
         self.named(name, field).with_number(field, value)
     }
 
-    /// Returns an attribute of every type, with its expected upgrade.
+    /// Returns one attribute of every type, each with its expected upgrade.
     fn all(&self) -> Vec<(WireMessage, AttributeProto)> {
         let mut all = Vec::new();
         let mut push =
