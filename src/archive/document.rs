@@ -66,10 +66,15 @@ pub struct ObjectRow {
     pub chunks: Vec<ChunkRow>,
 }
 
-/// A chunk of an object. The fields are, in order: offset of the chunk's zstd frame from the start
-/// of the segment; length of the frame; coding (0 plain, 1 bytes, 2 columns); unpacked bytes of the
-/// frame; bytes of the object in the chunk; records in the chunk; object and chunk of the chunk's
-/// base, both -1 if the chunk has no base.
+/// A chunk of an object. The fields are, in order:
+///
+/// - offset of the chunk's zstd frame from the start of the segment;
+/// - length of the frame;
+/// - coding (0 plain, 1 bytes, 2 columns, 3 lines);
+/// - unpacked bytes of the frame;
+/// - number of the object's bytes that the chunk contains;
+/// - number of records in the chunk;
+/// - object and chunk of the chunk's base, both -1 if the chunk has no base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkRow(
     pub u64,

@@ -41,8 +41,8 @@ pub fn find_segments(
 
 /// Finds the segments of a file in order, and returns how many bytes follow them.
 ///
-/// A segment end counts as the last one only if a chain of segment ends leads from it back to byte
-/// 0. A tail may contain another archive, which has its own segment ends, so the chain is
+/// A segment end counts as the last one only if a chain of segment ends leads from it back to
+/// byte 0. A tail may contain another archive, which has its own segment ends, so the chain is
 /// necessary.
 fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
     let length = file.file_length()?;

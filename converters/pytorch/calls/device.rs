@@ -2,11 +2,11 @@
 //!
 //! A kernel's operation is taken from the first available source:
 //!
-//! - the `record_param_comms` record or the `c10d` operator around the kernel's launch, or several requests that
-//!   this launch executes together (`requests`);
-//! - the arguments that newer profilers repeat on the kernel, which are the only source for kernels of a launched
-//!   graph;
-//! - the kernel's name, which is ambiguous: every all-to-all is named SendRecv.
+//! - The `record_param_comms` record or the `c10d` operator around the kernel's launch, or several
+//!   requests that this launch executes together (`requests`).
+//! - The arguments that newer profilers repeat on the kernel. Kernels of a launched graph have no
+//!   other source.
+//! - The kernel's name, which is ambiguous: every all-to-all is named SendRecv.
 
 use super::super::call_names::carrier_kind;
 use super::super::kineto::is_graph_launch;

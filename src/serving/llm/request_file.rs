@@ -2,14 +2,13 @@
 //! line.
 //!
 //! - Azure's traces have the columns `TIMESTAMP` (a date and a time of day, or seconds),
-//!   `ContextTokens` and `GeneratedTokens`;
+//!   `ContextTokens` and `GeneratedTokens`.
 //! - BurstGPT's traces have the columns `Timestamp` in seconds, `Request tokens` and
-//!   `Response tokens`;
-//! - all tables may have `priority` (the lowest number is the most urgent), and `prefix` with
-//!   `prefix_toks`: all requests with the same `prefix` number share `prefix_toks` tokens at the
-//!   beginning;
-//! - other tables have the columns `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), `input_toks` or
-//!   `prompt_tokens`, and `output_toks` or `output_tokens`;
+//!   `Response tokens`.
+//! - Other tables have the columns `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), `input_toks` or
+//!   `prompt_tokens`, and `output_toks` or `output_tokens`.
+//! - Any table may also have `priority` (the lowest number is the most urgent), and `prefix` with
+//!   `prefix_toks`. Requests with the same `prefix` number share their first `prefix_toks` tokens.
 //! - Mooncake's traces have objects with `timestamp` in milliseconds, `input_length`,
 //!   `output_length` and `hash_ids`, which has one number for each 512 tokens of the prompt. If two
 //!   requests have equal numbers, the blocks with these numbers and all earlier blocks are equal.

@@ -3,23 +3,23 @@
 //! A scenario's file has these keys (defaults in parentheses):
 //!
 //! - `name`, and optionally `seed` (1);
-//! - `[engine]`: `rules` (`vllm-v1`), and any key of these rules. `model` is a preset or a file; its
-//!   options are `tensor` (the number of NPUs of an engine), `weights` and `kv` (the formats of
-//!   weights, and of keys and values), and `memory_utilization`. `blocks` is the number of an
-//!   engine's blocks of keys and values, and is required without a model. `data_parallel` (1) is
-//!   the number of ranks of an engine. Ranks attend to their own requests, run in lockstep, and
-//!   share the experts. `replicas` (1) is the number of engines, and `router` is `round-robin`,
-//!   `least-outstanding` or `longest-prefix`;
-//! - `[step]`, if the times of steps do not follow from a model and a machine: `base`, `token`,
-//!   `request` and `context` are the time of each step, and its increments per token, per request
-//!   and per token read. Or `profile` is a table of measured operations, with the `rows` to read,
-//!   the model's `layers`, `experts` (their number, and their number per token), `skew`, and the
-//!   savings of captured graphs (`graph_saving`, `graph_tokens`). With a model and a machine,
+//! - `[engine]`: `rules` (`vllm-v1`), and any key of these rules. `model` is a preset or a file.
+//!   Its options are `tensor` (NPUs per engine), `weights` (their format), `kv` (the format of keys
+//!   and values), and `memory_utilization`. `blocks` is an engine's number of blocks of keys and
+//!   values, and is required without a model. `data_parallel` (1) is an engine's number of ranks.
+//!   Ranks attend to their own requests, run in lockstep, and share the experts. `replicas` (1) is
+//!   the number of engines, and `router` is `round-robin`, `least-outstanding` or
+//!   `longest-prefix`;
+//! - `[step]`, unless a model and a machine determine step times: `base` is the time of each step,
+//!   and `token`, `request` and `context` are added per token, per request and per token read.
+//!   Alternatively, `profile` is a table of measured operations, and `rows` are the rows to read.
+//!   Its options are the model's `layers`, `experts` (their number, and their number per token),
+//!   `skew`, and the savings of captured graphs (`graph_saving`, `graph_tokens`). With a model and a machine,
 //!   `leave_out` lists parts that take no time;
-//! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts`
-//!   (`burst` requests at intervals of `every`), `users` (each of `users` users sends the next
-//!   request `think` after an answer), `at-once`, or `file` (a `file`, at `speed` times its speed);
-//!   `count` and `duration` limit the requests;
+//! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts`,
+//!   `users`, `at-once` or `file`. With `bursts`, `burst` requests arrive at intervals of `every`.
+//!   With `users`, each of `users` users sends the next request `think` after an answer. A `file`
+//!   is played at `speed` times its own speed. `count` and `duration` limit the requests;
 //! - `[[class]]`, unless a file states lengths: `name`, `weight` (1), `input` and `output` tokens,
 //!   `priority` (0; the lowest number is the most urgent), `shared_prefix` tokens, the number of
 //!   distinct `prefixes` (1), `turns` (1) and the time `think` between turns. The limits `ttft`,

@@ -10,11 +10,12 @@
 //!    preempted. With priorities, the request with the greatest priority number is preempted. If
 //!    several requests have this number, the youngest of them is preempted. If a request preempts
 //!    itself, the phase ends. A preempted request loses its blocks, keeps its answer, and is the
-//!    next to be admitted. 2. *Waiting*, only if no request was preempted. Requests from the head
-//!    of the queue are admitted until a request does not fit. Cached blocks at the beginning of a
-//!    request are shared, but the request's last token is always computed. 3. The step runs. If all
-//!    tokens of a request are computed, the request gets one more token. A request ends with its
-//!    last token, and frees its blocks.
+//!    next to be admitted.
+//! 2. *Waiting*, only if no request was preempted. Requests from the head of the queue are admitted
+//!    until a request does not fit. Cached blocks at the beginning of a request are shared, but the
+//!    request's last token is always computed.
+//! 3. The step runs. If all tokens of a request are computed, the request gets one more token. A
+//!    request ends with its last token, and frees its blocks.
 //!
 //! With *asynchronous scheduling*, the next step is composed when a step begins. The number of
 //! tokens of the running step is known, but their content is not. The blocks that these tokens fill

@@ -4,19 +4,20 @@
 //! A step has `T` tokens (including the padding of CUDA graphs), and an engine has `n` NPUs. On
 //! each NPU, the parts are:
 //!
-//! - *products*: each matrix product of a block, over all `T` tokens together. Only experts that
-//!   receive tokens count. If each expert is equally likely, the number of these experts is `E (1 -
-//!   (1 - k / E)^T)`;
-//! - *prefill*: attention over the computed tokens, for each request with several tokens; *decode*:
-//!   attention over all tokens of a request, for each request with one token. Linear attention computes prompts in chunks,
-//!   and reads and writes the states of requests with one token;
-//! - *elementwise*: norms with residual sums, rotation of queries and keys, writes of keys and
-//!   values, and the activation;
-//! - *collectives*: two all-reduces of `2 T hidden` bytes per block, and one all-reduce after the
-//!   embedding;
-//! - *head*: the logits and the sampling of a token, for requests that produce a token;
-//! - *gaps*: the time between kernels within a graph;
-//! - *host-step* and *host-request*: the host's work between steps.
+//! - `products` is each matrix product of a block, over all `T` tokens together. Only experts that
+//!   receive tokens count. If each expert is equally likely, the number of these experts is
+//!   `E (1 - (1 - k / E)^T)`.
+//! - `prefill` is attention over the computed tokens, for each request with several tokens. Linear
+//!   attention computes these tokens in chunks.
+//! - `decode` is attention over all tokens of a request, for each request with one token. For such
+//!   requests, linear attention reads and writes states.
+//! - `elementwise` is the norms with residual sums, the rotation of queries and keys, the writes of
+//!   keys and values, and the activation.
+//! - `collectives` are two all-reduces of `2 T hidden` bytes per block, and one all-reduce after the
+//!   embedding.
+//! - `head` is the logits and the sampling of a token, for requests that produce a token.
+//! - `gaps` is the time between kernels within a graph.
+//! - `host-step` and `host-request` are the host's work between steps.
 
 use super::super::error::ServeError;
 use super::model_sizes::{
