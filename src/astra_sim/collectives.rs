@@ -10,8 +10,8 @@
 //!
 //! All-gather visits the dimensions from the outermost inward. Reduce-scatter and all-to-all visit them from the
 //! innermost outward. If `collective-optimization` is `baseline`, an all-reduce runs as one all-reduce of the whole
-//! chunk in every dimension. If it is `localBWAware`, an all-reduce runs as a reduce-scatter in all dimensions except
-//! the last, an all-reduce in the last dimension, and an all-gather back through the other dimensions. If the list of
+//! chunk in every dimension. If it is `localBWAware`, an all-reduce runs as a reduce-scatter through all dimensions
+//! except the last, an all-reduce in the last, and an all-gather back through the others. If the list of
 //! implementations is shorter than the list of dimensions, the collective skips the remaining dimensions. A `one…`
 //! algorithm treats all NPUs as one line, and ends the list. A named group that lacks some ranks is a single line of
 //! members, in the order of the groups file. The line uses the list's only algorithm, or a ring if the list has several

@@ -88,8 +88,8 @@ impl CongestionAware {
         }
     }
 
-    /// Returns the next link on the way from device `at` to `to`, as an index among the links of `at`, and the device
-    /// at the link's end.
+    /// Returns the next link on the way from device `at` to `to` (an index among the links of `at`), and the device at
+    /// the link's end.
     #[inline]
     fn next_link_towards(&self, at: u32, to: u32) -> (u32, u32) {
         let n = self.npus;

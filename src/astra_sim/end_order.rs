@@ -6,9 +6,9 @@
 //! reaches a member determines the member's place. If each member p sends one message to f(p), the next order is f(σ).
 //! In a ring, f is the next member, so K messages rotate the order by K places. In halvingDoubling, f swaps partners.
 //! In `direct`, if all messages take equal time, the first member σ₀ of each line is the first to reach every other
-//! member of the line, beginning with its successor. σ₀ itself is first reached by the second member. Chunks in the
-//! same phase send to the same members one after another, so the order in which members end does not change. The next
-//! chunk begins in the event that ends the previous chunk.
+//! member of the line, beginning with its successor. The second member is the first to reach σ₀. Chunks in the same
+//! phase send to the same members one after another, so the order in which members end does not change. The next chunk
+//! begins in the event that ends the previous chunk.
 //!
 //! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a chunk's
 //! stage in the order in which they end the stage that admits the chunk. The admitting stage is the chunk's own

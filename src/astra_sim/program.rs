@@ -57,7 +57,7 @@ pub struct AstraPhase {
     pub(super) named: bool,
     /// Index of the phase in the collective.
     pub(super) order: u32,
-    /// Index of the collective.
+    /// Index of the collective to which the phase belongs.
     pub(super) collective: u32,
     /// Quirks that apply to the phase.
     pub(super) quirks: QuirkSet,

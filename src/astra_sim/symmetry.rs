@@ -1,10 +1,11 @@
 //! Computes the closed form of a phase that all members begin together on idle links.
 //!
-//! If the time of a message depends only on its step and not on its sender, all members act in the same way at the same
+//! If a message's time depends only on its step, and not on its sender, all members act in the same way at the same
 //! time. A member then receives its partner's message exactly when its own message arrives at its partner. One member
 //! therefore represents all members. In a ring, every step follows the previous step. With K messages of time c,
-//! endpoint delay e, and reductions of r after ρ of the messages, the time is K(c + e) + e + ρr. If all messages of a
-//! member leave over one link, a message waits there for earlier messages, and the wait is equal at every member.
+//! endpoint delay e, and reductions of time r after ρ of the messages, the phase takes K(c + e) + e + ρr. If all
+//! messages of a member leave over one link, a message waits there for earlier messages, and the wait is equal at every
+//! member.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueSlot};

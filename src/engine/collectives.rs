@@ -54,7 +54,7 @@ pub(super) struct Collectives<'a, M: CollectiveModel> {
     answers: AnswerCounts,
     /// Number of collectives that members have requested so far.
     requests: u32,
-    /// The first collective whose kind or size differs between a member and an earlier member.
+    /// The first collective for which a member stated another kind or size than an earlier member.
     mismatch: Option<IssueMismatch>,
 }
 

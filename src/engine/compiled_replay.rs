@@ -79,9 +79,9 @@ pub struct CompiledReplay<'a> {
 impl<'a> CompiledReplay<'a> {
     /// Places ranks on NPUs, determines the nodes' durations, and matches collectives and messages.
     ///
-    /// Fails if the workload cannot run: if there are more ranks than NPUs, if ranks of a group call different
-    /// collectives, if messages are unmatched, if memories are missing or too small, or if required recorded
-    /// communication times are missing.
+    /// Fails if there are more ranks than NPUs, ranks of a group call different collectives, or messages are unmatched.
+    /// Also fails if memories are missing or too small, or if the replay needs recorded communication times that are
+    /// missing.
     pub fn new(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -282,8 +282,8 @@ impl<'a> CompiledReplay<'a> {
             .is_some()
     }
 
-    /// If collectives of `kind` in `group` take times measured on links whose rates differ from the machine's links,
-    /// returns the dimension and the rates of the measured links.
+    /// Returns the dimension and the rates of the links on which collectives of `kind` in `group` were measured, if
+    /// collectives take these measured times and the machine's links have other rates.
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,

@@ -63,7 +63,7 @@ impl Discipline for ContentOrder {
         if engine.settle_memories(now) {
             engine.effects.progress.count_settlement();
         }
-        // Settling may have ended nodes of some members of a tile group, but not of others.
+        // Settling may have ended nodes of only some members of a tile group.
         if engine.tile_groups.are_uneven() {
             engine.settle_uneven(now, None);
         }

@@ -5,7 +5,7 @@ use chakram_hardware::compute::{CurveClass, KernelTiming};
 /// Node counts and total node times, by the source of the durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PricingCoverage {
-    /// Number of kernels whose durations the chosen compute model computed.
+    /// Number of kernels that the chosen compute model timed.
     pub priced: u64,
     /// Number of kernels timed by roofline because they have no recorded duration.
     pub estimated: u64,
@@ -17,8 +17,7 @@ pub struct PricingCoverage {
     pub kept: u64,
     /// Total duration of the kernels in `kept`, in picoseconds; included in `recorded_time`.
     pub kept_time: u128,
-    /// True if recorded kernels run on an NPU class whose rates differ from the recorded NPU's
-    /// rates.
+    /// True if recorded kernels run on an NPU class with other rates than the recorded NPU.
     pub carried: bool,
     /// Number of kernels in `fell_back` for which only the FLOPs are unknown.
     pub flops_unknown: u64,

@@ -15,8 +15,8 @@ pub use timed::TimedLaunches;
 ///
 /// After a round's events, the engine first notifies each feed of the ranks and launches that have ended, in ascending
 /// order. Then it notifies the feed if the requested wake time has come. After each notification, the engine carries
-/// out the feed's requests before it sends the next notification. Feeds are notified in the order in which they were
-/// passed to the run.
+/// out the feed's requests before it sends the next notification. They are notified in the order in which the caller
+/// passed them to the run.
 pub trait LaunchFeed {
     /// Returns the instant at which the feed wants to be woken next, or `None` for never. The engine calls this before
     /// the run and after each notification below. A past instant means "now", so time advances only after the feed has

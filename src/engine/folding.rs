@@ -139,8 +139,8 @@ impl CompiledReplay<'_> {
 
     /// Returns ranks that represent all ranks of the job; `positional` lists the groups whose members end at different
     /// times. Returns `None` if folding would omit fewer than half of the ranks. Also returns `None` if results may
-    /// depend on each rank. This is so if the network models contention, communication keeps recorded times, every
-    /// collective must be simulated, parts of the machine fail, or ranks share remote memory.
+    /// depend on each rank. This is so in five cases: the network models contention, communication keeps recorded
+    /// times, every collective must be simulated, parts of the machine fail, or ranks share remote memory.
     fn find_representatives(
         &self,
         positional: &BTreeSet<ReplayGroupId>,

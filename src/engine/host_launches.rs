@@ -44,8 +44,8 @@ pub(super) fn resolve_default_prices(
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
-            // The correction for all other models (the one without `gemms`) does not reduce the error below that of the
-            // kernel times, so report no remaining error.
+            // The correction for all other models (without `gemms`) leaves at least the error of the kernel times, so
+            // report no remaining error.
             None => found
                 .filter(|found| found.gemms.is_some())
                 .map(|found| found.error),

@@ -26,7 +26,7 @@ index!(
     RunIndex
 );
 index!(
-    /// Index of a chunk (or one of its strands) at one position of a collective in flight.
+    /// Index of a chunk (or one of its strands) at one position, in a collective in flight.
     CellIndex
 );
 index!(

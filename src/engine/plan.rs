@@ -203,8 +203,8 @@ pub(super) struct ReplayPlan {
     /// Bytes between pairs of members, for each all-to-all with unequal parts.
     pub splits: Vec<PeerSizes>,
     pub pairs: u32,
-    /// For each channel, the index of the channel that counts its rendezvous requests: the first channel with the same
-    /// ends and tag, regardless of its message size. Used only if messages are matched in issue order.
+    /// For each channel, the index of the channel that counts its rendezvous requests. This is the first channel with
+    /// the same ends and tag, regardless of its message size. Used only if messages are matched in issue order.
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
     /// Error that reports show if most kernels have no known duration. `None` if most kernels have a known duration, or

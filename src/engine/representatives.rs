@@ -6,8 +6,8 @@
 //! equivalent placements arrive at collectives together, so all copies end at the same time.
 //!
 //! One copy is always enough for collectives within a copy, such as the all-reduce of tied weights' gradients. For a
-//! collective across copies, one copy's members are enough only if the collective is answered analytically, because the
-//! analytical answer starts when the last member arrives.
+//! collective across copies, one copy's members are enough only if the collective is answered analytically, because
+//! such an answer starts at the last member's arrival.
 
 use super::{CompiledReplay, GroupView, InstanceId, ReplayOptions};
 use crate::{CollectiveRecord, Observer};

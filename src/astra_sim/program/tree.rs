@@ -1,10 +1,10 @@
 //! `doubleBinaryTree`: data goes up a binary tree and down again, which gives an all-reduce. Chunks alternate between
 //! two mirrored trees.
 //!
-//! With n = 2^L members, the root has one subtree: a complete binary tree of the other n-1 members, which an in-order
-//! traversal numbers along the line. The root is the last member of the line, or the first in the mirrored tree. A leaf
-//! sends its data to its parent. An inner member reduces the messages of its two children, and sends the result to its
-//! parent. When the final result comes down, the member reduces it again (unless
+//! With n = 2^L members, the root has one subtree: a complete binary tree of the other n-1 members. An in-order
+//! traversal numbers this subtree along the line. The root is the last member of the line, or the first in the mirrored
+//! tree. A leaf sends its data to its parent. An inner member reduces the messages of its two children, and sends the
+//! result to its parent. When the final result comes down, the member reduces it again (unless
 //! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children. Then
 //! the member ends, even if the network has not delivered these messages yet.
 

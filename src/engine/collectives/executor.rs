@@ -92,8 +92,8 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Handles the arrival of a step's message at the same chunk of another member of the collective. The stage and
-    /// step are in the sender's numbering.
+    /// Handles the arrival of a step's message at another member, for the same chunk. The stage and step are in the
+    /// sender's numbering.
     #[inline]
     pub fn step_arrived<N: NetworkBackend>(
         &mut self,

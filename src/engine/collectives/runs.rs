@@ -5,6 +5,7 @@ use crate::ids::{GroupSlot, RunIndex};
 use chakram_base::ids::NodeIndex;
 use std::ops::{Index, IndexMut};
 
+/// The runs of all collectives in flight; a new collective reuses the entry of an ended one.
 #[derive(Debug, Default)]
 pub struct CollectiveRuns {
     all: Vec<CollectiveRun>,

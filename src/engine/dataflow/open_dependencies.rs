@@ -140,7 +140,7 @@ impl OpenDependencies {
         pairs.all(|((_, a), (_, b))| a == b) && self.left[one] == self.left[other]
     }
 
-    /// Copies the state of one range of nodes to another range of the same graph.
+    /// Copies the state of one node range to another range in the same graph.
     pub fn copy_state(&mut self, from: Range<usize>, to: Range<usize>) {
         let beyond = [&from, &to].map(|of| self.overflow_range(of.clone()));
         for (from, to) in beyond[0].clone().zip(beyond[1].clone()) {

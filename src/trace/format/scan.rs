@@ -273,8 +273,8 @@ pub fn scan_node<'a>(
     record: RawRecord<'a>,
     deps: &mut impl DependencyVisitor,
 ) -> Result<NodeView<'a>, TraceError> {
-    // All steps of the scan except the first are inlined, so that the compiler can remove the computation of view
-    // fields that a caller does not use.
+    // All steps of the scan except the first are inlined, so that the compiler can skip view fields that a caller does
+    // not use.
     let mut fields = NodeFields::default();
     fields
         .read_fields(record, deps)

@@ -148,8 +148,8 @@ impl NameTable {
     }
 }
 
-/// Expands the stored 32 bits of a hash to 64 bits, because the table takes the bucket from the lower bits and a tag
-/// from the upper bits.
+/// Expands the stored 32 bits of a hash to 64 bits, because the table uses the lower bits for the bucket and the upper
+/// bits for a tag.
 #[inline]
 fn spread_hash(short: u32) -> u64 {
     u64::from(short) << 32 | u64::from(short)
