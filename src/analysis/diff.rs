@@ -1,4 +1,4 @@
-//! Compares two jobs, either by their traces (regardless of node ids and record order) or by their replay reports.
+//! Compares two jobs by their traces (regardless of node ids and record order) or by their replay reports.
 //!
 //! Traces are compared in three steps. First, [`matching`](mod@matching) finds which nodes of the two traces
 //! correspond. Then [`TraceDiff`] lists the differences between corresponding nodes, and [`DiffTally`] sums these

@@ -261,7 +261,7 @@ fn rank_work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
     instances.map(|i| graphs[i.graph.index()]).collect()
 }
 
-/// Returns the node types of each rank. This takes another pass over each file.
+/// Returns the node types of each rank. Collecting the types takes another pass over each file.
 fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     let read = |file: &RankFile| {
         let contents = TraceContents::open_verified(file)?;
@@ -270,7 +270,7 @@ fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     ranks.iter().map(read).collect()
 }
 
-/// Returns each rank's tensors. This takes another pass over each file.
+/// Returns each rank's tensors. Collecting the tensors takes another pass over each file.
 fn read_tensors(
     ranks: &[RankFile],
     lenient: bool,

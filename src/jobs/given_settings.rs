@@ -12,7 +12,7 @@ use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
 use std::borrow::Cow;
 
-/// Maximum number of nodes, summed over all repeated runs; a step of a simulated collective counts
+/// Maximum number of nodes, summed over all repeated runs. A step of a simulated collective counts
 /// as a node. Running this number of nodes takes one or two seconds.
 pub const MAX_REPEATED_NODES: u64 = 2_000_000;
 

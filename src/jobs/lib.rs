@@ -201,7 +201,8 @@ impl Job {
         self.completed
     }
 
-    /// Returns the files of the job with their hashes; empty unless [`JobOptions::hash`] is true.
+    /// Returns the files of the job with their hashes. The list is empty unless
+    /// [`JobOptions::hash`] is true.
     pub fn hashed_inputs(&self) -> &[HashedInput] {
         &self.inputs
     }

@@ -43,7 +43,7 @@ pub struct JobOptions {
     pub edits: Vec<JobEdit>,
     /// Rule that selects the captured ranks that new ranks of an edited job copy.
     pub role_model: RoleModel,
-    /// Ranks that start later than the others, each with its delay.
+    /// Ranks with a later start than the others, each with its delay.
     pub delays: Vec<(u32, Span)>,
     /// Treatment of the profiler's estimated cost.
     pub profiler: ProfilerPolicy,
@@ -114,8 +114,8 @@ pub fn groups_of(
     Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
-/// Returns the traces in `found`. If `step` is given, they contain only the profiled step with this
-/// number. `piped` is the content of a trace that was read from a pipe, if any.
+/// Returns the traces in `found`. If `step` is given, the traces contain only the profiled step
+/// with this number. `piped` is the content of a trace that was read from a pipe, if any.
 pub fn restrict_to_step(
     found: FoundTraces,
     step: Option<u64>,

@@ -1,8 +1,8 @@
 //! References to machines in job files: a preset's name, or a file's path relative to the folder of the job
 //! file.
 //!
-//! Because paths are relative, a job can be replayed from any working folder. It can also be moved,
-//! if its machine moves with it.
+//! Because paths are relative, a job can be replayed from any working folder. A job can also be
+//! moved, if its machine moves with it.
 
 use chakram_hardware::machine::names_file;
 use std::path::{Component, Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Writes a job. Its files get their final names only when all are complete, and the job file gets
-//! its name last.
+//! Writes a job. The files get their final names only when all are complete. The job file gets its
+//! name last.
 
 use super::{JobError, machine_reference};
 use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered_path};
@@ -54,8 +54,8 @@ pub struct JobOutputs {
 }
 
 impl JobOutputs {
-    /// Starts to write a job at `output`. `packed` is the file extension of compressed files, `.zst` or
-    /// `.gz`; empty for uncompressed files.
+    /// Starts to write a job at `output`. `packed` is the extension of compressed files, `.zst` or
+    /// `.gz`. The extension is empty for uncompressed files.
     pub fn new(output: &Path, packed: &'static str, files: OutputSet) -> Result<Self, JobError> {
         Ok(Self {
             prefix: job_prefix(output)?,
@@ -145,8 +145,8 @@ impl JobOutputs {
         Ok(path)
     }
 
-    /// Writes the job file from `about` and the ranks, and then gives all files of the job their
-    /// final names.
+    /// Writes the job file from `about` and the ranks. Then gives all files of the job their final
+    /// names.
     pub fn commit_job(mut self, about: JobFile) -> Result<SavedJob, JobError> {
         // Callers may add ranks in any order, but the job file lists them by rank.
         self.ranks.sort_by_key(|row| row.rank);

@@ -441,9 +441,9 @@ pub enum ReplaySettingsError {
     Beside(SettingKey, SettingKey),
     /// Two custom algorithms are given for one kind of collective.
     CustomTwice(CollectiveKind),
-    /// Rates are given, although the machine file already has rates.
+    /// The user states rates, although the machine file already has rates.
     OwnRates(String),
-    /// Only bandwidth or only latency is given, but both are needed.
+    /// The user states only bandwidth or only latency, but both are needed.
     RateMissing {
         /// The option that was given.
         given: SettingKey,
@@ -602,13 +602,13 @@ impl ReplaySettings {
         })
     }
 
-    /// Returns the full name of the machine `name`. If the name is in the notation of dimensions, the given
-    /// rates are added to it.
+    /// Returns the full name of the machine `name`. If the name is in the notation of dimensions, the
+    /// user's rates are added to it.
     ///
     /// # Errors
     ///
-    /// Fails if rates are given although the machine file already has rates, or if only one of
-    /// bandwidth and latency is given.
+    /// Fails if the user states rates although the machine file already has rates. Also fails if
+    /// the user states only one of bandwidth and latency.
     pub fn machine_name(&self, name: &str) -> Result<String, ReplaySettingsError> {
         let missing = |given, missing| Err(ReplaySettingsError::RateMissing { given, missing });
         match (&self.bandwidth, &self.latency) {

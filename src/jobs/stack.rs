@@ -1,9 +1,9 @@
 //! Software stacks: named sets of kernels, launch times and plan options, as frameworks choose
 //! them.
 //!
-//! A stack file has plan options (`[plan]`), and the durations that depend on software, by NPU
-//! class (tables `[npu.CLASS]` as in machine files). The user's options override the stack's
-//! options.
+//! A stack file has plan options (`[plan]`) and durations that depend on software. The durations
+//! are in one table per NPU class (`[npu.CLASS]`, as in machine files). The user's options override
+//! the stack's options.
 
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
@@ -48,7 +48,7 @@ const OF_STACKS: &[&str] = &[
 pub struct StackPreset {
     /// Name of the stack for `--stack`.
     pub name: &'static str,
-    /// Contents of the stack file. Comments in the file give the source of every number.
+    /// Contents of the stack file. Comments in the file state the source of every number.
     pub text: &'static str,
 }
 

@@ -23,8 +23,8 @@ pub struct JobTraces {
 pub enum OpenedTrace<'t> {
     /// Contents of the opened file.
     File(TraceContents),
-    /// Contents of the pipe, which were read when the job was opened, because a pipe can be read
-    /// only once.
+    /// Contents of the pipe. A pipe can be read only once, so the contents were read when the job
+    /// was opened.
     Pipe(&'t TraceContents),
 }
 

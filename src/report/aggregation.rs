@@ -1,5 +1,5 @@
-//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. For each
-//! replay, the results state three facts: the number of groups, how many of them stayed together to the end,
+//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. The
+//! results of a replay state three facts: the number of groups, how many of them stayed together to the end,
 //! and the first difference between ranks of a group.
 
 use super::Observer;

@@ -2,9 +2,9 @@
 //!
 //! Each instant of an NPU's time is attributed to the first category that applies, in this order: compute, transfer,
 //! waiting, memory, host, idle. The parts therefore sum exactly to the makespan. The delay before a node counts as host
-//! time. A communication (collective or message) counts as waiting until all of its partners have begun, and as
-//! transfer afterwards. Transfer and waiting without simultaneous compute are *exposed communication*. Waiting for
-//! another pipeline stage ([`PipelineStages`]) counts as a *bubble* instead.
+//! time. A communication (collective or message) counts as waiting until all of its partners have begun.
+//! Afterwards, it counts as transfer. Transfer and waiting without simultaneous compute are *exposed
+//! communication*. Waiting for another pipeline stage ([`PipelineStages`]) counts as a *bubble* instead.
 //!
 //! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. If
 //! several communications are in progress, the instant is charged to the earliest transfer. If no communication
@@ -312,7 +312,7 @@ impl Observer for BreakdownObserver<'_> {
             let npu = &mut self.npus[instance.index()];
             npu.open.start_comm(place, label as u32, for_stage);
             if kind == NodeKind::Communication {
-                // The partners of this communication are unknown, so its time counts as transfer from the start.
+                // The partners of this communication are unknown, so all of its time counts as transfer.
                 npu.open.begin_transfer(place);
             }
         }

@@ -135,8 +135,8 @@ impl CollectiveObserver {
         self.messages.iter().sum()
     }
 
-    /// Returns the rank that the others waited for longest in collectives of `kind` in `group`, and the waiting time
-    /// summed over calls and members. If several ranks tie, returns the lowest.
+    /// In collectives of `kind` in `group`, the others waited longest for one rank. Returns this rank, and the
+    /// waiting time summed over calls and members. If several ranks tie, returns the lowest.
     pub fn most_awaited_rank(
         &self,
         group: ReplayGroupId,
@@ -212,7 +212,7 @@ pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
 pub struct CollectiveRow {
     /// Name of the group for users.
     pub group: String,
-    /// Index of the group in the replay. It distinguishes groups with the same name.
+    /// Index of the group in the replay. The index distinguishes groups with the same name.
     pub group_index: u32,
     /// Number of members in the group, with or without a trace.
     pub members: u32,

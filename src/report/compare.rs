@@ -72,7 +72,7 @@ pub struct SpanChange {
 pub struct MachineCommunication {
     /// Time charged to the communication (mean over NPUs).
     pub mean: ChargedTime,
-    /// Transfer time summed over calls, then averaged over groups; zero for messages.
+    /// Transfer time summed over calls, then averaged over groups. Zero for messages.
     pub transfer: Span,
     /// Bus bandwidth in bytes per second, over all groups.
     pub bus: Option<f64>,
@@ -80,7 +80,8 @@ pub struct MachineCommunication {
     pub algorithm: String,
     /// Waiting time, hidden and exposed (mean over members).
     pub waited: Span,
-    /// The rank that others waited for longest, and its share (0 to 1) of all waiting.
+    /// The rank that others waited for longest. The second field is its share (0 to 1) of all
+    /// waiting.
     pub latest: Option<(Rank, f64)>,
 }
 
@@ -331,8 +332,8 @@ fn rows_by_key(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {
     rows
 }
 
-/// Key of similar groups. They have the same size, and make the same number of calls of one kind with the same
-/// algorithm.
+/// Key of similar groups. Similar groups have the same size, and make the same number of calls of one kind
+/// with the same algorithm.
 type SimilarGroupsKey<'r> = (
     CollectiveKind,
     Option<&'r str>,

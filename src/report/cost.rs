@@ -1,5 +1,5 @@
-//! Cost of a replayed job. Also computes the time, NPU hours, dollars and energy to process a given number
-//! of tokens.
+//! Cost of a replayed job. This module also computes the time, NPU hours, dollars and energy to process a
+//! given number of tokens.
 //!
 //! ```text
 //! NPU hours      = NPUs of the job x makespan / 3600 s
@@ -41,7 +41,7 @@ pub struct ReplayCost {
     pub dollars_per_million_tokens_90: Option<[f64; 2]>,
 }
 
-/// Time and cost of processing a given number of tokens, if every step takes as long as the replayed one.
+/// Time and cost to process a given number of tokens, if every step takes as long as the replayed step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TokenRun {
@@ -60,7 +60,7 @@ pub struct TokenRun {
     /// Ends of the 90 % interval of `dollars`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_90: Option<[f64; 2]>,
-    /// Energy of all kernels of the run, in joules; unknown if the energy of any kernel is unknown.
+    /// Energy of all kernels of the run in joules. Unknown if the energy of any kernel is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_j: Option<f64>,
 }
@@ -74,7 +74,8 @@ struct CostBasis {
     tokens_per_s: Option<f64>,
     /// Lower and upper end of the makespan's 90 % interval, each divided by the makespan.
     ends: Option<[f64; 2]>,
-    /// Mean power of all kernels, summed, in watts; unknown if the energy of any kernel is unknown.
+    /// Sum of the mean power of all kernels, in watts. Unknown if the energy of any kernel is
+    /// unknown.
     watts: Option<f64>,
 }
 

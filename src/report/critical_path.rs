@@ -2,9 +2,9 @@
 //! released the next node. The module also computes the slack of all other nodes.
 //!
 //! The path is followed backwards from the node that completed last. The previous node of the path is either the
-//! dependency that completed last or the previous node on the same lane. At a collective that waited for its last
-//! member, the path continues on this member's rank; at a receive that waited for its message, on the sender's rank.
-//! The segments of the path are contiguous and sum to the makespan.
+//! dependency that completed last or the previous node on the same lane. If a collective waited for its last member,
+//! the path continues on this member's rank. If a receive waited for its message, the path continues on the sender's
+//! rank. The segments of the path are contiguous and sum to the makespan.
 //!
 //! The *slack* of a node is how much later the node could have ended without delaying the end of the run. The
 //! computation keeps all durations and the order of nodes on lanes. Four things limit the slack: the node's
@@ -109,7 +109,8 @@ impl RunRecorder<'_> {
         self.trace_path_segments().len() as u64
     }
 
-    /// Follows the critical path of a run that took `makespan`; returns its summary and its segments.
+    /// Follows the critical path of a run that took `makespan`. Returns the summary and the segments
+    /// of the path.
     pub fn find_critical_path(&self, makespan: Span) -> (CriticalPathSummary, Vec<RunSegment>) {
         let end = Time::ZERO + makespan;
         let path = self.trace_path_segments();

@@ -136,7 +136,7 @@ impl CsvRows {
         String::from_utf8(bytes).expect("cells and commas are UTF-8")
     }
 
-    /// Adds a header with the names of `columns`. The first column is `front`, if given.
+    /// Adds a header with the names of `columns`. If `front` is given, it is the first column.
     pub(super) fn add_header<W, R>(&mut self, front: Option<&str>, columns: &[CsvColumn<W, R>]) {
         self.add_cells(
             front
@@ -161,7 +161,7 @@ impl CsvRows {
     }
 }
 
-/// Formats a number with `digits` decimals; an unknown number gives an empty field.
+/// Formats a number with `digits` decimals. An unknown number gives an empty field.
 pub(super) fn decimal_cell<'r>(number: Option<f64>, digits: usize) -> CsvCell<'r> {
     number.map_or(CsvCell::Empty, |number| CsvCell::Decimal(number, digits))
 }

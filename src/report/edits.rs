@@ -31,7 +31,7 @@ pub struct EditRow {
 }
 
 impl Report {
-    /// Inserts the rows of `edits`, which concern the job and its machine. The rows of `edits` precede the rows that
+    /// Inserts the rows of `edits`: edits of the job and of its machine. The rows of `edits` precede the rows that
     /// the replay added for changed times of kernels and collectives.
     pub fn add_edits(&mut self, edits: Option<EditReport>) {
         if let Some(mut edits) = edits {

@@ -24,7 +24,8 @@ pub(crate) enum HeadStyle {
 /// A line at the head of a report.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadLine {
-    /// Label that states the line's subject; empty if the line continues the previous line.
+    /// Label that states the line's subject. The label is empty if the line continues the previous
+    /// line.
     pub lead: &'static str,
     pub text: String,
     /// Text that follows the heading on the same line.

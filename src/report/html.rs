@@ -132,7 +132,7 @@ fn render_all_tables(report: &Report) -> Vec<ReportSection> {
         .collect()
 }
 
-/// Returns the warnings, which state why numbers may be misleading, as a list.
+/// Returns a list of the warnings, which state why numbers may be misleading.
 fn render_warnings(report: &Report) -> String {
     let settings = report.settings.to_sentences();
     render_list(settings.chain(report.warnings.iter().cloned()), "warnings")

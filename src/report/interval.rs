@@ -24,9 +24,9 @@
 //! normal variables (0.56 for 2, 1.42 for 8). `g(n)` is summed over the collectives of the mean NPU.
 //!
 //! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If, in addition, no measured
-//! efficiency reduces the peak rates, `p 0.37` is added to the exponent of the upper end. The reason is that
-//! predictions at the peak rates are on average 31 % too short for the steps in public tables of TPU v5p, v6e and v7x;
-//! `ln(1 / 0.69) = 0.37`. At two thirds of the peak rates, predictions for the steps in these tables are 8 % off.
+//! efficiency reduces the peak rates, `p 0.37` is added to the upper end's exponent. The reason is that predictions
+//! at the peak rates are on average 31 % too short for the steps in public tables of TPU v5p, v6e and v7x; `ln(1 /
+//! 0.69) = 0.37`. At two thirds of the peak rates, predictions for the steps in these tables are 8 % off.
 //!
 //! If kernels were recorded on another NPU and are scaled to this NPU, their times have the roofline's error. If such
 //! kernels keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. The basis is
@@ -126,7 +126,7 @@ pub struct PredictionInterval {
     /// Time of loads and stores.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Waiting and idle time, which result from the other times.
+    /// Waiting and idle time. Both result from the other times.
     #[serde(rename = "follows_ps")]
     pub follows: Span,
     /// True if kernels timed by roofline run at the machine's stated peak rates, because no efficiency was measured.

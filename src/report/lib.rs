@@ -1,7 +1,7 @@
-//! Results of a replay. Observers collect them, and the report contains them.
+//! Results of a replay. Observers collect the results, and the report contains them.
 //!
-//! The caller chooses the observers. They are compiled into the event loop. Nothing is stored per node unless an
-//! observer stores it.
+//! The caller chooses the observers. The observers are compiled into the event loop. Nothing is stored per node
+//! unless an observer stores it.
 //!
 //! A [`Report`] contains the results of all observers as one value. A report can be rendered, written, read back and
 //! compared. The JSON form of a report is its serde form, with times in integer picoseconds; `docs/report.schema.json`
@@ -123,7 +123,7 @@ use unknown::UnknownRow;
 pub struct Report {
     /// Version of the report's schema.
     pub schema: ReportSchema,
-    /// Program and inputs that produced the report; absent inside a document with several reports.
+    /// Program and inputs that produced the report. Absent inside a document with several reports.
     #[serde(flatten)]
     pub provenance: Option<Provenance>,
     /// Machine that the job was replayed on.
@@ -161,7 +161,7 @@ pub struct Report {
     /// Share of the time that changes with the machine.
     #[serde(default)]
     pub response: MachineResponse,
-    /// Prediction interval, and the time by estimation method; absent if the errors of the methods are unknown.
+    /// Prediction interval, and the time by estimation method. Absent if the errors of the methods are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<PredictionInterval>,
     /// Network model that timed the communication; `None` if communication kept its recorded times.
@@ -190,7 +190,7 @@ pub struct Report {
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest total time first.
     pub operators: Vec<OperatorTime>,
-    /// Profiled steps of a captured job, sorted by step number; empty if the job was launched more than once.
+    /// Profiled steps of a captured job, sorted by step number. Empty if the job was launched more than once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepRow>,
     /// Modules of a captured program, sorted by path, so that a module precedes its submodules; nodes outside all
@@ -245,7 +245,7 @@ pub struct Report {
     /// Time and cost of processing a given number of tokens, if the job states its own number of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<TokenRun>,
-    /// The critical path of the replay; absent if the replay has too many nodes.
+    /// The critical path of the replay. Absent if the replay has too many nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critical_path: Option<CriticalPathSummary>,
     /// Start and end of each launch, in order, if the job was launched several times or shared the machine with other
@@ -258,7 +258,7 @@ pub struct Report {
     /// Bytes per dimension and per link, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<LinkReport>,
-    /// Data for the pictures of a page; absent in other formats.
+    /// Data for the pictures of a page. Absent in other formats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pictures: Option<ReplayPictures>,
 }

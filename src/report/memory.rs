@@ -1,4 +1,4 @@
-//! Memory that each NPU needs, by tensor class. A node allocates its memory when it is issued; a node frees memory
+//! Memory that each NPU needs, by tensor class. A node allocates its memory when it is issued, and frees memory
 //! when it completes.
 //!
 //! At each instant, frees by nodes that complete count before allocations by nodes that are issued, regardless of the
@@ -65,7 +65,7 @@ pub struct MemoryRow {
     pub rank: Rank,
     /// Number of the NPU.
     pub npu: Npu,
-    /// Capacity of the NPU's memory; null if the machine does not state it. If the rank uses remote memory, its share
+    /// Capacity of the NPU's memory. Null if the machine does not state it. If the rank uses remote memory, its share
     /// of that memory is included.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
@@ -101,7 +101,7 @@ pub struct MemoryRow {
     /// Node with the allocation that first reached the peak; `None` if nothing was allocated.
     #[serde(rename = "peak_node")]
     pub node: Option<NamedNode>,
-    /// True if the peak fits into the memory that is available to the rank; null if the capacity is unknown.
+    /// True if the peak fits into the memory that is available to the rank. Null if the capacity is unknown.
     pub fits: Option<bool>,
     /// Bytes still allocated at the end of the replay.
     #[serde(rename = "unfreed_bytes_by_class", with = "by_class")]
@@ -110,7 +110,7 @@ pub struct MemoryRow {
         schemars(with = "by_class::Classes<u64>")
     )]
     pub left: BytesByClass,
-    /// Bytes that were freed but never allocated; null if there are none.
+    /// Bytes that were freed but never allocated. Null if there are none.
     #[serde(rename = "overfreed")]
     pub missing: Option<MissingBytes>,
 }
@@ -283,7 +283,7 @@ pub mod fitting {
     #[derive(Debug, Serialize, Deserialize)]
     #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
     pub struct MemoryRows<'r> {
-        /// True if every rank's peak fits into its memory; null if some capacity is unknown.
+        /// True if every rank's peak fits into its memory. Null if some capacity is unknown.
         pub fits: Option<bool>,
         /// One row per rank with allocations or frees in its trace, sorted by rank.
         pub npus: Cow<'r, [MemoryRow]>,

@@ -122,7 +122,7 @@ pub struct NodeTable {
 /// A node, identified by its rank and its id in the trace.
 pub type RowNode = (u32, u64);
 
-/// A row to add. Its texts are indices from [`TextNumbers`].
+/// A row to add. The texts of the row are indices from [`TextNumbers`].
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTableRow {
     /// Rank and trace id that identify the node.

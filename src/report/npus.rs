@@ -194,7 +194,8 @@ pub(super) fn span_of(run: &[Rank]) -> String {
     }
 }
 
-/// Returns the table of finish times in the replay and in the capture; empty if no trace states its end.
+/// Returns the table of finish times in the replay and in the capture. If no trace states its end, the
+/// result is empty.
 pub(super) fn build_finish_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.rows.iter().all(|row| row.captured.is_none()) {
         return Vec::new();

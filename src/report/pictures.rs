@@ -1,5 +1,5 @@
-//! Data for the pictures of a page, which no table contains: activity of ranks, memory over time, and bytes
-//! between ranks.
+//! Data for a page's pictures: activity of ranks, memory over time, and bytes between ranks. No table
+//! contains these data.
 //!
 //! Nothing is stored per node. Adjacent intervals with the same category and name are merged. If a picture cannot
 //! show all intervals, adjacent short intervals become one interval with the category and name that take most of the

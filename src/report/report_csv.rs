@@ -35,7 +35,7 @@ pub enum CsvTable {
     Cost,
 }
 
-/// Renders one table of `report`; times are in integer picoseconds.
+/// Renders one table of `report`, with times in integer picoseconds.
 pub fn render_report(report: &Report, table: CsvTable) -> String {
     render_reports(&[(None, report)], table)
 }

@@ -9,7 +9,7 @@ use std::fmt::{Display, Result, Write as _};
 /// Maximum number of rows that a page shows of a table.
 const PAGE_ROWS: usize = 64;
 
-/// Output form of a report. It determines how many rows and how much of each name are shown.
+/// Output form of a report. The form determines how many rows and how much of each name are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportMedium {
     /// A text with only the most important rows.
@@ -207,7 +207,7 @@ impl SectionNote {
     }
 }
 
-/// Subject of a table. It determines the table's chapter on the page.
+/// Subject of a table. The subject determines the table's chapter on the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SectionId {
     Breakdown,

@@ -294,7 +294,7 @@ fn find_end_of_slope(
         if found.end.0 as f64 - line(factor) <= path_nodes as f64 {
             return factor;
         }
-        // The next factor is where the tangent at this factor intersects the tangent at factor 1.
+        // At the next factor, the tangent at this factor intersects the tangent at factor 1.
         let slopes = (now.slope - found.slope) as f64;
         if slopes <= 0.0 {
             return 1.0;

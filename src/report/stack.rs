@@ -69,7 +69,7 @@ impl StackReport {
 }
 
 impl StackDecision {
-    /// Creates a decision: `part` is its subject, and `value` its result.
+    /// Creates a decision: `part` is the subject of the decision, and `value` its result.
     pub fn new(part: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
             part: part.into(),

@@ -1,9 +1,9 @@
 //! Profiled steps of a captured job: when each step ran, and its time by category.
 //!
-//! A step begins when the first rank issues a node of the step. It ends when all ranks have completed all nodes of
-//! the step. A kernel belongs to the step in which it was launched. For each rank, each instant of a step counts
+//! A step begins when the first rank issues a node of the step. The step ends when all ranks have completed all of
+//! its nodes. A kernel belongs to the step in which it was launched. For each rank, each instant of a step counts
 //! towards the first category that has a node *of the step* in progress. The categories have this order: compute,
-//! communication, memory, host. Instants without any such node count as idle. The parts of a step therefore sum to
+//! communication, memory, host. Instants without such a node count as idle. The parts of a step therefore sum to
 //! its time, even if steps overlap.
 
 use super::csv::CsvColumn;
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepRow {
-    /// Number of the step, as given by the profiler.
+    /// Number of the step in the profiler's count.
     pub step: u64,
     /// Number of ranks with nodes of the step.
     pub ranks: u32,
@@ -70,7 +70,7 @@ pub const CSV: &[CsvColumn<Report, StepRow>] = &[
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 12;
 
-/// Returns the table of steps; empty unless there are several steps.
+/// Returns the table of steps. Unless there are several steps, the result is empty.
 pub(super) fn build_step_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.steps.len() < 2 {
         return Vec::new();
@@ -145,7 +145,7 @@ impl StepTracker {
 pub struct StepObserver<'a> {
     /// Each instance's graph, and the index of the instance's first tracker.
     instances: Vec<(&'a Graph, usize)>,
-    /// One tracker per step, instance by instance; empty if no graph has steps.
+    /// One tracker per step, instance by instance. Empty if no graph has steps.
     trackers: Vec<StepTracker>,
 }
 

@@ -92,7 +92,7 @@ pub struct KernelBasis {
     /// Number of kernels that keep their recorded duration because the roofline lacks their FLOPs, their bytes or a
     /// peak rate.
     pub kept_recorded: u64,
-    /// Number of kernels that take no time, because both their work and their duration are unknown.
+    /// Number of kernels that take no time because both their work and their duration are unknown.
     pub unknown: u64,
 }
 

@@ -5,8 +5,8 @@
 //! *Hardware FLOPs utilization* counts the FLOPs that the kernels execute, which include recomputation (Korthikanti
 //! et al. 2022, section 6). For both utilizations, the tool that wrote the job decides which FLOPs of attention
 //! count. The peak of a kernel is the NPU's dense peak rate for the kernel's number format. If a job mixes formats,
-//! hardware FLOPs utilization is the time that its kernels would take at their peaks, divided by the makespan. Model
-//! FLOPs utilization is then this value times the ratio of model FLOPs to executed FLOPs.
+//! hardware FLOPs utilization compares two times. It is the time that the kernels would take at their peaks, divided
+//! by the makespan. Model FLOPs utilization is then this value times the ratio of model FLOPs to executed FLOPs.
 
 use super::Report;
 use super::summary::format_thousands;

@@ -7,8 +7,8 @@
 //! whose names are paths (`step0/mb1/layer2/norm`) are nested too. If consecutive nodes of a lane share a path, they
 //! are drawn below one slice for the path. A slice lasts from issue to completion; the delay before the issue is
 //! blank. Each node is written when it completes, so only issue times must be stored. Each rank has up to three
-//! counters: allocated bytes by class (if its nodes allocate or free memory), bytes sent per second (if it
-//! communicates), and the number of nodes that wait for a lane (if any node waits).
+//! counters: allocated bytes by class (if its nodes allocate or free memory); bytes sent per second (if it
+//! communicates); and the number of nodes that wait for a lane (if any node waits).
 
 use super::TimeCategory;
 use super::collectives::bus_factor;

@@ -18,8 +18,8 @@ pub struct UnknownRow {
     /// Number of these nodes that take no time, because they have no recorded duration either. All other nodes keep
     /// their recorded duration.
     pub without_time: u64,
-    /// Number of these nodes that are kernels without a recorded duration but with known bytes. These kernels take the
-    /// time to move their bytes, which is a lower bound.
+    /// Number of these nodes that are kernels without a recorded duration but with known bytes. These kernels take
+    /// only the time to move their bytes, which is a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub by_bytes: u64,
     /// Recorded duration of these nodes, summed.

@@ -86,7 +86,7 @@ pub struct WorkloadPrediction {
     /// Report of the replay that gave the prediction.
     pub report: Report,
     /// The first option that has no effect on this workload. An option without effect need not be
-    /// an error, because in a corpus an option may concern only some of the workloads.
+    /// an error: in a corpus, it may affect only some of the workloads.
     pub ineffective: Option<OptionRefusal>,
 }
 
@@ -165,7 +165,7 @@ pub struct CheckedPrediction {
     pub after_ps: u64,
     /// True if the change of the makespan exceeds the threshold.
     pub moved: bool,
-    /// Causes of the change, most important first; empty if the prediction did not move.
+    /// Causes of the change, most important first. Empty if the prediction did not move.
     pub causes: Vec<ReportCause>,
     /// Time in each category (mean over NPUs), first in the baseline, then in the prediction;
     /// `None` if the prediction did not move.

@@ -1,5 +1,5 @@
-//! Schedules sub-layers on chips. Determines which sub-layer each chip runs in each step, where the
-//! data are, and how long each step takes.
+//! Schedules sub-layers on chips. The results are each chip's sub-layer in each step, the locations
+//! of data, and the duration of each step.
 //!
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
 //! Parallelism" (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A

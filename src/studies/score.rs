@@ -202,7 +202,7 @@ fn score_by<T: Send>(
 }
 
 /// Calls `ask` for each run, on several threads at once. Runs begin in the given `order` of
-/// indices, but `ended` receives results in the table's order.
+/// indices. `ended` receives results in the table's order.
 fn score_in_order<T: Send>(
     table: &RunTable,
     order: &[usize],

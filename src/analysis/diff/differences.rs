@@ -1,4 +1,4 @@
-//! Lists the differences between two traces, given a matching of their nodes.
+//! Lists the differences between two traces with matched nodes.
 
 use super::fields::{self, FieldChange};
 use super::matching::{self, NodeMatching};

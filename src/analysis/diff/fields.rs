@@ -61,7 +61,7 @@ pub enum NodeField {
     Unknown(u32),
 }
 
-/// The aspect of a job that a difference concerns.
+/// The aspect of a job in which a difference occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiffAspect {
     /// Nodes, dependencies, and properties of nodes except times and sizes.
@@ -98,7 +98,7 @@ impl NodeField {
         }
     }
 
-    /// Returns the field's unit as programs read it; empty if the field has no unit.
+    /// Returns the field's unit as programs read it, or an empty text if the field has no unit.
     pub fn name_of_unit(&self) -> &'static str {
         match self {
             Self::Duration | Self::Delay | Self::Wait | Self::Profiler => "ps",

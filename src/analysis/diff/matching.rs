@@ -229,7 +229,7 @@ fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) 
         pair_neighbours(sides, pairs, LabelKind::Key, AmbiguityPolicy::InIdOrder);
         pair_neighbours(sides, pairs, LabelKind::Kind, AmbiguityPolicy::InIdOrder);
         residual::pair_most_similar(sides, pairs);
-        // If no pair was added, another round would give the same result.
+        // If no pair was added, another round would change nothing.
         if pairs.free == before {
             return;
         }

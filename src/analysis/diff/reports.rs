@@ -44,9 +44,9 @@ pub struct TimePartChange {
     /// Time of the part, summed over NPUs.
     #[serde(rename = "sum_over_npus_ps")]
     pub sum: AmountChange,
-    /// Operators or groups that contribute to the part, with their times as means over NPUs; largest change first.
+    /// Operators or groups that contribute to the part, largest change first. Times are means over NPUs.
     pub behind: Vec<ContributionChange>,
-    /// Remaining change of `mean`, in picoseconds, that `behind` does not explain.
+    /// Part of the change of `mean` that `behind` does not explain, in picoseconds.
     #[serde(rename = "rest_ps", serialize_with = "json::serialize_saturated")]
     pub rest: i128,
 }
@@ -83,7 +83,7 @@ pub struct ReplayDiff {
     pub makespan: AmountChange,
     /// Parts of the time, largest change first.
     pub parts: Vec<TimePartChange>,
-    /// Collectives that changed; largest change of the transfer time first.
+    /// Collectives that changed. The largest change of the transfer time comes first.
     pub collectives: Vec<CollectiveChange>,
     /// Finish times of ranks, largest change first.
     pub ranks: Vec<RankShift>,

@@ -1,9 +1,9 @@
 //! Sums differences over the nodes of a rank, and over ranks. The sums do not borrow from the files, so the files can
 //! be closed.
 //!
-//! If several nodes or ranks have equal changes, one line shows them all. It states the first occurrence and all
-//! ranks. Times and sizes of all nodes are summed for both traces, in total and by operator, type and group. In
-//! addition, the largest changes of single nodes are stored.
+//! If several nodes or ranks have equal changes, one line shows them all. The line states the first occurrence
+//! and all ranks. Times and sizes of all nodes are summed for both traces, in total and by operator, type and
+//! group. In addition, the largest changes of single nodes are stored.
 
 mod amounts;
 
@@ -173,7 +173,7 @@ pub struct DiffTally {
     pub total: NodeTotals,
     /// Times and sizes, summed by operator, type and group.
     pub by: BTreeMap<(GroupBy, String), NodeTotals>,
-    /// Largest changes of single nodes; times come first, then sizes.
+    /// Largest changes of single nodes: first times, then sizes.
     pub largest: Vec<NodeChange>,
 }
 
@@ -310,7 +310,7 @@ impl DiffTally {
                     });
                     if keep
                         .singles
-                        // Trimming sorts the list, so trim only when the list is several times longer than its limit.
+                        // Trimming sorts the list, so trim only when the list is several times longer than the limit.
                         .is_some_and(|most| self.largest.len() > 8 * most + 4096)
                     {
                         self.trim_to_largest(keep);

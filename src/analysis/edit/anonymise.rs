@@ -31,8 +31,8 @@ use chakram_trace::format::wire::{
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
-/// Attributes that replays ignore. They are kept if their values are numbers, because they state where a node comes
-/// from.
+/// Attributes that replays ignore. Such an attribute is kept if its value is a number, because it states where a
+/// node comes from.
 pub const NUMBERS: [&str; 12] = [
     "parent",
     "launch",

@@ -4,9 +4,10 @@
 //!
 //! A node *belongs* to the nodes that its attributes `parent` and `launch` name. An annotation covers the nodes with
 //! its name, and all nodes that belong to a covered node. Nodes on other threads do not belong to an annotation, but
-//! may be covered because of their time. A node on another lane that belongs to no other node is covered if it starts
-//! within the annotation's window. The window begins with the first covered node on the annotation's own lane, and
-//! ends with the next uncovered node on that lane. Nodes that belong to a node covered in this way are covered too.
+//! the time window of the annotation may cover them. A node on another lane that belongs to no other node is covered
+//! if it starts within the annotation's window. The window begins with the first covered node on the annotation's own
+//! lane, and ends with the next uncovered node on that lane. Nodes that belong to a node covered in this way are
+//! covered too.
 //!
 //! Traces without these attributes, such as traces from Chakra's own converter, express calls as control dependencies.
 //! In such a trace, a node belongs to the target of its first control dependency. If a device node has no
@@ -19,16 +20,16 @@
 //! A dependency on a cut node is replaced by dependencies on the nearest kept nodes that the cut node depends on,
 //! directly or through other cut nodes. A new dependency is a data dependency if all dependencies on the path to the
 //! kept node are data dependencies, and otherwise a control dependency. A cut node may need more than [`MOST_BEHIND`]
-//! kept nodes as replacements. It then becomes a *joint*: a node with the same id that does no work and depends on
-//! those kept nodes. Joints ensure that the number of dependencies grows only by a constant factor.
+//! kept nodes as replacements. The cut node then becomes a *joint*: a node with the same id that does no work and
+//! depends on those kept nodes. Joints ensure that the number of dependencies grows only by a constant factor.
 //!
 //! # Times
 //!
 //! Times are computed separately for each rank, without waiting for other ranks. A node starts when its delay after the
-//! end of its last dependency has passed. A node takes its recorded duration plus its recorded waiting. For traces
-//! that chakram converted, the computed starts equal the captured starts exactly, to the nanosecond. Let `S` be the
-//! earliest start of a selected node on any rank. Then a kept node starts at `start'(n) = max(0, start(n) - S)` and
-//! gets the delay
+//! end of its last dependency has passed. The time of a node is its recorded duration plus its recorded waiting.
+//! For traces that chakram converted, the computed starts equal the captured starts exactly, to the nanosecond. Let
+//! `S` be the earliest start of a selected node on any rank. Then a kept node starts at `start'(n) = max(0,
+//! start(n) - S)` and gets the delay
 //!
 //! ```text
 //! delay'(n) = start'(n) - max(0, end'(d) over its new dependencies d)

@@ -48,8 +48,8 @@ struct EditCounts {
     /// Number of kernels that were scaled by a line fitted to kernels of the same name.
     by_line: u64,
     without_shapes: u64,
-    /// Number of kernels on parameters, and of transfers of parameters. Their work is assumed to be proportional to
-    /// the total number of parameters.
+    /// Number of kernels on parameters, and of transfers of parameters. The work of these nodes is assumed to be
+    /// proportional to the total number of parameters.
     by_weights: u64,
     /// Number of added ranks that copy captured ranks.
     completed: u64,
@@ -231,8 +231,8 @@ pub fn edit_job(
                 JobEdit::Layers(_) => traces.clone(),
                 _ => Vec::new(),
             };
-            // Ranks with equal traces get equal results, so edit each distinct trace only once (unless the edit
-            // concerns a single rank).
+            // Ranks with equal traces get equal results, so edit each distinct trace only once (unless only a
+            // single rank is edited).
             let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
             for (rank, trace) in &mut traces {
                 if let JobEdit::Delay {
@@ -385,8 +385,8 @@ fn add_rank_file(error: TraceError, rank: u32, found: &FoundTraces) -> TraceErro
     }
 }
 
-/// Returns the edits in their order. Combines edits of the same kind into one: multiplies their factors, or sums
-/// their layers.
+/// Returns the edits in their order. Combines edits of the same kind into one edit: multiplies factors, and sums
+/// layers.
 fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
     for edit in edits {

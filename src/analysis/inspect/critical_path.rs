@@ -3,8 +3,8 @@
 //!
 //! The critical path is the longest path through dependencies and the order of nodes on lanes. The parts of the path
 //! therefore sum to the time of the run. If the times of all ranks have a common origin, the path crosses ranks: if a
-//! node waited for another rank, the path continues on that rank. A collective began when its last member arrived,
-//! and a message when both its sender and its receiver had arrived. The path continues on the rank that arrived last,
+//! node waited for another rank, the path continues on that rank. A collective began when its last member arrived. A
+//! message began when both its sender and its receiver had arrived. The path continues on the rank that arrived last,
 //! starting at its arrival.
 
 use super::class::NodeClass;
@@ -24,7 +24,7 @@ pub struct PathSegment {
     pub from: Time,
     /// Time between the end of the releasing node and the start of this node.
     pub delay: Span,
-    /// Time that the node then waited for another rank; zero if the path instead continues on that rank.
+    /// Time that the node then waited for another rank. Zero if the path continues on that rank instead.
     pub wait: Span,
     /// Time of the node's work, or of its transfer, without waiting.
     pub work: Span,

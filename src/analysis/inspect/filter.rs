@@ -57,7 +57,7 @@ impl FromStr for NamePattern {
     }
 }
 
-/// A set of node types, given as names that [`NodeClass::parse_names`] accepts.
+/// A set of node types, with names that [`NodeClass::parse_names`] accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassFilter(Vec<NodeClass>);
 
@@ -185,7 +185,8 @@ pub struct NodeFilter {
     pub groups: Vec<String>,
     /// The name of the lane, in tables or in the file, matches one of these patterns.
     pub lanes: Vec<NamePattern>,
-    /// The node has these attributes. If several values are given for one attribute, one of them is enough.
+    /// The node has these attributes. If an attribute occurs with several values, one of these values is
+    /// enough.
     pub labels: Vec<AttributeFilter>,
     /// The node ends after this time. A node without a duration may also be exactly at this time.
     pub from: Option<Time>,
@@ -251,7 +252,7 @@ impl NodeFilter {
             }
         }
         self.labels.iter().all(|label| {
-            // If several values are given for one attribute, one of them is enough.
+            // If an attribute occurs with several values, one of these values is enough.
             let alike = |other: &&AttributeFilter| other.name == label.name;
             let mut wanted = self.labels.iter().filter(alike);
             wanted.any(|label| attributes.iter().any(|attr| label.matches_attribute(attr)))

@@ -63,7 +63,8 @@ fn inspect_rank(file: &RankFile, filter: &NodeFilter) -> Result<RankInspection, 
     Ok(RankInspection::new(&trace, filter, &file.path, sizes))
 }
 
-/// Formats an error and its cause on one line. The remedy is omitted, because it concerns replays.
+/// Formats an error and its cause on one line. The remedy is omitted, because it is only for
+/// replays.
 pub(super) fn find_error_cause(error: &TraceError) -> String {
     let text = error.to_string();
     let mut line = text.lines().next().unwrap_or_default().to_owned();

@@ -101,7 +101,7 @@ impl<'a> LaneTable<'a> {
         }
     }
 
-    /// Returns the number of lanes in use; [`LaneKey::None`] counts as one lane.
+    /// Returns the number of lanes in use, where [`LaneKey::None`] counts as one lane.
     pub fn lane_count(&self) -> usize {
         self.keys.len()
     }

@@ -26,7 +26,7 @@ pub struct RenderHints {
     pub all_paths: &'static str,
     /// Returns the option to show all rows of a table.
     pub table: fn(InspectTable) -> String,
-    /// Returns the option to show a given number of nodes.
+    /// Returns the option that sets the number of shown nodes.
     pub limit: fn(usize) -> String,
 }
 

@@ -39,7 +39,7 @@ pub struct RankOverview {
     /// Number of nodes on the longest chain of dependencies.
     pub depth: u32,
     /// Largest number of nodes with equal depth. A node's depth is its position in the longest dependency
-    /// chain that leads to it.
+    /// chain that ends with the node.
     pub width: u32,
     /// Start of the rank's first node.
     pub start: Time,

@@ -12,7 +12,7 @@ pub struct NodeSums {
     /// Duration of the nodes, summed; includes waiting for other ranks.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// Waiting for other ranks, summed.
+    /// Sum of the waiting for other ranks.
     #[serde(rename = "wait_ps")]
     pub wait: Span,
     /// FLOPs of the nodes, summed.

@@ -5,7 +5,7 @@ use super::kind::DefectKind;
 use super::node::ValidatedNodes;
 use chakram_trace::format::TensorClass;
 
-/// Reports each tensor class if the whole trace frees more of its bytes than it allocates. The report names the
+/// Reports each tensor class with more freed than allocated bytes in the whole trace. The report names the
 /// first node, in the order of ids, at which the bytes freed so far exceed all allocated bytes.
 pub(super) fn check_allocations(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {

@@ -51,8 +51,8 @@ pub(super) struct InSwitchAccess {
     pub store: bool,
 }
 
-/// A group as a trace names it: its name (`None` for all ranks), and the mask of the machine's dimensions that take
-/// part.
+/// A group as a trace names it. The fields are the name (`None` for all ranks), and the mask of the machine's
+/// dimensions that take part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GroupReference {
     pub name: Option<String>,
@@ -73,7 +73,7 @@ pub(super) struct CommunicationDigest {
     /// Calls by slot, which is the index of a group in `slots`.
     pub calls_of: SlotCalls,
     pub declared: DeclaredGroups,
-    /// Waits between calls and messages; empty if the digest is incomplete.
+    /// Waits between calls and messages. The graph is empty if the digest is incomplete.
     pub waits: WaitEdges,
     names: NameTable,
 }

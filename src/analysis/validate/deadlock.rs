@@ -1,10 +1,10 @@
-//! Finds cycles of waits between ranks. Such a cycle of waits is a deadlock on every machine, regardless of the
+//! Finds cycles of waits between ranks. A cycle of waits is a deadlock on every machine, regardless of the
 //! order of events.
 //!
 //! A receive waits for its send. A member of a collective waits for all work that the other members' calls depend on.
-//! A collective with a root causes fewer waits: a member that only sends waits for no other member, and a member that
+//! A collective with a root causes fewer waits. A member that only sends waits for no other member, and a member that
 //! only receives waits only for the root. Other cycles of waits depend on the machine, for example if collectives of
-//! several groups share a lane. Such cycles are found only by a replay.
+//! several groups share a lane. Only a replay finds these cycles.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
@@ -133,8 +133,8 @@ impl WaitGraph<'_> {
                 root => Some(root),
             };
             let is_root = root == Some(rank);
-            // In a collective with a root, a member either sends or receives. So the member either makes others wait
-            // or waits itself.
+            // In a collective with a root, a member either sends or receives. The member therefore either makes
+            // others wait or waits itself.
             let (gives, takes) = match call.kind {
                 CollectiveKind::Broadcast | CollectiveKind::Scatter => (is_root, !is_root),
                 CollectiveKind::Reduce | CollectiveKind::Gather => (!is_root, is_root),
@@ -162,7 +162,8 @@ impl WaitGraph<'_> {
             let facts = &trace.facts;
             let call = facts.waits.calls.binary_search(&own).ok();
             let message = facts.waits.messages.binary_search(&own).ok();
-            // Vertices of parties, which follow the vertices of all traces, have no node to name.
+            // The vertices of parties come after the vertices of all traces, and have no node to
+            // name.
             if own as usize >= facts.waits.len() {
                 return None;
             }

@@ -64,7 +64,7 @@ impl fmt::Display for DefectLocation {
 pub struct Defect {
     /// Kind of the defect.
     pub kind: DefectKind,
-    /// Rank of the defective trace; `None` if the defect concerns several traces.
+    /// Rank of the defective trace; `None` if the defect is in several traces.
     pub rank: Option<u32>,
     /// Location in this trace.
     pub site: DefectLocation,

@@ -292,7 +292,7 @@ impl DependencyChecker {
 enum OrderAttempt {
     /// The ascending order is a program order.
     Sorted,
-    /// This other order is a program order.
+    /// The program order is this other order.
     Ordered(Vec<u32>),
     /// There is a cycle, so there is no order. Contains each node's successors and, for each node, true if it
     /// cannot be ordered.

@@ -255,7 +255,8 @@ fn coordinates_in_mask(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
     let mut coordinates = Vec::new();
     for (dimension, &size) in sizes.iter().enumerate() {
         let size = size.max(1);
-        // A dimension of size 1 separates no ranks, so leave it out: it must not make masks different.
+        // A dimension of size 1 separates no ranks, so ignore it. Otherwise, masks for the same ranks
+        // could differ.
         if size > 1 && (dimension >= 32 || mask >> dimension & 1 == 0) {
             coordinates.push((dimension, rest % size));
         }

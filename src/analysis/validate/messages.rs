@@ -88,8 +88,8 @@ impl<'a> MessageLookup<'a> {
     }
 }
 
-/// Matches the k-th send with the k-th receive of equal sender, receiver and tag. Returns the matched messages,
-/// each as its send and its receive.
+/// Matches the k-th send with the k-th receive of equal sender, receiver and tag. Returns the matched messages.
+/// Each message consists of its send and its receive.
 pub(super) fn check_messages(
     members: &[(u32, &ValidatedTrace)],
     findings: &mut DefectLog,

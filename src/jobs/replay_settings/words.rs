@@ -75,7 +75,8 @@ pub(super) fn parse_recorded_on(text: &str) -> Result<ComputeModel, String> {
 ///
 /// # Errors
 ///
-/// Fails with the invalid part of the text, or with a message that no machine has so many NPUs.
+/// Fails with the invalid part of the text, or with a message that no machine has this number of
+/// NPUs.
 pub fn parse_npus(text: &str) -> Result<Vec<Npu>, String> {
     let mut map = Vec::new();
     for part in text.split(',') {

@@ -5,7 +5,7 @@ use crate::text::format_share;
 use crate::{ChargedTime, TimeCategory};
 use chakram_base::units::{self, Span, format_percent_change};
 
-/// Maximum number of communications and of operators that are named; the others are summarized.
+/// Maximum number of communications, and of operators, that are named. The others are summarized.
 const NAMED: usize = 3;
 /// If a change is below this share of the longer makespan, it is only listed briefly.
 const MATTERS: f64 = 0.002;

@@ -37,7 +37,7 @@ pub struct ComparisonDocument<'c> {
     /// Program and inputs that produced the comparison.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// Results of the machines, in the order given.
+    /// Results of the machines, in the user's order.
     pub machines: Vec<MachineResult<'c>>,
     /// Comparison of each machine that has a report with the first such machine.
     pub comparison: Vec<AgainstRow>,

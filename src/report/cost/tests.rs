@@ -47,8 +47,8 @@ fn money_follows_from_hours_of_npus() {
 
 #[test]
 fn a_run_takes_its_tokens_over_tokens_a_second() {
-    // The run takes 1e12 / 8000 = 1.25e8 s = 1446.76 days. On 16 NPUs this is 555,556 NPU hours, which cost 1,388,889
-    // dollars at 2.5 dollars each.
+    // The run takes 1e12 / 8000 = 1.25e8 s = 1446.76 days. On 16 NPUs this is 555,556 NPU hours. At 2.5 dollars each,
+    // they cost 1,388,889 dollars.
     let run = BASIS.run(1_000_000_000_000, Some(2.5)).unwrap();
     near(run.days, 1.25e8 / 86_400.0);
     near(run.npu_hours, 2e9 / 3600.0);

@@ -58,7 +58,8 @@ impl RunRecorder<'_> {
         (rank, self.relations.graph_of(of.instance).id(of.node))
     }
 
-    /// Returns why a node started when it did, and the node that released it, by the rules of the critical path.
+    /// Returns the reason for a node's start time, and the node that released it, by the rules of the critical
+    /// path.
     fn start_cause(&self, number: usize) -> (StartCause, Option<RowNode>) {
         let start = self.times[number].start;
         if self.ready_time_of(number) == start {

@@ -67,7 +67,7 @@ pub struct RunRelations<'a> {
     pub member_calls: usize,
     /// Number of lanes of all instances.
     pub lanes: usize,
-    /// For each node, the index of its collective call, or the number of the node at the other end of its message.
+    /// For a collective node, the index of its call. For a message node, the number of the node at the other end.
     pub peer: Vec<u32>,
     /// The members of call `i` are at `first_member[i]..first_member[i + 1]`.
     first_member: Vec<u32>,

@@ -24,8 +24,8 @@ impl ScaledTime {
         slope: 0,
     };
 
-    /// Returns the later of two times. If the times are equal, returns the one that is later for slightly smaller
-    /// factors.
+    /// Returns the later of two times. If the times are equal, returns the time that is later for slightly
+    /// smaller factors.
     #[inline]
     fn max_of(self, other: Self) -> Self {
         if other.at > self.at || other.at == self.at && other.slope < self.slope {
@@ -82,7 +82,7 @@ pub struct ScaledRun<'r> {
     rules: Vec<EndRule>,
     /// For each node: the recorded time between its earliest possible start and its actual start.
     gaps: Vec<i64>,
-    /// For each node, the host time before the node; empty if no node has such time.
+    /// For each node, the host time before the node. The list is empty if no node has such time.
     delays: Vec<i64>,
     releases: Vec<i64>,
 }

@@ -179,7 +179,7 @@ pub fn compute_slack_rows(
     rows.collect()
 }
 
-/// Returns a node's slack, given its latest end, and the node's duration.
+/// Returns a node's slack from its latest end and its duration.
 #[inline]
 fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
     let slack = Span(late.0.saturating_sub(times.end.0));
@@ -240,7 +240,7 @@ struct SlackSums {
     time: Span,
     least: Span,
     near: Span,
-    /// Time of the nodes in each range of slack; empty until the first node is added.
+    /// Time of the nodes in each range of slack. The list is empty until the first node is added.
     by_range: Vec<Span>,
 }
 

@@ -43,7 +43,7 @@ pub fn draw_gantt(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'
     chart.svg.into_element(name)
 }
 
-/// If a span is at least this wide, it has its own tooltip; in drawing units.
+/// Minimum width, in drawing units, of a span with its own tooltip.
 const TITLED: f64 = 4.0;
 
 /// Spans of a row that are too narrow to point at with a mouse. Narrow spans of a series are combined into one

@@ -1,4 +1,4 @@
-//! Step charts: lines of values over time, where each value is constant until the next one.
+//! Step charts: lines of values over time. Each value is constant until the next value.
 
 use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing};

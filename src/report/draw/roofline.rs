@@ -43,7 +43,7 @@ pub fn draw_roofline(
     let floor = up.end_values().0;
     for roof in roofs {
         let ridge = roof.flops_per_s / roof.bytes_per_s;
-        // The bandwidth line enters the picture at its left edge or at its bottom edge, whichever is further right.
+        // The bandwidth line enters the picture at the left edge or at the bottom edge, whichever is further right.
         let enters = low.max(floor / roof.bytes_per_s).min(ridge);
         let line = [
             (enters, enters * roof.bytes_per_s),
@@ -74,9 +74,9 @@ mod tests {
 
     /// The limits of 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. The horizontal axis covers 10 to 1000 FLOPs per
     /// byte in 824 units from x = 96. The vertical axis covers 10 to 100 TFLOP/s in 314 units upwards from y = 340.
-    /// With these scales, the roof begins at (10 FLOPs per byte, 10 TFLOP/s), bends in the middle at x = 508, and ends
-    /// at the right edge at x = 920. A point at 100 FLOPs per byte and sqrt(10) times 10 TFLOP/s is halfway up the
-    /// picture.
+    /// With these scales, the roof begins at (10 FLOPs per byte, 10 TFLOP/s). It bends in the middle at x = 508, and
+    /// ends at the right edge at x = 920. A point at 100 FLOPs per byte and sqrt(10) times 10 TFLOP/s is halfway up
+    /// the picture.
     #[test]
     fn the_roof_bends_where_both_peaks_meet() {
         let point = |x: f64, y: f64| ScatterPoint {

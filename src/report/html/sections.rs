@@ -99,8 +99,8 @@ pub fn render_breakdown_section(report: &Report) -> String {
     render_figure(&picture, &category_series(), &caption)
 }
 
-/// Returns the colour series of an interval. Backward passes have their own series; every other interval has the series
-/// of its category.
+/// Returns the colour series of an interval. Backward passes have their own series. Every other interval has the
+/// series of its category.
 fn series_of_span(span: &PictureSpan) -> usize {
     let backward = span.name.ends_with("bwd") || span.name.ends_with("recompute");
     let mut keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);

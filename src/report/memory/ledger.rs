@@ -60,13 +60,13 @@ type ClassSums<S> = [S; TensorClass::COUNT];
 pub(super) struct MemoryLedger<S> {
     /// The current instant; events at earlier times are complete.
     now: Time,
-    /// Bytes allocated at earlier instants and not freed since; never negative.
+    /// Bytes allocated at earlier instants and not freed since. Never negative.
     held: ClassSums<S>,
     /// Allocations minus frees, both at this instant, by nodes that were issued at this instant. The sum `held + fresh`
     /// is never negative.
     fresh: ClassSums<S>,
-    /// Minimum that `fresh` has reached at this instant. If the minimum is negative, that many bytes of `held` were
-    /// freed by nodes issued at this instant.
+    /// Minimum that `fresh` has reached at this instant. If the minimum is negative, nodes issued at this instant
+    /// freed this number of bytes of `held`.
     low: ClassSums<S>,
     /// Maximum total that `fresh` has reached at this instant, at least 0. `top` contains the bytes by class at this
     /// maximum, and `top_node` the node that reached it.

@@ -18,7 +18,7 @@ pub type EndedInstant = (Time, BytesByClass);
 pub struct MemoryTracker<'a> {
     /// State of each instance, if the allocations and frees of each instance sum to less than 2^63 bytes.
     narrow: Vec<TrackedInstance<'a, i64>>,
-    /// State of each instance if `narrow` is empty; also empty if no node changes memory.
+    /// State of each instance if `narrow` is empty. Also empty if no node changes memory.
     wide: Vec<TrackedInstance<'a, i128>>,
 }
 
@@ -81,7 +81,7 @@ impl<'a> MemoryTracker<'a> {
         }
     }
 
-    /// Records that `node` completes. The result is that of [`Self::on_issued`].
+    /// Records that `node` completes. Returns the same result as [`Self::on_issued`].
     #[inline]
     pub fn on_completed(
         &mut self,

@@ -306,7 +306,7 @@ fn write_column(
 }
 
 impl NodeTable {
-    /// Writes the table as Apache Parquet; times are in picoseconds.
+    /// Writes the table as Apache Parquet, with times in picoseconds.
     ///
     /// # Errors
     ///

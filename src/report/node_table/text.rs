@@ -8,7 +8,7 @@ use std::io::{self, Write};
 const ROWS_AT_ONCE: usize = 1 << 14;
 
 impl NodeColumn<'_> {
-    /// Returns the field of a row; empty if the value is unknown.
+    /// Returns the field of a row, or an empty field if the value is unknown.
     fn cell_text(&self, row: usize) -> CsvCell<'_> {
         match self {
             Self::U32(numbers) => numbers[row].into(),
@@ -21,7 +21,7 @@ impl NodeColumn<'_> {
 }
 
 impl NodeTable {
-    /// Writes the table as CSV with a header line; times are in picoseconds.
+    /// Writes the table as CSV with a header line and times in picoseconds.
     ///
     /// # Errors
     ///

@@ -215,8 +215,8 @@ impl MachineDifference {
         .to_owned()
     }
 
-    /// Returns the index of the only NPU class that the difference concerns; `None` if the difference concerns no class
-    /// or several classes.
+    /// Returns the index of the NPU class that differs, if there is only one; `None` if no class or several
+    /// classes differ.
     fn affected_class(&self) -> Option<usize> {
         match self {
             Self::Peaks(class, _)
@@ -337,7 +337,7 @@ impl MachineDifference {
 }
 
 /// Returns the reason why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. If
-/// communication of the kind `kind` crosses these dimensions, the reason says where its times come from.
+/// communication of the kind `kind` crosses these dimensions, the reason states the source of its times.
 fn explain_dimensions(
     run: &ReplayedRun<'_>,
     of: &[usize],

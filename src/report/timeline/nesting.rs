@@ -12,8 +12,8 @@ const LEVELS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NestingPart<'n> {
     pub name: &'n str,
-    /// Node or call that the range belongs to. It distinguishes ranges with equal names. `None` for a part of a
-    /// node's name.
+    /// Node or call that the range belongs to. The value distinguishes ranges with equal names. `None` for a
+    /// part of a node's name.
     pub of: Option<RangeKey>,
 }
 

@@ -30,7 +30,7 @@ pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     changed.map(change).collect()
 }
 
-/// Returns a map of values. A value's key consists of its section and its key in the file. Sections
+/// Returns a map of values. A value's key consists of the section and the key in the file. Sections
 /// in double brackets that share a name are numbered from 1.
 fn parse_constants(text: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();

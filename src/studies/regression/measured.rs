@@ -45,8 +45,8 @@ impl MeasuredVerdict {
         }
     }
 
-    /// Returns true if the prediction is so far from the measured steps that it is unlikely to be
-    /// one of them.
+    /// Returns true if the prediction is unlikely to be a measured step, because it is too far from
+    /// them.
     pub fn is_outside(&self) -> bool {
         self.deviations.abs() > OUTSIDE
     }
@@ -57,7 +57,7 @@ impl MeasuredVerdict {
 ///
 /// # Errors
 ///
-/// Fails if a line is not a time (the error gives the line), or if there is no time.
+/// Fails if a line is not a time (the error states the line), or if there is no time.
 pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));

@@ -33,7 +33,7 @@ pub struct LanguageModel {
     pub encoders: u32,
     /// Number of decoder layers.
     pub decoders: u32,
-    /// Number of words of the vocabulary; 0 omits the last matrix product.
+    /// Number of words in the vocabulary. With 0, the last matrix product is omitted.
     pub vocabulary: u64,
     /// Number of tokens per sequence.
     pub sequence: u64,

@@ -1,7 +1,7 @@
 //! List scheduling: in each step, or whenever a chip is free, chips run those ready sub-layers that
 //! come first in the list.
 //!
-//! DEAP's Algorithm 1, as printed, gives a chip every ready sub-layer, because no line ends its
+//! DEAP's Algorithm 1, as printed, gives a chip every ready sub-layer, because no line ends the
 //! inner loop. The printed algorithm also never frees a chip. [`ListRule::Steps`] corrects both
 //! errors: a chip runs one sub-layer per step, and a finished sub-layer counts as finished from the
 //! next step on. In [`ListRule::Durations`], a sub-layer's time is its number of operations, and a
@@ -16,8 +16,8 @@ use chakram_base::setting::SettingChoice;
 pub enum ListRule {
     /// In each step, every chip runs at most one sub-layer.
     Steps,
-    /// A chip begins its next sub-layer as soon as it is free. Steps then give only the order on
-    /// each chip, with gaps where a sub-layer waits for another chip.
+    /// A chip begins its next sub-layer as soon as it is free. Steps then state only the order on
+    /// each chip. They have gaps where a sub-layer waits for another chip.
     Durations,
     /// DEAP's Algorithm 1 as printed.
     Printed,
@@ -233,7 +233,7 @@ fn dependency_counts(graph: &TaskGraph) -> Vec<usize> {
     graph.tasks.iter().map(|task| task.after.len()).collect()
 }
 
-/// Returns the sub-layers that depend on each sub-layer; a repeated dependency gives a repeated
+/// Returns the sub-layers that depend on each sub-layer. A repeated dependency gives a repeated
 /// entry.
 fn build_dependents(graph: &TaskGraph) -> Vec<Vec<u32>> {
     let mut followers = vec![Vec::new(); graph.tasks.len()];

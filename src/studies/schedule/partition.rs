@@ -1,5 +1,5 @@
-//! Layer-wise partition by hierarchical dynamic programming. The method decides for each matrix
-//! product whether to cut its rows or its columns.
+//! Layer-wise partition by hierarchical dynamic programming. For each matrix product, the method
+//! decides whether to cut its rows or its columns.
 //!
 //! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. Chips are repeatedly divided
 //! into halves. At each level, every product is cut in two. If a product is cut along rows, each
@@ -40,16 +40,16 @@ pub struct ProductSize {
     pub rows: u64,
     /// Number of columns of the matrix product's output.
     pub columns: u64,
-    /// Words of the weights; 0 for a matrix product without weights.
+    /// Words of the weights, or 0 for a matrix product without weights.
     pub weights: u64,
-    /// Words of input per micro-batch that the matrix product reads from memory; 0 except for the
-    /// first product.
+    /// Words of input per micro-batch that the matrix product reads from memory. Only the first
+    /// product has more than 0.
     pub inputs: u64,
     /// True if every part needs the previous matrix product's whole output.
     pub takes_all: bool,
 }
 
-/// Position of a part: its row block and its column block, each with the number of such blocks.
+/// Position of a part: the row block and the column block, each with the number of such blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartPosition {
     /// Index of the row block, and the number of row blocks.

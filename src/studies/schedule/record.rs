@@ -3,7 +3,7 @@
 //! A schedule is a list of chips, and a chip is a list of steps. A step is the record of a
 //! sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`. The record of an
 //! empty step has no sizes. In addition to the published keys, `id` and `after` (a list of ids)
-//! give dependencies, and sub-layers with equal `weights` share weights. If no record has an id, a
+//! state dependencies. Sub-layers with equal `weights` share weights. If no record has an id, a
 //! step depends on all sub-layers of the previous non-empty step, like the stages of a sequential
 //! model. Sub-layers with equal `input` read the same part of the model's input. A sub-layer
 //! without this key and without dependencies reads its own part; `None` means no input. If an
@@ -340,8 +340,8 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
     Ok((graph, schedule))
 }
 
-/// Parses a record. Returns `None` for the record of an empty step. The error gives the value that
-/// was found and the value that was expected.
+/// Parses a record. Returns `None` for the record of an empty step. The error states the found
+/// value and the expected value.
 fn parse_placed(
     literal: &Literal,
     (chip, step): (usize, usize),

@@ -19,7 +19,7 @@
 //!
 //! Energy is the power of a connection times Σ t, plus the energy of sub-layers. If a chip's memory
 //! is full, the least recently used data are evicted. Outputs that are still needed and that no
-//! other chip has are written to memory. All other data are dropped.
+//! other chip has are written to memory. Other data are dropped.
 //!
 //! If a chip has several accelerators, each runs a sub-layer. Accelerators of a chip share its
 //! memory and connections, so data that two of them need are transferred once. If a host controls
@@ -164,7 +164,8 @@ impl StepTotals {
     }
 }
 
-/// The data on a chip. Each entry has the step of its last use and its size in bytes.
+/// The data on a chip. Each entry has the step in which the data were last used, and their size in
+/// bytes.
 type ChipStore = BTreeMap<DataId, (u32, u64)>;
 
 /// Reason why the schedule does not run on the machine.

@@ -1,9 +1,9 @@
 //! Writes schedules as traces with one rank per chip. Barriers around each step's sub-layers are
 //! optional.
 //!
-//! Each sub-layer becomes a kernel. Its duration is the sub-layer's cost. A receive from another
-//! chip is a message, and a load from memory is a wait on a separate lane. Each barrier is a
-//! barrier collective of all chips. A chip runs its sub-layers in the order of the schedule.
+//! Each sub-layer becomes a kernel. The kernel's duration is the sub-layer's cost. A receive from
+//! another chip is a message, and a load from memory is a wait on a separate lane. Each barrier is
+//! a barrier collective of all chips. A chip runs its sub-layers in the order of the schedule.
 
 use super::{ChipSchedule, StepTotals, TaskCost, TaskGraph, TransferSource};
 use chakram_base::units::Span;

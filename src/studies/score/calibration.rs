@@ -32,7 +32,7 @@ const LEAST_GROUPS: usize = 3;
 /// Number of rounds for computing a factor.
 const ROUNDS: usize = 2;
 
-/// Correction of kernel times that a group of measured steps gives.
+/// Correction of kernel times, computed from a group of measured steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCorrection {
     /// Factor that multiplies the times of the group's kernels.

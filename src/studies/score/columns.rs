@@ -26,7 +26,7 @@ use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Sizes of a model that a run may give in addition to the model's name.
+/// Sizes of a model that a run may state in addition to the model's name.
 pub(super) const SIZES: [&str; 7] = [
     "layers",
     "hidden",
@@ -151,7 +151,7 @@ fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError>
         .into())
 }
 
-/// Parses the table `only`, which gives the column values of rows that are counted.
+/// Parses the table `only`, which contains the accepted column values of rows.
 fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
     let Some(field) = root.get("only") else {
         return Ok(Vec::new());

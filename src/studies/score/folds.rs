@@ -24,8 +24,8 @@ const DIFFERENCE: f64 = 0.1;
 const FAR: f64 = 0.1;
 /// Maximum change of a constant's logarithm in one round.
 const LARGEST_STEP: f64 = 0.7;
-/// Weight of the ridge term, where a run has weight 1. The term keeps a constant at its value if no
-/// run depends on it.
+/// Weight of the ridge term, where a run has weight 1. If no run depends on a constant, the term
+/// keeps the constant at its value.
 const RIDGE: f64 = 1e-3;
 /// Number of Gauss-Newton rounds.
 const ROUNDS: usize = 2;

@@ -162,9 +162,9 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_predicted_by_its_neighbours() {
-        // In this test, all points take twice the time that the curve predicts. So the other points
-        // predict each point exactly, except at the corners of the box, where the curve alone
-        // predicts half of the time.
+        // In this test, all points take twice the time that the curve predicts. The other points
+        // therefore predict each point exactly. The exceptions are the corners of the box, where
+        // the curve alone predicts half of the time.
         let curve = GemmCurve {
             start: 1e-6,
             efficiency: 1.0,

@@ -19,7 +19,7 @@ pub struct KernelTimes {
     pub class: usize,
     /// Name of the kernels.
     pub name: String,
-    /// Number format of the kernels, if the traces give one.
+    /// Number format of the kernels, if the traces state one.
     pub dtype: Option<Dtype>,
     /// Mean times by size, in ascending order of FLOPs and then of bytes.
     pub times: Vec<MeasuredTime>,
@@ -60,7 +60,7 @@ impl TimeMoments {
         self.sum / self.count as f64
     }
 
-    /// Returns the sum of squared deviations from the mean time; zero for a single kernel.
+    /// Returns the sum of squared deviations from the mean time, or zero for a single kernel.
     fn size_variance(&self) -> f64 {
         (self.squares - self.sum * self.mean_time()).max(0.0)
     }

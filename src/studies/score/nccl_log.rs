@@ -1,6 +1,6 @@
 //! Parser for the logs of nccl-tests, a benchmark of collectives.
 //!
-//! Lines that begin with `#` give the test's name, one `# Rank` per GPU, and the headings. The
+//! Lines that begin with `#` contain the test's name, one `# Rank` per GPU, and the headings. The
 //! other lines begin with the bytes of the whole buffer. The `time` columns are in microseconds.
 //! The first of them is for out-of-place operation.
 
@@ -152,7 +152,7 @@ mod tests {
         // If 2,048 B is omitted, interpolation a third of the way from 10 to 16 us gives 12 us
         // instead of 11 us.
         assert!((left_out_sizes(&curve).unwrap() - 1.0 / 11.0).abs() < 1e-9);
-        // Older logs have no column `root` and no test name, so the file name must give the kind.
+        // Older logs have no column `root` and no test name, so the file name must state the kind.
         let older = LOG.replace("    root ", " ").replace("      -1 ", " ");
         let older = older.replace("# Collective test starting: reduce_scatter_perf\n", "");
         let other = nccl_log(&older, "logs/reduce_scatter_2.txt").unwrap();

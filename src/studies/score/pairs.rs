@@ -33,7 +33,7 @@ use chakram_report::{self as report, Report};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Maximum noise that a file may give, in percent.
+/// Maximum noise in a file, in percent.
 const MAX_NOISE: f64 = 100.0;
 
 /// A captured job, a change of it, and measured steps of both jobs.

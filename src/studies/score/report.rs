@@ -33,7 +33,7 @@ pub struct ScoredTable<'t> {
     pub intervals: Vec<Option<[f64; 2]>>,
     /// Fitted constants of each fold.
     pub fits: Vec<FoldFit>,
-    /// Fold of each run; empty if nothing was fitted.
+    /// Fold of each run. Empty if nothing was fitted.
     pub fold_of: Vec<usize>,
     /// Times that the null model with a single rate predicts, in seconds.
     pub null: Vec<f64>,
@@ -65,8 +65,8 @@ pub struct CorrectionSummary {
     pub one_rate: ScoreSummary,
     /// Coverage of the corrected predictions' intervals; `None` if a run has no interval.
     pub intervals: Option<IntervalSummary>,
-    /// Mean absolute error of the corrected predictions minus the null model's. Both means are over
-    /// the same runs.
+    /// Mean absolute error of the corrected predictions minus the null model's. Both mean errors
+    /// are over the same runs.
     pub difference: f64,
     /// Half the width of the 95 % interval of `difference`.
     pub uncertainty: f64,

@@ -11,7 +11,7 @@
 //! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
 //! ```
 //!
-//! and zero for steps on different classes. The standard deviations are priors. They are not
+//! and zero for steps on different classes. The standard deviations are priors. The priors are not
 //! fitted, so a few measured steps change predictions only a little. The correction is the
 //! conditional mean, given the measured steps. The remaining error is the conditional standard
 //! deviation, given the same steps (Rasmussen and Williams, "Gaussian Processes for Machine
@@ -41,7 +41,8 @@ const ALONE: f64 = 0.03;
 const LEAST_GROUPS: usize = 3;
 /// Candidate parts of the correction, in descending order.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
-/// 95 % quantile of the normal distribution, which gives a central interval of 90 %.
+/// 95 % quantile of the normal distribution. Twice this distance is the width of a central 90 %
+/// interval.
 const SIDE: f64 = 1.645;
 
 /// Number of those sizes of a job that determine its kernel times.
@@ -101,8 +102,8 @@ impl StepKey {
         }
     }
 
-    /// Returns true if both jobs have the same matrix products on the same NPU class. They then
-    /// have the same width, tokens and tensor degree.
+    /// Returns true if both jobs have the same matrix products on the same NPU class. Such jobs
+    /// also have the same width, tokens and tensor degree.
     fn has_products_of(&self, other: &Self) -> bool {
         self.npu == other.npu && self.sizes[..3] == other.sizes[..3]
     }
@@ -459,7 +460,7 @@ mod tests {
     #[test]
     fn one_step_corrects_by_its_part_of_the_variance() {
         // For two variables with covariance c and variance v, the conditional mean is c / v times
-        // the given value, and the conditional variance is v - c^2 / v.
+        // the given value. The conditional variance is v - c^2 / v.
         let step = step_key("a", Dtype::Bf16, [0.0; SIZES]);
         let known = StepResiduals::new(vec![step.clone()], &[0.2]);
         let far = step_key("a", Dtype::Fp8, [100.0; SIZES]);

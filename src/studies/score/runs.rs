@@ -1,4 +1,4 @@
-//! Tables of measured runs in CSV: each row gives a model, a plan, a machine and a measurement.
+//! Tables of measured runs in CSV. Each row has a model, a plan, a machine and a measurement.
 
 use super::columns::{
     MACHINE, MACHINE_VALUE, MODEL, MeasuredUnit, NPUS, OptionSource, STACK, plan_option,

@@ -10,7 +10,7 @@ use chakram_base::ids::MAX_NPUS;
 /// Keys with their values. All keys of an axis are set at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyAxis {
-    /// Name of the axis; by default, its keys.
+    /// Name of the axis. By default, the name consists of the keys.
     pub name: String,
     /// Keys that a position on the axis sets.
     pub keys: Vec<String>,

@@ -92,8 +92,8 @@ fn max_memory_of_stages(stages: &[StagePath]) -> u64 {
 /// Returns true if the ranks of all stages fit into the machine's memories.
 fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
     let plan = &pattern.plan;
-    // An unknown capacity counts as unlimited here: if memory is limited, points with an unknown
-    // capacity were already rejected.
+    // An unknown capacity counts as unlimited here, because points with an unknown capacity and a
+    // memory limit were already rejected.
     let memory = RankMemory::new(point.smallest_capacity().unwrap_or(u64::MAX), plan);
     memory.fits_peaks(
         (0..)
@@ -534,8 +534,8 @@ fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) 
                 if let Some(half) = half {
                     message += 1;
                     if half.receives {
-                        // The first stage receives only inputs of its later chunks, so it has no
-                        // first receive.
+                        // The first stage receives only inputs of its later chunks. It therefore
+                        // has no first receive.
                         if path.begin == 0 && i > 0 {
                             path.begin = all[node];
                         }

@@ -1,5 +1,5 @@
 //! Loads studies. [`load_study`] parses a study, and checks it together with the files that it
-//! names. It also hashes the study and these files.
+//! names. [`load_study`] also hashes the study and these files.
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;

@@ -112,7 +112,7 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Rejects a plan that needs too much memory. `least` is true if the given memory need is only
+    /// Rejects a plan that needs too much memory. `least` is true if the stated memory need is only
     /// a lower bound.
     fn check_memory(
         &self,
@@ -205,7 +205,7 @@ impl<'s> PointEvaluator<'s> {
         }
         let work = self.work_of_point(&resolved)?;
         let workload = work.workload();
-        // Check the number of ranks only now, because it is known only from the traces.
+        // Only the traces state the number of ranks, so check this number only now.
         if matches!(resolved.work, WorkSource::Traces(..)) {
             self.check_npus(workload.rank_count().into(), &self.study.with_base(point))?;
         }
@@ -293,7 +293,7 @@ impl<'s> PointEvaluator<'s> {
     ///
     /// # Errors
     ///
-    /// Fails if the point cannot be replayed; the error gives the reason.
+    /// Fails with the reason if the point cannot be replayed.
     pub fn report_point(&self, point: &Settings) -> Result<Report, PointRefusal> {
         let resolved = self.resolve_point(point)?;
         let work = self.work_of_point(&resolved)?;

@@ -28,7 +28,7 @@ pub struct PointMeasures {
     /// nests time no kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmapped_ps: Option<u64>,
-    /// Price of an NPU in dollars per hour, if the machine file gives it.
+    /// Price of an NPU in dollars per hour, if the machine file states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_per_npu_hour: Option<f64>,
     /// Number of tokens of the job, or number of samples if the job has no tokens.
@@ -143,8 +143,8 @@ impl SweepObjective {
         }
     }
 
-    /// Returns true if a lower bound on the time gives a bound on this objective (an upper bound if larger is
-    /// better).
+    /// Returns true if a lower bound on the time leads to a bound on this objective (an upper bound if larger
+    /// is better).
     pub fn is_bounded(self) -> bool {
         matches!(
             self,
@@ -358,7 +358,7 @@ mod tests {
             None
         );
         // Loop nests give 9e14 pJ = 900 J for their kernels. Other kernels take only 0.5 s of the
-        // 1.5 s of computing, so the total is 900 + 4 x (700 x 0.5 + 100 x 0.5) J.
+        // 1.5 s of computing. So the total is 900 + 4 x (700 x 0.5 + 100 x 0.5) J.
         let mapped = PointMeasures {
             kernel_energy_pj: Some(9e14),
             unmapped_ps: Some(500_000_000_000),

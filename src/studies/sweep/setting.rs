@@ -110,8 +110,8 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
             let all: Vec<String> = plain_keys().chain(plan).collect();
-            // A user who gives the bare name of a plan option, such as `tensor`, probably means
-            // that option.
+            // If a user writes the bare name of a plan option, such as `tensor`, the user probably
+            // means that option.
             let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
             let bare = bare.or_else(|| {
                 let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");

@@ -26,7 +26,7 @@ type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 /// number is constant, so that the contents of files do not depend on the number of printed rows.
 const ROWS_WITH_INTERVAL: usize = 10;
 
-/// Formats a number; an unknown number gives an empty text.
+/// Formats a number. An unknown number gives an empty text.
 fn format_optional<T: ToString>(value: Option<T>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
@@ -38,7 +38,7 @@ pub struct SweepTable<'s> {
     pub study: &'s Study,
     /// The study's rows, sorted by number.
     pub rows: Vec<SweepRow>,
-    /// Turns of the layers, if rounds are searched; otherwise empty.
+    /// Turns of the layers, if rounds are searched. Otherwise, the list is empty.
     turns: Vec<LayerTurn>,
     /// Values of each row's objectives; `None` if an objective is unknown.
     values: Vec<Option<Vec<f64>>>,
@@ -115,7 +115,7 @@ impl<'s> SweepTable<'s> {
         (a != b).then_some([a.min(b), a.max(b)])
     }
 
-    /// Formats the interval of a row's objective; an unknown interval gives an empty text.
+    /// Formats the interval of a row's objective. An unknown interval gives an empty text.
     pub fn interval_text(&self, row: usize, objective: SweepObjective) -> String {
         let ends = self.interval_of_objective(row, objective);
         ends.map_or(String::new(), |ends| {
@@ -339,7 +339,7 @@ impl<'s> SweepTable<'s> {
         all.into_iter().filter(|_| is_shared).collect()
     }
 
-    /// Returns the objectives that the study does not optimise but for which a row has a value.
+    /// Returns the objectives that the study does not optimise, if some row has a value for them.
     pub(super) fn stated_objectives(&self) -> Vec<SweepObjective> {
         let others = SweepObjective::STATED.into_iter();
         let others = others.filter(|one| !self.study.objectives.contains(one));

@@ -14,8 +14,8 @@ const IO: [[&str; 3]; 2] = [
     ["outputs.values", "outputs.shapes", "outputs.types"],
 ];
 
-/// Attributes with numbers that the captured process assigned, such as ids. Such process numbers do not affect the job,
-/// so only the presence of the attribute is compared.
+/// Attributes with numbers that the captured process assigned, such as ids. These process numbers do not affect the
+/// job, so only the presence of the attribute is compared.
 const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id", b"stack"];
 /// Attributes that contain ids of other nodes.
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
@@ -92,7 +92,7 @@ impl ChangeCollector<'_> {
 }
 
 /// Compares all fields of two nodes except ids and dependencies, and appends the differences to `found`. `partners`
-/// returns true if the nodes with two given ids are matched with each other.
+/// returns true if the nodes with two given ids are matched.
 pub(in crate::diff) fn compare_nodes(
     a: &RawTraceNode<'_>,
     b: &RawTraceNode<'_>,

@@ -9,7 +9,7 @@ use chakram_trace::graph::stable_hash;
 use imara_diff::{Algorithm, Diff, Token};
 use std::collections::BTreeMap;
 
-/// Identifies a lane: its number in the trace, and the kind of its nodes (0 empty, 1 host, 2 NPU).
+/// Identifies a lane by its number in the trace and the kind of its nodes (0 empty, 1 host, 2 NPU).
 type AlignedLane = (Option<i64>, u8);
 
 fn lane_of_node(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {

@@ -9,7 +9,7 @@ use chakram_report::csv::CsvRows;
 
 const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id,after_id,ranks";
 
-/// Renders `tally`; times are in whole picoseconds.
+/// Renders `tally`, with times in whole picoseconds.
 pub fn render_csv(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
     let mut rows = CsvRows::new(HEADER);
     let said = |value: &FieldValue| match value {

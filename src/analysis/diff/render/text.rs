@@ -151,8 +151,8 @@ fn write_omitted_count(
     }
 }
 
-/// A section of the text. The fields are the verb and noun of its heading, details, and a function that
-/// selects its changes.
+/// A section of the text. The fields of the tuple are the verb and noun of the heading, details, and a
+/// function that selects the changes.
 type DiffSection<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
 
 /// A quantity that is summed over nodes: its name, and a function that returns its values in both traces.

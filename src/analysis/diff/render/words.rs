@@ -23,7 +23,7 @@ fn saturate_to_u64(amount: u128) -> u64 {
     u64::try_from(amount).unwrap_or(u64::MAX)
 }
 
-/// Formats a duration given in picoseconds.
+/// Formats a duration in picoseconds for users.
 pub(in crate::diff) fn format_span(ps: u128) -> String {
     Span(saturate_to_u64(ps)).to_string()
 }

@@ -23,7 +23,7 @@ pub enum ReportError {
         rank: Rank,
         /// Sum of the parts of the rank's time, in picoseconds.
         sum: u128,
-        /// Makespan, which the sum should equal, in picoseconds.
+        /// Makespan in picoseconds; the sum should be equal to it.
         makespan: u64,
     },
 }

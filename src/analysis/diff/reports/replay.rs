@@ -101,7 +101,7 @@ fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
     calls.collect()
 }
 
-/// Returns the operators or groups that contribute more or less to `part`; times are means over
+/// Returns the operators or groups that contribute more or less to `part`. Times are means over
 /// NPUs.
 fn compare_contributions(
     both: [&Report; 2],

@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 pub enum SliceTarget {
     /// Nodes covered by the annotations with this name; `*` in the name matches any text.
     Annotation(String),
-    /// Nodes of the profiled step with this number, as given by the profiler.
+    /// Nodes of the profiled step with this number. The profiler numbers the steps.
     Step(u64),
     /// Nodes with ids in this range.
     Ids(RangeInclusive<u64>),
@@ -186,10 +186,10 @@ fn select_annotated(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>
     Ok(label.iter().map(Option::is_some).collect())
 }
 
-/// If a node has no label, it gets the label of its nearest owner with a label. Nodes in a cycle of owners get no
+/// A node without a label gets the label of its nearest owner with a label. Nodes in a cycle of owners get no
 /// label.
 fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
-    // The walk visits each node once, so it takes linear time, and it ends even on cycles.
+    // The walk visits each node once. It therefore takes linear time, and ends even on cycles.
     let mut done = vec![false; owner.len()];
     let mut chain = Vec::new();
     for i in 0..owner.len() as u32 {

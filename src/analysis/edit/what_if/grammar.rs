@@ -127,7 +127,7 @@ pub enum JobEdit {
     Batch(ScaleFactor),
     /// Multiplies the number of tokens per sequence.
     Sequence(ScaleFactor),
-    /// Changes the hidden size. All other widths of the layers change in proportion.
+    /// Changes the hidden size. The other widths of the layers change in proportion.
     Hidden(WidthChange),
     /// Changes the number of repeated layers.
     Layers(LayerChange),
@@ -144,7 +144,7 @@ pub enum JobEdit {
     Ranks(u32),
     /// Sets the bucket size in bytes at which gradients are reduced.
     Bucket(u64),
-    /// Sets whether a job with sharded parameters frees them after the forward pass and gathers them again for the
+    /// Sets whether parameters of a sharded job are freed after the forward pass and gathered again for the
     /// backward pass.
     Reshard(bool),
     /// Sets whether gradients are reduced during the backward pass.

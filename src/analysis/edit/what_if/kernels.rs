@@ -6,8 +6,8 @@
 //! to the number of elements of all its tensors. If a trace states no shapes, all work in forward and backward passes
 //! is assumed to grow.
 //!
-//! Time: a kernel has `F` FLOPs and moves `Y` bytes. Its recorded time is `t`; the profiler added `p` of this time.
-//! After scaling, these are `F'`, `Y'` and `t'`:
+//! Time: a kernel has `F` FLOPs and moves `Y` bytes. The recorded time of the kernel is `t`; the profiler added `p`
+//! of this time. After scaling, these are `F'`, `Y'` and `t'`:
 //!
 //! ```text
 //! t' = p + a + (t - p - a) w(F', Y') / w(F, Y)
@@ -331,9 +331,9 @@ impl KernelScaler {
     ///
     /// In most cases, the sizes of a tensor show what it contains. But if a matrix has as many rows as there are
     /// tokens, it may have the sizes of a weight by chance. For such a matrix, the position among the inputs
-    /// decides. A matrix multiplication does one of two things. It multiplies samples (first input) by a weight
-    /// (second input), or it multiplies the samples of both inputs and sums the products into a weight gradient. All
-    /// other kernels of a pass process samples.
+    /// decides. A matrix multiplication does one of two things. Either it multiplies samples (first input) by a
+    /// weight (second input), or it multiplies the samples of both inputs and sums the products into a weight
+    /// gradient. All other kernels of a pass process samples.
     fn find_parameters(
         &self,
         product: ProductKind,
@@ -361,7 +361,8 @@ impl KernelScaler {
         tensors.map(is_parameter).collect()
     }
 
-    /// Returns a tensor's growth factor, given the numbers of samples and tokens; `None` for parameters.
+    /// Returns the factor by which a tensor grows with the numbers of samples and tokens; `None` for
+    /// parameters.
     fn growth_by_tokens(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens_only = match (self.batch, self.tokens) {
             (Some(batch), Some(tokens)) => {
@@ -397,7 +398,7 @@ impl KernelScaler {
         let mut counts = ScalingCounts::default();
         for item in program.order.clone() {
             let facts = *program.facts_of(item);
-            // Messages between stages contain activations or their gradients, even if they are in another phase.
+            // Messages between stages contain activations or their gradients, even in another phase.
             let passes = matches!(facts.phase, StepPhase::Forward | StepPhase::Backward);
             let op = program.view_of(item).op;
             let was_widened = facts.unedited.is_some() && !passes;
@@ -516,7 +517,7 @@ impl KernelScaler {
         let call = self.call_time_of_kernel(view.name);
         let fixed = call.fixed.min(old.ns as f64);
         // Bytes limit a kernel with FLOPs if it moves them at half of the highest rate or faster. An example
-        // is a multiplication of few rows by weights. All other kernels with FLOPs are limited by FLOPs.
+        // is a multiplication of few rows by weights. FLOPs limit all other kernels with FLOPs.
         let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
             true => bytes / self.bytes_rate,
             false => 0.0,

@@ -166,8 +166,8 @@ fn change_step(
     let Some((layers, forward)) = forward_runs(&passes) else {
         return Ok(None);
     };
-    // The first or last layer of a backward pass may differ from the others, because its parameters are not gathered
-    // ahead.
+    // The parameters of the first or last layer of a backward pass are not gathered ahead, so this layer may differ
+    // from the others.
     let fewer = Some(layers.times - 1).filter(|&times| times > 1);
     let mut backward = Vec::new();
     let mut unlike = Vec::new();

@@ -694,7 +694,7 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns true if the node's delay, instead of its duration, contains the time of its work. A kernel on the
+    /// Returns true if the time of a node's work is in the node's delay instead of its duration. A kernel on the
     /// host's CPU without a recorded duration is such a node: the wait of its caller contains the kernel's time.
     pub fn is_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);

@@ -350,7 +350,8 @@ pub(super) struct PipelinePlace {
 }
 
 impl PipelineStages {
-    /// Adds a rank: its pass order, and the rank that receives its messages in forward passes.
+    /// Adds a rank. Stores its pass order, and the rank that receives its messages in forward
+    /// passes.
     pub fn learn_rank(&mut self, rank: u32, program: &RankProgram<'_>) {
         if let Some(Some((micro_batches, warm_up))) = warm_up_of_passes(program)
             && warm_up < micro_batches
@@ -486,11 +487,10 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(MicroBatchPass, Vec<u32>)]) -
     found
 }
 
-/// Puts the nodes of all passes in a new order, updates their dependencies, and returns them. A dependency on the
-/// same micro-batch's forward pass remains. All other dependencies between passes only express order, so they follow
-/// the new order. A dependency on the previous pass's end is moved to the end of the pass that now precedes it,
-/// possibly on another lane. Any other dependency is moved to the last node before the pass on the thread of the old
-/// target.
+/// Reorders the nodes of all passes, updates their dependencies, and returns the nodes. A dependency on the same
+/// micro-batch's forward pass remains. All other dependencies between passes only express order, so they follow the
+/// new order. A dependency on the previous pass's end is moved to the end of the pass that now precedes it, possibly
+/// on another lane. Any other dependency is moved to the last node before the pass on the thread of the old target.
 fn arrange_items(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<MicroBatchPass, &Vec<u32>>,

@@ -1,9 +1,9 @@
 //! Changes the number of data-parallel replicas, and the gradient reductions between them.
 //!
 //! Ranks that reduce their gradients with each other are replicas. [`JobScaling`] adds or removes replicas. If a job
-//! reduces no gradients, but hooks of its parameters were captured, it gets the reductions that
+//! reduces no gradients but has captured hooks of its parameters, the job gets the reductions that
 //! DistributedDataParallel would make. The all-reduces use buckets of [`DEFAULT_BUCKET`] bytes. Each all-reduce
-//! follows the hook that fills its bucket, and the optimizer waits for all of them.
+//! follows the hook that fills its bucket. The optimizer waits for all all-reduces.
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions};

@@ -221,7 +221,7 @@ pub(super) fn derive_missing_ranks(
         }
     }
     check_memory(&traces, absent, "more traces", "fewer ranks")?;
-    // Use the last stage: it is the only one on which 1F1B and GPipe always give different orders.
+    // Use the last stage, because other stages may have the same order with 1F1B and GPipe.
     let last = captured.iter().position(|one| one.place == StageKind::Last);
     let order = last.map(|at| {
         Ok::<_, TraceError>(repeat::warm_up_of_passes(&RankProgram::read_program(

@@ -63,9 +63,9 @@ fn two() -> [PathInput; 2] {
 
 #[test]
 fn the_path_goes_on_from_the_rank_that_came_last() {
-    // Both ranks end at 120 ns, so the path ends on the lower rank, 0. The all-reduce of rank 0 waited from 50 to 100
-    // ns, when rank 1 arrived, so its transfer takes 20 ns. On rank 1, the path contains the rank's own all-reduce
-    // (which adds no time), 90 ns of compute and 10 ns of delay. The total is 20 + 90 + 10 = 120 ns.
+    // Both ranks end at 120 ns, so the path ends on rank 0, the lower rank. The all-reduce of rank 0 waited from 50
+    // to 100 ns, when rank 1 arrived, so its transfer takes 20 ns. On rank 1, the path contains the rank's own
+    // all-reduce (which adds no time), 90 ns of compute and 10 ns of delay. The total is 20 + 90 + 10 = 120 ns.
     let tracks = two();
     let path = critical_path(&tracks, true).unwrap();
     let ns = |span: Span| span.0 / 1000;
@@ -90,7 +90,8 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
         ]
     );
     assert_eq!((path.changes, ns(path.total_time())), (1, 120));
-    // Compute takes 100 ns including the delay, which is more than the all-reduce, so it comes first.
+    // Compute comes first, because its 100 ns (including the delay) are more than the all-reduce's
+    // time.
     let spent = spent_by(&path, |piece| piece.class_of_node(&tracks));
     let all: Vec<_> = spent
         .iter()

@@ -1,4 +1,4 @@
-//! Renders one table of the summary as CSV; times are in whole picoseconds.
+//! Renders one table of the summary as CSV, with times in whole picoseconds.
 
 use super::InspectTable;
 use crate::inspect::{JobInspection, RECEIVED, SENT, SpreadRow, SpreadTable};

@@ -1,4 +1,4 @@
-//! Renders the summary as one JSON document; times are in whole picoseconds.
+//! Renders the summary as one JSON document, with times in whole picoseconds.
 //!
 //! Within a schema version, fields may be added, but existing fields do not change.
 

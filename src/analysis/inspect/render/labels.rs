@@ -41,7 +41,7 @@ pub fn format_faults<'a>(
     )
 }
 
-/// Describes where a rank's times come from; `end` is the rank's computed end, and `captured` the end in the
+/// Describes the source of a rank's times; `end` is the rank's computed end, and `captured` the end in the
 /// capture.
 pub fn describe_time_basis(
     basis: TimeBasis,

@@ -69,7 +69,8 @@ impl NodeList {
         (lines, ends)
     }
 
-    /// Returns the end of the JSON document. It states the number of `selected` nodes.
+    /// Returns the end of the JSON document. The end of the document states the number of
+    /// `selected` nodes.
     pub fn json_end(selected: u64) -> String {
         format!("\n],\"selected\":{selected}}}\n")
     }

@@ -149,7 +149,7 @@ fn weights_are_held_against_data() {
     let cuts = partition_products(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
     assert_eq!(words_moved(&products, &cuts, 2), 164);
-    // A product with a single row can be cut only along columns, and only while columns are left.
+    // A product with a single row can be cut only along columns, as long as columns are left.
     let narrow = [size(1, 4, [0, 0], false)];
     assert_eq!(
         partition_products(&narrow, 2, 1),

@@ -148,7 +148,7 @@ impl StudyExplorer<'_> {
             let key = setting::format_settings(&point);
             let known = self.known.get(&key);
             let Some(bound) = known.and_then(|known| known.quick.or(known.whole)) else {
-                // A point without a bound was rejected, or its answer is missing; in both cases,
+                // If a point has no bound, it was rejected or its answer is missing. In both cases,
                 // its score is not needed.
                 let _ = self.visit_point(numbered.then_some(number), &point);
                 continue;

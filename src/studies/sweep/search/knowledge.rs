@@ -20,7 +20,7 @@ pub(super) struct PointKnowledge {
     pub answer: Option<PointAnswer>,
 }
 
-/// A fact about a point that the search needs: its answer, or one of its bounds.
+/// A fact about a point that the search needs: the point's answer, or one of its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PointQuestion {
     Quick,

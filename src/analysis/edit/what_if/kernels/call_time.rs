@@ -7,16 +7,16 @@ pub(super) struct CallTime {
     pub by_line: bool,
 }
 
-/// Fits a line to `points` (work, time), with least squares of relative errors. Returns the time that the line
-/// gives at zero work. The result is limited to the range from 0 to nine tenths of the shortest time. Returns
-/// `None` if the largest work is less than twice the smallest work.
+/// Fits a line to `points` (work, time), with least squares of relative errors. Returns the value of the line
+/// at zero work, which is a time. The result is limited to the range from 0 to nine tenths of the shortest
+/// time. Returns `None` if the largest work is less than twice the smallest work.
 pub(super) fn fit_intercept(points: &[(f64, f64)]) -> Option<f64> {
     let works = points.iter().map(|point| point.0);
     let (least, most) = works.fold((f64::MAX, 0.0_f64), |(a, b), w| (a.min(w), b.max(w)));
     if points.len() < 2 || most < 2.0 * least {
         return None;
     }
-    // Sums of w, wx, wy, wxx and wxy, where x is the work, y the time t, and w = 1/t^2 the weight.
+    // Sums of w, wx, wy, wxx and wxy. Here x is the work, y the time t, and w = 1/t^2 the weight.
     let mut sums = [0.0; 5];
     for &(x, y) in points {
         let weight = 1.0 / (y * y);

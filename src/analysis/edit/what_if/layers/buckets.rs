@@ -31,7 +31,7 @@ pub(super) struct LayerBuckets {
     limit: u64,
     /// Gradient bytes of one repeated layer, if a bucket shows them.
     layer: Option<u64>,
-    /// For each layer (by its label before the edit), the bytes of its gradients.
+    /// For each layer: the bytes of its gradients. The key is the layer's label before the edit.
     sizes: BTreeMap<u32, u64>,
     /// Nodes that compute gradients.
     producers: BTreeSet<u32>,

@@ -28,7 +28,8 @@ pub(super) struct LayerRun {
     pub template: usize,
 }
 
-/// Position of a node: its run, the position of its layer in the run, and its key in the layer.
+/// Position of a node: the run, the position of the layer in the run, and the node's key in the
+/// layer.
 #[derive(Clone, Copy)]
 struct LayerItemPosition {
     run: usize,

@@ -57,8 +57,8 @@ fn find_candidate_periods(signatures: &[u64]) -> Vec<usize> {
         }
     }
     let mut all: Vec<(usize, usize)> = distances.into_iter().collect();
-    // The score of a distance is its frequency times its length, so that rare long distances compete with frequent
-    // short ones.
+    // The score of a distance is its frequency times its length. Rare long distances can therefore compete with
+    // frequent short ones.
     all.sort_by_key(|&(distance, count)| {
         (std::cmp::Reverse(distance.saturating_mul(count)), distance)
     });

@@ -60,8 +60,8 @@ impl RoleGrid {
             .unwrap_or_default()
             .into_iter()
             .max_by_key(|&(_, size)| size);
-        // If only the first and last stage reduce gradients, they share weights, and their ranks are not replicas.
-        // Therefore, reject the job only if all ranks reduce gradients.
+        // If only the first and last stage reduce gradients, the two stages share weights, and the ranks are not
+        // replicas. Therefore, reject the job only if all ranks reduce gradients.
         if largest.is_none() && captured.iter().all(|one| !one.reductions.is_empty()) {
             return Err(unknown(
                 "ranks reduce gradients in groups of different shapes",

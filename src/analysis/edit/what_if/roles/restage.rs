@@ -80,7 +80,7 @@ pub(in super::super) fn change_stages(
         return Ok((traces, groups));
     }
     check_memory(&traces, ranks, "traces", "fewer stages")?;
-    // Use the last stage: it is the only one on which 1F1B and GPipe always give different orders.
+    // Use the last stage, because other stages may have the same order with 1F1B and GPipe.
     let last = (grid.rank_count() - 1) as usize;
     let order = repeat::warm_up_of_passes(&RankProgram::read_program(&traces[last].1)?);
     let reorders = match order {

@@ -1,7 +1,6 @@
 //! Tests a thousand random changes of each kind. The comparison must find exactly this change.
 //!
-//! For an added or removed node, its dependencies and the dependencies of other nodes on it are not reported
-//! separately.
+//! If a node is added or removed, dependencies on it and its own dependencies are not reported separately.
 
 use super::traces::{
     Found, KINDS, Random, alike, attribute, compare, distinct, node, shuffled, value,
@@ -144,7 +143,7 @@ fn fields_that_change() {
         Some((node.id, field("name")))
     });
     check("another type", |random, nodes| {
-        // A kernel becomes a load, which has bytes too, but no FLOPs.
+        // A kernel becomes a load. A load has bytes too, but no FLOPs.
         let compute = |node: &Node| node.attr.iter().any(|a| a.name == "num_ops");
         let node = one(random, nodes, compute)?;
         node.r#type = 2;
@@ -218,8 +217,8 @@ fn numbers_that_change() {
     assert_eq!(NUMBERS.len(), 11);
 }
 
-/// Two captures of the same program number their operators differently. Such numbers are therefore no
-/// difference.
+/// Two captures of the same program number their operators differently. These numbers therefore count
+/// as no difference.
 #[test]
 fn numbers_of_the_captured_process_are_no_change() {
     let mut bumped = 0;

@@ -99,8 +99,8 @@ fn a_trace_of_distinct_nodes_is_itself() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Tests sparse and dense random graphs. Their nodes have one or a few different contents. Each graph
-    /// contains some parts twice.
+    /// Tests sparse and dense random graphs. The graphs' nodes have one or a few different contents. Each
+    /// graph contains some parts twice.
     #[test]
     fn whatever_the_graph_it_is_the_same(
         count in 1..40_u64,
