@@ -179,7 +179,7 @@ impl UnpackLimitError {
     }
 }
 
-/// Checks that `packed` compressed bytes may expand to at least `unpacked` bytes, the size decompressed so far.
+/// Checks that `packed` compressed bytes may expand to `unpacked` bytes, which is the size decompressed so far.
 ///
 /// # Errors
 ///

@@ -157,7 +157,7 @@ impl<'d> ConfigTable<'d> {
         }
     }
 
-    /// Returns the entry `name`, or `None`.
+    /// Returns the entry `name`, or `None` if there is no such entry.
     pub fn get(&self, name: &str) -> Option<ConfigField<'d>> {
         let (key, value) = self.entries.get_key_value(name)?;
         Some(self.wrap_field(key, value))

@@ -92,7 +92,7 @@ pub enum SettingKey {
     MaxMemory,
     /// Expansion limit of compressed input.
     MaxRatio,
-    /// Memory of a chip.
+    /// Memory capacity of each chip.
     Memory,
     /// Treatment of ranks without a trace.
     MissingRanks,

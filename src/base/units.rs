@@ -1,7 +1,7 @@
 //! Quantities with their units. All rounding of quantities happens in this module.
 //!
-//! Instants and durations are whole picoseconds in 64 bits (213 days). For comparison, one byte at 400 GB/s takes 2.5
-//! ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
+//! Instants and durations are whole picoseconds in 64 bits (213 days). For comparison, sending one byte at 400 GB/s
+//! takes 2.5 ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

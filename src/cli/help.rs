@@ -316,7 +316,7 @@ pub fn help_text_of(arg: &Arg) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelpClosingPart {
     Blank,
-    /// A heading, or sentences. Line breaks in the source are not kept.
+    /// A heading, or sentences. The line breaks of the source text are not kept.
     Paragraph(String),
     /// A command line, optionally followed by its purpose.
     Command(String),

@@ -110,8 +110,8 @@ impl Default for ComputeModel {
     }
 }
 
-/// Fraction of the peak rates that kernels reach: more than 0 and at most 1. The default of 1 does not count as stated
-/// by the user.
+/// Fraction of the peak rates that kernels reach: more than 0 and at most 1. The default of 1 does not count as a value
+/// that the user stated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RooflineEfficiency {
     fraction: f64,

@@ -243,7 +243,7 @@ pub enum NetworkEvent {
     LinkFree(u32),
 }
 
-/// Links or ports that collectives can reserve if their times are computed by a closed form.
+/// Links or ports that a collective can reserve if a closed form computes the collective's time.
 pub trait LinkReservations {
     /// Returns true if the links or ports of `npu` along `dimension` are idle: they are not reserved, and no message in
     /// flight uses or will use them.
@@ -355,8 +355,8 @@ pub trait NetworkBackend {
     /// one message at a time, except with [`LinePattern::Staggered`].
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool;
 
-    /// Returns the model's links or ports if they can be reserved. If messages contend and links cannot be reserved,
-    /// every collective is simulated message by message.
+    /// Returns the model's links or ports, or `None` if collectives cannot reserve them. If messages contend and links
+    /// cannot be reserved, every collective is simulated message by message.
     fn reservable_links_mut(&mut self) -> Option<&mut dyn LinkReservations> {
         None
     }

@@ -1,8 +1,8 @@
 //! Positions of NPUs and the paths between them, independent of load and time.
 //!
-//! A machine's network is a stack of dimensions, innermost first. In NPU numbers, the innermost coordinate varies
-//! fastest: NPU `n` has coordinate `n / stride(d) % size(d)` in dimension `d`. A message crosses every dimension in
-//! which its ends differ, innermost first.
+//! A machine's network is a stack of dimensions, innermost first. As NPU numbers ascend, the innermost coordinate
+//! varies fastest: NPU `n` has coordinate `n / stride(d) % size(d)` in dimension `d`. A message crosses every dimension
+//! in which its ends differ, innermost first.
 //!
 //! A dimension's bandwidth B is the bandwidth of one NPU into the dimension over all its links together, in each
 //! direction. A message takes one route, so its rate is the rate of the route's slowest *link*
@@ -509,7 +509,7 @@ mod tests {
     fn paths_add_latencies_and_take_the_slowest_rate() {
         let t = stack();
         assert_eq!(t.npu_count(), 32);
-        // From NPU 0 = (0,0,0) to NPU 3 = (3,0,0): one hop in the shorter direction.
+        // The route from NPU 0 = (0,0,0) to NPU 3 = (3,0,0) has one hop, in the shorter direction.
         let p = t.path_between_npus(Npu(0), Npu(3)).unwrap();
         assert_eq!(
             (p.latency, p.bandwidth),

@@ -48,7 +48,7 @@ pub enum MemoryOverflowAction {
     Require,
 }
 
-/// Tables of `--format csv`.
+/// Tables that `--format csv` can print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportTableArg {
     /// Time breakdown and finish of each NPU

@@ -25,7 +25,7 @@ use std::str::FromStr;
 
 const MODEL: &str = "Language models";
 
-/// Number of requests if the user gives none.
+/// Number of requests if the user gives no number.
 const DEFAULT_REQUESTS: u64 = 1000;
 
 /// Options for language models.

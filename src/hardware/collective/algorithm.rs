@@ -212,9 +212,9 @@ impl CollectiveAlgorithm {
     }
 
     /// Approximates a stage among `n` members that has no closed form: by equal messages, sent one after another.
-    /// Returns the size and the number of these messages. The number of messages is at least 1. Trees and the doubling
-    /// algorithms send the whole buffer from level to level, and `direct` sends the whole buffer to one member after
-    /// another. All algorithms other than trees, doubling and `direct` send shares.
+    /// Returns the size and the number of the equal messages. The number of messages is at least 1. Trees and the
+    /// doubling algorithms send the whole buffer from level to level, and `direct` sends the whole buffer to one member
+    /// after another. All algorithms other than trees, doubling and `direct` send shares.
     pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();

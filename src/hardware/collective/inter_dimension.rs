@@ -110,7 +110,7 @@ pub(super) fn choose_routes(
             None => {}
         }
         left -= u64::from(way.grains);
-        // Chunks with equal orders and sizes share one route.
+        // Chunks that have the same size and visit the phases in the same order share one route.
         let number = *known.entry(way).or_insert_with_key(|way| {
             ways.push(way.clone());
             ways.len() as u32 - 1

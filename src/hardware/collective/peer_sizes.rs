@@ -1,10 +1,10 @@
 //! All-to-alls whose members exchange unequal parts.
 //!
-//! M(s, t) is the number of bytes that member s has for member t. In a group of one phase, s sends these bytes to t. In
-//! a group of several phases, data travels along the phases, innermost first, as in an all-to-all of equal parts.
-//! Before phase d, a member at position p has data from the senders s whose positions differ from p only in earlier
-//! phases. This data is for the receivers t whose positions equal p in the earlier phases. The member passes the data
-//! for index q along d to the member with that index:
+//! M(s, t) is the number of bytes that member s has for member t. In a group of one phase, s sends the M(s, t) bytes
+//! directly to t. In a group of several phases, data travels along the phases, innermost first, as in an all-to-all of
+//! equal parts. Before phase d, a member at position p has data from the senders s whose positions differ from p only
+//! in earlier phases. This data is for the receivers t whose positions equal p in the earlier phases. The member passes
+//! the data for index q along d to the member with that index:
 //!
 //!   bytes(d, p → q) = Σ M(s, t) over s with s_j = p_j for j ≥ d, and t with t_j = p_j for j < d and t_d = q.
 //!
@@ -27,7 +27,8 @@ pub struct PeerSizes {
     equivalent: u64,
 }
 
-/// Bytes along one phase. Index p · size + q contains the bytes from position p to index q of p's line.
+/// Bytes that members exchange along one phase. Index p · size + q contains the bytes from position p to index q of p's
+/// line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PhaseSizes {
     size: u32,
@@ -274,7 +275,7 @@ mod tests {
     #[test]
     fn a_round_without_a_message_is_over_at_once() {
         // In rounds 1, 2 and 3, each of the 4 members exchanges with the member whose index is its own XOR 1, 2 and 3.
-        // Only the pairs 0 and 3, and 0 and 1 exchange data.
+        // Only two pairs exchange data: 0 with 3, and 0 with 1.
         let extent = shared_extent(&[4]);
         let mut bytes = vec![0; 16];
         (bytes[3], bytes[12], bytes[4]) = (7, 8, 6);

@@ -16,12 +16,12 @@
 //!
 //! **Both directions.** If members are spaced evenly around a ring of more than two NPUs
 //! ([`GroupExtent::closes_ring`]), each member has two links with B/2 each, to the next and to the previous member. A
-//! stage then consists of two concurrent runs, with half of the buffer each. One run goes to the next member, as above.
-//! The other run goes in the opposite direction, where the member with index i takes the place of n−1−i. The two runs
-//! share neither links nor dependencies. Half a share takes s/2 · B/(B/2) = s over one link, so the table above is
-//! valid with s at rate B, and an NPU sends at the full rate B. On a mesh, and on a ring that the members do not close
-//! in this way, a message from the last member to the first passes the links of all members between them. A second
-//! direction would gain nothing, so all data goes in one direction, at B/2.
+//! stage then consists of two concurrent runs, with half of the buffer each. One run sends to the next member, as
+//! described above. The other run goes in the opposite direction, where the member with index i takes the place of
+//! n−1−i. The two runs share neither links nor dependencies. Half a share takes s/2 · B/(B/2) = s over one link, so the
+//! table above is valid with s at rate B, and an NPU sends at the full rate B. On a mesh, and on a ring that the
+//! members do not close in this way, a message from the last member to the first passes the links of all members
+//! between them. A second direction would gain nothing, so all data goes in one direction, at B/2.
 //!
 //! [`GroupExtent::closes_ring`]: crate::group::GroupExtent::closes_ring
 

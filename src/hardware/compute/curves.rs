@@ -55,9 +55,9 @@ pub struct CurvePrice {
 /// curves were measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SustainedRates {
-    /// Factor on the rate of matrix multiplications under continuous load and a power limit.
+    /// Factor by which continuous load and a power limit change the rate of matrix multiplications.
     pub products: f64,
-    /// Factor on the rate of attention under a power limit.
+    /// Factor by which a power limit changes the rate of attention.
     pub attention: f64,
     /// Slowdown of long matrix multiplications at the power limit.
     pub throttling: Option<PowerThrottling>,

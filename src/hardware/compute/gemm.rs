@@ -13,9 +13,9 @@
 //! t     = u (1 + slower u / (u + after))
 //! ```
 //!
-//! The term `ab w / results` is the time to fill and drain a tile, which no other work hides. The powers combine times
-//! that overlap imperfectly. The last line applies only to NPU classes with a slowdown: if a multiplication lasts for
-//! milliseconds, the NPU reaches its power limit and reduces its clock rate.
+//! The term `ab w / results` is the time to fill and drain a tile; no other work hides this time. The powers combine
+//! times that overlap imperfectly. The last line applies only to NPU classes with a slowdown: if a multiplication lasts
+//! for milliseconds, the NPU reaches its power limit and reduces its clock rate.
 
 use chakram_base::units::Bandwidth;
 
@@ -83,13 +83,13 @@ const LEAST_LOOP: f64 = 32.0;
 /// Bytes of an element of the result, and of a partial sum.
 const RESULT: [f64; 2] = [2.0, 4.0];
 
-/// Combines two times that overlap imperfectly: their norm of order 4.
+/// Combines two times that overlap imperfectly, by their norm of order 4.
 pub(super) fn blend4(a: f64, b: f64) -> f64 {
     let (a, b) = (a * a, b * b);
     (a * a + b * b).sqrt().sqrt()
 }
 
-/// Combines two times that overlap imperfectly: their norm of order 6.
+/// Combines two times that overlap imperfectly, by their norm of order 6.
 fn blend6(a: f64, b: f64) -> f64 {
     let (a, b) = (a * a * a, b * b * b);
     libm::cbrt((a * a + b * b).sqrt())

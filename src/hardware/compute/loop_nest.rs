@@ -1,4 +1,4 @@
-//! Loop nests on a systolic accelerator: cycles, accesses and energy of a mapping of a layer.
+//! Loop nests on a systolic accelerator: the cycles, accesses and energy that a mapping of a layer needs.
 //!
 //! A layer consists of seven loops around a multiply-accumulate: images n, output channels k, input channels c, outputs
 //! p along a row and q along a column, weights r along a row and s along a column. (A matrix product of M × K by K × N

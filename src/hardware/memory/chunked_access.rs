@@ -28,9 +28,9 @@
 //! earlier chunk. No chunk of a store waits for an earlier chunk either. Loads and stores end at W / c x L + f − L + p,
 //! which is S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share
 //! the port, p is the time of one chunk, summed over these accesses. The access whose chunk is served last ends at the
-//! time above. Every other access ends earlier, by one chunk for each access that the port serves after it. A smaller
-//! last chunk takes less time at the port, so the access ends earlier, by at most the time of the missing bytes. Times
-//! at the port are differences of rounded sums, so rounding errors do not accumulate.
+//! time given above, with this p. Every other access ends earlier, by one chunk for each access that the port serves
+//! after it. A smaller last chunk takes less time at the port, so the access ends earlier, by at most the time of the
+//! missing bytes. Times at the port are differences of rounded sums, so rounding errors do not accumulate.
 //!
 //! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its
 //! number of chunks, except for chunks that are still between the stream and the port because of latencies. If too many
@@ -48,7 +48,7 @@ mod tests;
 /// If the rest of a chunk is below this fraction, the rest is treated as a rounding error.
 const NOTHING: f64 = 1e-9;
 
-/// Maximum number of chunks in flight to ports. A chunk takes 40 bytes.
+/// Maximum number of chunks in flight to ports. Each chunk takes 40 bytes of memory.
 const MOST: usize = 1 << 23;
 
 /// Arrival of a chunk at the port of its NPU.

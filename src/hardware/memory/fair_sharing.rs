@@ -280,7 +280,7 @@ impl FairSharing {
     }
 
     /// Raises the open rates until a server saturates, and fixes the rates of the streams that pass this server.
-    /// Returns the number of these streams.
+    /// Returns the number of streams whose rates were fixed.
     fn fix_bottleneck_rates(&mut self, now: Time) -> usize {
         let mut lowest = f64::INFINITY;
         for (server, rate) in self.servers.iter_mut().zip(self.layout.server_rates()) {

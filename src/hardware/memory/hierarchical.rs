@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn nodes_meet_at_the_memories_only() {
-        // Two nodes of 2 NPUs have one group of 100 GB/s behind one switch. Each NPU's share of a chunk of 4 kB is 1
-        // kB.
+        // Two nodes with 2 NPUs each share one group of 100 GB/s behind one switch. Each NPU's share of a chunk of 4 kB
+        // is 1 kB.
         let memory = |group: f64| {
             let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
             let design = HierarchicalPool {

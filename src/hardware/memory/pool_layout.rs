@@ -55,13 +55,13 @@ pub(super) struct PoolLayout {
     pub chunk_bytes: f64,
 }
 
-/// Number of the memories' stage, and also the index of their server.
+/// Index of the memories' stage, and also of their server.
 const MEMORIES: u32 = 0;
-/// Number of the stage that contains the NPUs' ports.
+/// Index of the stage that contains the NPUs' ports.
 pub(super) const PORTS: u32 = 1;
 /// Server index of the first port.
 const FIRST_PORT: u32 = 1;
-/// Number of the first stage between the memories and the ports. The order in which stages are numbered does not affect
+/// Index of the first stage between the memories and the ports. The order in which stages are numbered does not affect
 /// the result.
 pub(super) const BETWEEN: u32 = 2;
 

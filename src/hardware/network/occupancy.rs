@@ -21,7 +21,7 @@ pub struct LinkOccupancy {
 pub struct NetworkOccupancy {
     /// The links, by dimension, direction and core.
     pub links: Vec<LinkOccupancy>,
-    /// Busy time of each memory port, by its number.
+    /// Busy time of each memory port, in ascending order of port numbers.
     pub ports: Vec<Span>,
 }
 

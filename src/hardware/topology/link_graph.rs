@@ -69,8 +69,8 @@ pub struct DirectedLink {
 impl DirectedLink {
     /// Returns the bytes for which a message of `bytes` occupies the link if devices store and forward: `bytes` times
     /// the link's length. The formula is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
-    /// Parallelism" (2023): latency = technology factor × size × distance. The factor is the inverse of the link's
-    /// rate.
+    /// Parallelism" (2023): latency = technology factor × size × distance. The technology factor is the inverse of the
+    /// link's rate.
     pub fn stored_bytes(&self, bytes: f64) -> f64 {
         bytes * f64::from(self.length)
     }

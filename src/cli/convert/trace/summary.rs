@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// Maximum number of losses of each kind in the text.
 const SHOWN: usize = 8;
 
-/// Result of the conversion of one trace.
+/// Result of converting one trace.
 pub(super) struct ConvertedTrace {
     pub input: PathBuf,
     /// Output file; `None` for standard output.

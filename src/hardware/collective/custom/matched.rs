@@ -48,7 +48,7 @@ type ScriptOpId = (u32, u32);
 type ChannelOps = (Vec<ScriptOpId>, Vec<ScriptOpId>);
 
 impl ScriptedAlgorithm {
-    /// Returns the algorithm with a unique label for each message, shared by one send and one receive.
+    /// Returns the algorithm with a unique label for each message; the message's send and receive share this label.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ pub struct MemoryLevel {
 /// Loop dimensions that run along the rows and along the columns of an array.
 pub type SpatialChoice = [LoopDimension; 2];
 
-/// Levels of memory, and an array of units.
+/// An accelerator: levels of memory, and an array of units.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoopNestAccelerator {
     /// Levels, innermost first; the last level keeps all tensors.

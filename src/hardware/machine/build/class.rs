@@ -31,7 +31,7 @@ const KEYS: &[&str] = &[
 /// An example of a rate, for error messages.
 const RATE: &str = "989.4 TFLOP/s";
 
-/// Maximum numbers of rows and columns of an array, and of arrays along either side of a result.
+/// Maximum number of rows or columns in an array, and also of arrays along either side of a result.
 const MAX_SIDE: u32 = 1 << 16;
 
 /// Maximum number of NPU lanes, and also of host lanes.

@@ -6,8 +6,8 @@ use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Span};
 
 /// Index of a server among an NPU's servers along a dimension. With a ring or mesh, `UP` and `DOWN` are the links to
-/// the next higher and to the next lower coordinate. With a switch, `UP` is the link to the switch, and `DOWN` the link
-/// from the switch. In a fully connected dimension, `UP` is the egress and `DOWN` the ingress for all peers.
+/// the next higher and to the next lower coordinate. With a switch, `UP` is the link to the switch, and `DOWN` is the
+/// link from the switch. In a fully connected dimension, `UP` is the egress for all peers, and `DOWN` is the ingress.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
 /// Offset that is added to a port's side if NPUs are wired to their neighbours: it selects the egress downwards and the

@@ -139,8 +139,8 @@ mod tests {
 
     const US: u64 = 1_000_000;
 
-    /// Returns the arrival of a message from NPU 0 to NPU 1 that begins at 0, if the link between them fails at `at`.
-    /// The arrival is 0 if the message never arrives.
+    /// Returns the arrival time of a message that NPU 0 begins to send to NPU 1 at time 0, if the link between them
+    /// fails at `at`. The arrival is 0 if the message never arrives.
     fn arrival(topology: &Topology, bytes: u64, at: u64) -> (u64, LinkFailureEffect) {
         let mut network = FairSharingNetwork::new(topology).unwrap();
         network.expect_failures();

@@ -66,8 +66,8 @@ fn rates_are_max_min_fair() {
             (0, 2, 1, 1000),
         ],
     );
-    // The messages from NPU 0 get a third each. The message from NPU 2 gets 2/3 of the link to NPU 1 and ends after
-    // 1,500 ns. The shares of the other three messages do not change.
+    // Each message from NPU 0 gets a third of that NPU's link. The message from NPU 2 gets 2/3 of the link to NPU 1 and
+    // ends after 1,500 ns. The shares of the other three messages do not change.
     assert_eq!(found, [3_000_000, 3_000_000, 3_000_000, 1_500_000]);
 }
 
@@ -254,7 +254,7 @@ mod packets {
         ends.max().unwrap() as f64 / 1e6
     }
 
-    /// A fat tree: four pods of two times two hosts, with equal numbers of links up and down.
+    /// A fat tree of four pods with 2 x 2 hosts each; every level has equal numbers of links up and down.
     const FAT_TREE: (&[u32], &[u32]) = (&[2, 2, 4], &[2, 2]);
     const LEAF_SPINE: (&[u32], &[u32]) = (&[4, 4], &[2]);
 

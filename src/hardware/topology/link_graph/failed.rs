@@ -8,7 +8,7 @@ const NAMED: usize = 8;
 
 impl LinkGraph {
     /// Returns the links in both directions between two vertices, written in `ends` as `A-B`. NPUs are written as their
-    /// numbers, switches as the names of [`Self::vertex_name`].
+    /// numbers, and switches are written as the names that [`Self::vertex_name`] returns.
     ///
     /// # Errors
     ///

@@ -136,8 +136,8 @@ fn links_of_dimensions_are_theirs() {
     }
 }
 
-/// DEAP's mean hops are 12/7 = 1.714 for both tori of eight, and 7/6 of this value, 2, for the mesh. Routes have the
-/// same numbers of links.
+/// DEAP's mean hops are 12/7 = 1.714 for both tori of eight chips; for the mesh, they are 7/6 of this value, which is
+/// 2. Routes have the same numbers of links.
 #[test]
 fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
     let sum = |name: &str| {

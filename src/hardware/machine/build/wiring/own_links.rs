@@ -101,7 +101,7 @@ fn parse_clos_levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError>
     Ok(ClosLevels { children, uplinks })
 }
 
-/// Parses the graph of a dimension of `npus` NPUs.
+/// Parses the graph of a dimension that has `npus` NPUs.
 pub(super) fn parse_graph_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, ConfigError> {
     let expected = "links such as \"0-1,1-2,2-0\", or a graph such as \"torus:2x4\"";
     let field = table.require_field("links", expected)?;
