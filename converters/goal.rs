@@ -40,7 +40,7 @@ pub struct GoalOperation {
     pub line: usize,
 }
 
-/// What an operation does, with its parameters.
+/// Calculation or message, with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoalOperationKind {
     /// Occupies the processor for `ns` nanoseconds.

@@ -58,7 +58,7 @@ pub struct ThreadBlock {
 /// A step of a thread block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MscclStep {
-    /// What the step does: a combination of receive, reduce, copy and send.
+    /// Operation of the step.
     pub kind: StepKind,
     /// Index, in the buffer, of the first chunk that the step reads or forwards.
     pub source: u64,
@@ -70,7 +70,7 @@ pub struct MscclStep {
     line: (usize, usize),
 }
 
-/// What a step does.
+/// Operation of a step: a combination of receive, reduce, copy and send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
     /// `s`: sends.

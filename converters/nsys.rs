@@ -1,9 +1,9 @@
 //! Converts Nsight Systems reports that were exported to SQLite. Each process that uses devices becomes one trace.
 //!
-//! An export has one table per kind of event. The converter reads the tables row by row. It
-//! converts each process to host and device events in the form of a Kineto trace. The PyTorch
-//! converter does the rest: it links launches to kernels by correlation id, matches communication
-//! across ranks, aligns clocks, and infers waits.
+//! An export has one table per kind of event. The converter reads the tables row by row. The
+//! converter turns each process into host and device events in the form of a Kineto trace. The
+//! PyTorch converter does the rest: it links launches to kernels by correlation id, matches
+//! communication across ranks, aligns clocks, and infers waits.
 //!
 //! - `sqlite` reads the pages, rows and values of a file;
 //! - `report` reads the events of each process;
@@ -74,7 +74,8 @@ pub struct NsysSummary {
 /// A conversion's summary and the traces that it wrote, by rank.
 pub type NsysConversion = (NsysSummary, Vec<(u32, OutputHandle)>);
 
-/// Returns the exports in `paths`. Files keep the given order, and a folder's files are sorted by name.
+/// Returns the exports in `paths`. Files keep the given order, and the files of a folder are sorted
+/// by name.
 ///
 /// # Errors
 ///

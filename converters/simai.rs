@@ -23,7 +23,7 @@ const KINDS: [&str; 2] = ["HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimaiWorkload {
-    /// First word of the file. It names the kind of workload.
+    /// First word of the file, which names the kind of workload.
     pub kind: &'static str,
     /// Size of a tensor-parallel group.
     pub tensor: u32,

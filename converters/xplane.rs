@@ -76,12 +76,13 @@ pub struct DeviceConversion {
     pub launches: u64,
     /// Number of events whose launching call is known.
     pub linked: u64,
-    /// Number of events that begin before their launching call begins. Such an event keeps its
-    /// time, but is not linked to the call.
+    /// Number of events that begin before their launching call begins. An event that begins too
+    /// early keeps its time, but is not linked to the call.
     pub early: u64,
     /// Number of collectives that were matched across devices.
     pub collectives: u64,
-    /// Number of unmatched communication events. They become kernels with their recorded times.
+    /// Number of unmatched communication events. Unmatched events become kernels with their
+    /// recorded times.
     pub unmatched: u64,
     /// Number of nodes in the trace.
     pub nodes: u64,
@@ -94,8 +95,8 @@ pub struct XplaneSummary {
     pub span_ns: u64,
     /// Devices, sorted by rank.
     pub devices: Vec<DeviceConversion>,
-    /// Skipped planes and lines, each with its number of events. They repeat other lines, or are
-    /// not streams.
+    /// Skipped planes and lines, each with its number of events. The skipped planes and lines
+    /// repeat others, or are not streams.
     pub left_out: Vec<(String, u64)>,
 }
 

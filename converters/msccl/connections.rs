@@ -4,7 +4,7 @@ use super::{MscclAlgorithm, error_at};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
-/// Connection between GPUs: sender, receiver and channel.
+/// A connection between GPUs: sender, receiver and channel.
 pub(super) type Connection = (u32, u32, u32);
 
 /// One end of a connection: its thread block, and the steps that use the connection, in order.

@@ -1,12 +1,12 @@
-//! Parses MSCCL's XML. An `algo` element contains `gpu` elements. They contain `tb` elements
-//! (thread blocks), which contain `step` elements.
+//! Parses MSCCL's XML. An `algo` element contains `gpu` elements. The `gpu` elements contain `tb`
+//! elements (thread blocks), which contain `step` elements.
 
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape_name};
 use roxmltree::{Document, Node};
 
 /// Maximum for each of these numbers: chunks, GPUs, channels, thread blocks per GPU, and steps per
-/// thread block. It is far above MSCCL's own limits.
+/// thread block. The maximum is far above MSCCL's own limits.
 const MOST: u64 = 1 << 15;
 
 /// Values of the attribute `coll`, with the collectives that they name.

@@ -263,7 +263,7 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Returns the start and the duration of a row, by the host's clock. A row without start or
-    /// duration is counted as left out.
+    /// duration is counted as skipped.
     fn host_time(
         &mut self,
         row: &[SqliteValue<'_>],

@@ -1,5 +1,5 @@
-//! Reads tables of SQLite files row by row. It supports only the SQLite features that profiler
-//! exports use.
+//! Reads tables of SQLite files row by row. The reader supports only the SQLite features that
+//! profiler exports use.
 //!
 //! A file consists of pages of equal size, numbered from 1. Each page is a b-tree node or part of a
 //! long row. A table is a b-tree that is ordered by row id: inner pages list the numbers of their
@@ -135,7 +135,7 @@ pub(crate) struct SqliteDatabase {
     storage: DatabaseBytes,
     /// Size of a page, in bytes.
     page: usize,
-    /// Number of bytes of a page that can contain data. The other bytes are reserved.
+    /// Number of bytes of a page that can contain data. The other bytes of the page are reserved.
     usable: usize,
     /// Number of pages.
     pages: u32,

@@ -271,8 +271,8 @@ fn converted(folder: &Path, file: &[u8]) -> Result<NsysSummary, TraceError> {
     Ok(converted.0)
 }
 
-/// The conversion loses no kernel and no bytes. It preserves each stream's busy time (the union of
-/// its intervals) to the nanosecond.
+/// The conversion loses no kernel and no bytes. The conversion preserves each stream's busy time
+/// (the union of its intervals) to the nanosecond.
 #[test]
 fn random_exports_keep_the_time_of_their_devices() {
     let folder = tempfile::tempdir().unwrap();

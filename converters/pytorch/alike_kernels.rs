@@ -22,7 +22,7 @@ pub(super) struct KernelWork {
     pub time: u64,
     /// FLOPs and bytes; zero if the kernel has no operator, or if its operator has unknown shapes.
     pub cost: OpCost,
-    /// Element type that the kernel computes with.
+    /// Element type with which the kernel computes.
     pub dtype: Option<Dtype>,
 }
 
@@ -33,7 +33,7 @@ impl KernelWork {
     }
 }
 
-/// Kernels with known work, used to estimate the work of other kernels of the same name.
+/// Kernels with known work, from which the work of other kernels with the same name is estimated.
 #[derive(Debug, Default)]
 pub(super) struct SameNameKernels {
     /// Sorted by name, then time.
@@ -56,8 +56,8 @@ impl SameNameKernels {
         Self { known }
     }
 
-    /// Estimates the work of a kernel called `name` that took `time` ns. Returns `None` if no kernel of
-    /// that name has known work.
+    /// Estimates the work of a kernel called `name` that took `time` ns. Returns `None` if no
+    /// kernel with this name has known work.
     pub fn estimate_work(&self, name: u32, time: u64) -> Option<KernelWork> {
         let before = |kernel: &KernelWork| (kernel.name, kernel.time) < (name, time);
         let above = self.known.partition_point(before);

@@ -18,8 +18,8 @@ pub struct CallOutline {
     pub signature: CollectiveSignature,
     /// Sequence number of the call in its group, if the profiler wrote one.
     pub sequence: Option<u64>,
-    /// Start and end, ns by the rank's own clock. `None` if the call has no time, or if it may end
-    /// at different times on different members.
+    /// Start and end of the call, in ns by the rank's own clock. `None` if the call has no time, or
+    /// if it may end at different times on different members.
     pub span: Option<(i64, i64)>,
 }
 

@@ -56,7 +56,7 @@ pub struct CommCall {
     pub end: i64,
     /// Time at which the result becomes usable, after the worker's final copies.
     pub done: i64,
-    /// Kineto event that executed the call; if several events executed the call, the last one.
+    /// Kineto event that executed the call. If several events executed it, the last event.
     pub event: u32,
     /// Number of intervals or kernels that executed the call.
     pub parts: u32,
@@ -68,7 +68,7 @@ pub struct CommCalls {
     /// Calls in program order.
     pub list: Vec<CommCall>,
     /// Calls whose kernels the profiler dropped. Dropped calls get no node, but other ranks' calls are still
-    /// matched with dropped calls. Their launch times replace the missing kernel times.
+    /// matched with dropped calls. Launch times of dropped calls replace the missing kernel times.
     pub dropped: Vec<CommCall>,
     /// Calls without a recorded execution, by operator name.
     pub never_ran: Vec<String>,

@@ -13,11 +13,11 @@
 //! corrected = t + offset + drift × (t − from)
 //! ```
 //!
-//! Ranks on the same host share a clock, so an estimate of their offset is only noise. Their clocks
-//! are corrected only if an offset of zero is outside the bounds, and then only to the nearer
-//! bound. Messages give bounds but no estimate. So if only messages were observed, the clock is
-//! corrected only if an offset of zero is outside the bounds. If the captures do not name their
-//! hosts, an estimate that does not exceed the scatter is ignored.
+//! Ranks on the same host share a clock, so an estimate of their offset is only noise. Clocks of
+//! ranks on the same host are corrected only if an offset of zero is outside the bounds, and then
+//! only to the nearer bound. Offset that is added to the rank's times, in ns. So if only messages
+//! were observed, the clock is corrected only if an offset of zero is outside the bounds. If the
+//! captures do not name their hosts, an estimate that does not exceed the scatter is ignored.
 
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;
@@ -25,7 +25,7 @@ use super::rank_timeline::RankTimeline;
 use chakram_base::statistics;
 use std::collections::BTreeMap;
 
-/// Correction of a rank's clock relative to the reference, which is the first rank's clock.
+/// Median difference of end times, in ns; zero if no collective was observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClockOffset {
     /// Offset added to the rank's times, ns.
@@ -59,7 +59,8 @@ impl ClockOffset {
         time.saturating_add(self.applied).saturating_add(drift)
     }
 
-    /// Converts a corrected time back to the rank's clock, ns: the inverse of [`Self::to_reference`].
+    /// Converts a corrected time back to the rank's clock, both in ns. This is the inverse of
+    /// [`Self::to_reference`].
     pub fn own_time(&self, time: i64) -> i64 {
         let start = time.saturating_sub(self.applied);
         // Drift is below 1/1000, so every pass reduces the error by a factor of more than 1000.
@@ -206,8 +207,9 @@ fn estimate_offset(
     let estimate = median_of(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_bounds(&seen);
-    // Errors in the two clocks can make the lower bound exceed the upper bound. In this case, use
-    // the estimate unchanged, or the middle of the bounds if there is no estimate.
+    // Errors in the two clocks can make the lower bound exceed the upper bound. If the bounds
+    // contradict each other, use the estimate unchanged, or the middle of the bounds if there is no
+    // estimate.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
         true => offset.clamp(bounds.0, bounds.1),

@@ -67,13 +67,13 @@ pub struct HostNodeLinks {
     pub host_of: Vec<u32>,
     /// Number of host nodes that have an event.
     pub linked: u64,
-    /// Number of host nodes that have a record function id but no event. Their work ran on threads
-    /// that Kineto did not record, or before Kineto started to record.
+    /// Number of host nodes that have a record function id but no event. The work of these nodes
+    /// ran on threads that Kineto did not record, or before Kineto started to record.
     pub host_only: u64,
     /// Number of host nodes that represent a process or thread.
     pub roots: u64,
-    /// Number of host nodes that are intervals of a library's worker threads. They are counted only
-    /// if there is no Kineto trace, because then only operators represent calls.
+    /// Number of host nodes that are intervals of a library's worker threads. These nodes are
+    /// counted only if there is no Kineto trace, because then only operators represent calls.
     pub carried: u64,
     /// Number of worker intervals (see `carried`) that no operator requests.
     pub unrequested: u64,
@@ -84,7 +84,7 @@ pub struct HostNodeLinks {
     first_renamed: Option<(u64, String, String, u64)>,
     /// Method that joined the two files.
     pub method: LinkMethod,
-    /// Links of each host thread; empty unless joined by order.
+    /// Start of the window, in ns since the epoch.
     pub threads: Vec<ThreadLinks>,
     /// Part of the Kineto trace that the host trace covers; `None` if it covers the whole Kineto
     /// trace.

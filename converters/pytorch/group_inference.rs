@@ -406,7 +406,7 @@ fn merge_declared(
     let whole = own.iter().position(|&g| groups[g as usize].ranks == all);
     if let Some(whole) = whole {
         // Put the group of all ranks first, because messages without a group are assigned to the
-        // first group. The other groups keep their order.
+        // first group. All other groups keep their order.
         own[..=whole].rotate_right(1);
     }
     Ok(own)

@@ -1,5 +1,5 @@
-//! Reads the host trace: operators with their nesting, order and arguments. It has no times, which
-//! only the device trace has.
+//! Reads the host trace: operators with their nesting, order and arguments. The host trace has no
+//! times, which only the device trace has.
 
 mod raw;
 mod reader;

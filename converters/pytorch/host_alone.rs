@@ -7,8 +7,8 @@
 //!
 //! If an operator requests communication, it is assumed to execute the communication immediately.
 //! The intervals of gloo's workers are ignored, because they contain no information without times.
-//! Even their nesting is arbitrary: when a worker starts an interval, the observer pushes it onto
-//! the stack of the operator that the caller is running.
+//! Even the nesting of these intervals is arbitrary: when a worker starts an interval, the observer
+//! pushes the interval onto the stack of the operator that the caller is running.
 
 use super::IN_FLIGHT;
 use super::call_names::{carrier_kind, operator_kind};
@@ -58,8 +58,8 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     (events.kineto, link)
 }
 
-/// Returns how many worker intervals of one kind are requested by no operator in the file. They
-/// come from library calls without operators.
+/// Returns how many worker intervals of one kind are requested by no operator in the file.
+/// Intervals without a request come from library calls without operators.
 fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
     let mut requested: Vec<_> = order
         .iter()

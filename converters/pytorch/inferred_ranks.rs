@@ -134,7 +134,7 @@ pub fn infer_ranks(
     Ok(all)
 }
 
-/// Calls that a rank makes under a valid model.
+/// Calls that a rank makes if the model is valid.
 struct ModelCandidate {
     capture: usize,
     /// Number of groups that contain the rank and its model at the same position.

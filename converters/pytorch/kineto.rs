@@ -28,8 +28,8 @@ pub struct KinetoTrace {
     pub python: Vec<PythonEvent>,
     /// Distinct details of events. Events with equal details share an entry.
     pub details: Vec<EventDetails>,
-    /// Number of arrows (flow events). They are only counted, because the events that they connect
-    /// also contain their ids.
+    /// Number of arrows (flow events). Arrows are only counted, because the events that they
+    /// connect also contain their ids.
     pub arrows: u64,
     /// Tracks of events: host threads and device streams.
     pub tracks: Vec<KinetoTrack>,
@@ -142,7 +142,7 @@ pub struct EventDetails {
 }
 
 impl EventDetails {
-    /// Details of an event without arguments.
+    /// Details of events that have no arguments.
     const ABSENT: Self = Self {
         stream: -1,
         device: -1,

@@ -1,5 +1,5 @@
-//! Computes kernel times by NCCL's own formula. They separate transfer from waiting if the partner
-//! ranks have no capture.
+//! Computes kernel times by NCCL's own formula. The formula's times separate transfer from waiting
+//! if the partner ranks have no capture.
 //!
 //! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of
 //! `n` GPUs on one host with NVLink, and a buffer of `B` bytes in total, NCCL's time is:
@@ -75,7 +75,7 @@ impl NvlinkRate {
         Self { all, most_ll }
     }
 
-    /// Returns the NVLink rates of the device `name`; `None` if the device has no NVLink or is unknown.
+    /// Returns the NVLink rates of the device `name`; Returns the time by NCCL's formula, in ns;
     pub fn of_device(name: &str) -> Option<Self> {
         // On these cards, NVLink bridges connect only pairs of devices, if any.
         if name.contains("PCIe") || name.contains("NVL") {

@@ -12,9 +12,9 @@ use chakram_trace::graph::Interner;
 /// kernels itself, its cost is computed from its own tensors, whichever library it belongs to.
 ///
 /// If an operator's children together move about as many bytes as its own tensors have, the
-/// operator does no work of its own. If its tensors have more than twice its children's bytes, the
-/// operator also does work of its own. In that case the children are only small steps, such as the
-/// conversion of a scalar.
+/// operator does no work of its own. If an operator's tensors have more than twice its children's
+/// bytes, the operator also does work of its own. Children with so few bytes are only small steps,
+/// such as the conversion of a scalar.
 #[derive(Debug)]
 pub struct OpCosts {
     /// Cost of each host interval; empty unless host operators count as compute.
@@ -89,9 +89,9 @@ impl OpCosts {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the cost of the kernel `device`. The operator `item` launched the kernel. Its cost
-    /// is divided among its kernels in proportion to their times. `name` is the index of the
-    /// kernel's name.
+    /// Returns the cost of the kernel `device`. The operator `item` launched the kernel. The
+    /// operator's cost is divided among its kernels in proportion to their times. `name` is the
+    /// index of the kernel's name.
     pub fn share_of_kernel(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
         let found = self
             .launched
@@ -211,7 +211,7 @@ struct LaunchCostCache {
 }
 
 impl LaunchCostCache {
-    /// Returns the cost of an operator whose first kernel is the event `kernel`.
+    /// Returns the cost of an operator; `kernel` is the event of the operator's first kernel.
     fn cost_of_launch(&mut self, rank: &RankTimeline, node: &HostNode, kernel: u32) -> OpCost {
         let name = rank.events[kernel as usize].name;
         let operator = self.operators.intern_key((node.name, node.form, name)) as usize;

@@ -1,10 +1,10 @@
 //! Assigns record function ids in Kineto traces that have none, and finds the operator that
 //! requested each interval in flight.
 //!
-//! Later stages order operators by record function id. They assign an interval of gloo's workers to
-//! the last operator with a lower id. If the profiler wrote no ids, this module assigns ids in the
-//! order of starts. The operator of an interval in flight is found by kind and size. The interval's
-//! id follows the operator's id.
+//! Later stages order operators by record function id. Later stages also assign each interval of
+//! gloo's workers to the last operator with a lower id. If the profiler wrote no ids, this module
+//! assigns ids in the order of starts. The operator of an interval in flight is found by kind and
+//! size. The interval's id follows the operator's id.
 
 use super::call_names::{CarrierKind, carrier_kind, operator_kind};
 use super::elements::elements_of;

@@ -27,9 +27,9 @@ use chakram_base::statistics::median;
 use chakram_trace::format::profiler_cost::{CostBasis, ProfilerCost};
 use std::collections::BTreeMap;
 
-/// Estimated cost of a record. It is based on fourteen jobs, each measured with and without a
-/// profiler on one machine (a virtual CPU of 2026). Some of the jobs were used for the fit. The
-/// results for the other jobs are in docs/validation/tests.md.
+/// Estimated cost of a record. The estimate is based on fourteen jobs, each measured with and
+/// without a profiler on one machine (a virtual CPU of 2026). Some of the jobs were used for the
+/// fit. The results for the other jobs are in docs/validation/tests.md.
 struct RecordEstimate {
     /// Cost beyond the time that views show, in percent of that time.
     over_views: u64,
@@ -39,7 +39,7 @@ struct RecordEstimate {
     interval: [u64; 2],
 }
 
-/// Estimate for records that both observer and profiler write.
+/// Estimate for records that both the observer and the profiler write.
 const OBSERVED: RecordEstimate = RecordEstimate {
     over_views: 120,
     elsewhere: 12_000,

@@ -23,7 +23,7 @@ pub use segments::ThreadSegment;
 pub enum HostIntervalKind {
     /// An operator, whose own time counts as work.
     Operator,
-    /// A range that Python opened. Its own time counts as host time between operators.
+    /// A range that Python opened. The range's own time counts as host time between operators.
     Annotation,
     /// Call into the device's driver.
     Runtime,
@@ -218,8 +218,8 @@ impl RankTimeline {
         }
     }
 
-    /// Returns true if no operator encloses a host interval. Such an interval is at top level, or
-    /// only inside ranges that Python opened.
+    /// Returns true if no operator encloses a host interval. An interval without an enclosing
+    /// operator is at top level, or only inside ranges that Python opened.
     pub fn encloser_is_no_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
         parent.is_none_or(|parent| self.role_of_interval(parent) != HostIntervalKind::Operator)

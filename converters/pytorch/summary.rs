@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 pub struct ConversionSummary {
     /// Number of ranks in the job; may be larger than the number of captures.
     pub world: u32,
-    /// True if nothing ran on a device. In this case, host operators count as compute.
+    /// True if nothing ran on a device. If nothing ran on a device, host operators count as
+    /// compute.
     pub host_computes: bool,
     /// Groups, each with the number of its collectives.
     pub groups: Vec<GroupSummary>,
@@ -131,7 +132,8 @@ pub struct RankConversion {
     pub overlaps: StreamOverlaps,
     /// Number of kernels and copies with a known operator but no known launch.
     pub by_operator: u64,
-    /// Number of communication kernels whose operation is unknown. They keep their recorded time.
+    /// Number of communication kernels whose operation is unknown. These kernels keep their
+    /// recorded time.
     pub unknown_comm: u64,
     /// Total time of communication kernels whose operation is unknown, in ns.
     pub unknown_comm_ns: u64,
@@ -372,8 +374,8 @@ fn describe_repairs<'r>(
     })
 }
 
-/// Returns the device time in the capture, in ns. It is summed over streams, because work on one
-/// stream does not overlap.
+/// Returns the device time in the capture, in ns. The time is summed over streams, because work on
+/// one stream does not overlap.
 fn device_ns(rank: &RankTimeline) -> u64 {
     let lasts = |device: &DeviceInterval| device.end.saturating_sub(device.start);
     rank.devices.iter().fold(0, |sum: u64, device| {

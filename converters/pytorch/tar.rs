@@ -1,5 +1,5 @@
-//! Reads the files of a tar archive from a stream, in order. It writes nothing to disk, and never
-//! uses names as paths on this machine.
+//! Reads the files of a tar archive from a stream, in order. The reader writes nothing to disk, and
+//! never uses names as paths on this machine.
 
 use std::io::{self, Error, ErrorKind, Read};
 use tar::{Archive, Entry};

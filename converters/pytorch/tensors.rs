@@ -4,7 +4,7 @@
 //! a string, distinguishes it from a list of numbers. Types are nested in the same way as values:
 //! `GenericList[TensorArg(float), Int]` has one entry per element.
 
-/// Simplified type of a value. It only distinguishes tensors from other values.
+/// Simplified type of a value. The type only distinguishes tensors from other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ArgType {
     /// A value without tensors.

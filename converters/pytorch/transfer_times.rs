@@ -12,9 +12,9 @@
 //! ```
 //!
 //! In rooted collectives and in messages, a member may end before the last needed member has
-//! started. Such a member did not wait, and is called *eager*. In a collective without a root, no
-//! member can end early. If the times show an early end, the clocks are inaccurate or a thread was
-//! scheduled late. The member's transfer is then zero, and its whole time is waiting.
+//! started. A member that ends early did not wait, and is called *eager*. In a collective without a
+//! root, no member can end early. If the times show an early end, the clocks are inaccurate or a
+//! thread was scheduled late. The member's transfer is then zero, and its whole time is waiting.
 //!
 //! One kernel executes all messages of a batch, and ends with the last message. A batched message
 //! ends as soon as either its sender's or its receiver's kernel ends.
@@ -66,15 +66,15 @@ pub struct TimeAnomalies {
     pub most: u64,
     /// Number of messages whose transfer time was estimated from other messages of the same size.
     pub estimated: u64,
-    /// Number of calls with absent partners. Their transfer times come from calls of the same size
-    /// class, or from NCCL's formula.
+    /// Number of calls with absent partners. The transfer times of these calls come from calls of
+    /// the same size class, or from NCCL's formula.
     pub bounded: u64,
     /// Number of collectives that an inferred rank starts later than its model, the captured rank
     /// that it copies.
     pub late: u64,
 }
 
-/// A job's calls, with the captures that contain their times.
+/// Activities of each capture, which show on which calls the program blocked.
 pub struct JobCalls<'a> {
     /// Calls of each rank, in the order of `models`.
     pub calls: &'a [CommCalls],

@@ -352,7 +352,8 @@ mod tests {
     fn data_parallelism_reduces_behind_the_backward_pass() {
         // Node ids, with WG = weight gradient, IG = input gradient and AR = all-reduce. Forward: 0 1 2. Backward: c
         // has WG 3, AR 4, IG 5; b has WG 6, AR 7, IG 8; a has WG 9, AR 10. The second pass begins
-        // at 11. There, each forward stage also waits for the all-reduce of its layer: 10, 7 and 4.
+        // at 11. In the second pass, each forward stage also waits for the all-reduce of its layer:
+        // 10, 7 and 4.
         let told = told(&parse_layers("DATA"), 0, 2);
         let first: [&[u64]; 11] = [
             &[],

@@ -181,7 +181,7 @@ const COMMUNICATION: [&str; 9] = [
     "send",
 ];
 
-/// Returns whether an instruction communicates. Its name begins with the opcode, as in
+/// Returns whether an instruction communicates. An instruction's name begins with the opcode, as in
 /// `collective-permute-start.3`.
 fn is_communication(instruction: &str) -> bool {
     let name = instruction.split('.').next().unwrap_or(instruction);

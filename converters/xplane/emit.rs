@@ -144,9 +144,9 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         writer.write_node(&view, data.as_slice(), &NodeExtras::default())
     }
 
-    /// Returns the call on which a slice depends. This is the launching call if it ended before the
-    /// slice began; otherwise it is the previous call on the launching thread. Returns `None` if
-    /// the slice begins before its launching call.
+    /// Returns the call on which a slice depends. The launching call is returned if it ended before
+    /// the slice began; otherwise the previous call on the launching thread is returned. Returns
+    /// `None` if the slice begins before its launching call.
     fn causing_call(&self, piece: &DeviceSlice<'_>) -> Option<u32> {
         let index = piece.launch?;
         let launch = &self.device.launches[index as usize];

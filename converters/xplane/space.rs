@@ -67,7 +67,7 @@ pub(super) struct ProfileEvent<'a> {
     /// Start, in ps since an epoch that all planes of a file share.
     pub start: i128,
     pub end: i128,
-    /// Message of the event. It is parsed again if the event's stats are needed.
+    /// Message of the event. The message is parsed again if the event's stats are needed.
     message: ProtoMessage<'a>,
 }
 

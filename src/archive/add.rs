@@ -42,7 +42,7 @@ pub struct WorkloadDraft {
 pub struct BaselineDraft {
     /// The workload.
     pub workload: String,
-    /// The record. Its hashes must equal the hashes of `report` and `machine`.
+    /// The record. The record's hashes must equal the hashes of `report` and `machine`.
     pub record: BaselineRecord,
     /// The report, as JSON.
     pub report: Vec<u8>,

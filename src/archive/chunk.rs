@@ -353,7 +353,7 @@ pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8
     bytes.split_off(..at)
 }
 
-/// Returns how many of `records`, from the first, form a chunk.
+/// Returns how many of the first `records` form one chunk.
 fn target_records(records: &[&[u8]]) -> usize {
     let mut bytes = 0;
     let fits = |record: &&&[u8]| {

@@ -85,7 +85,8 @@ pub struct ColumnBuffers {
     layers: Vec<TemplateLayer>,
 }
 
-/// Number of bytes of records that are rebuilt at once. They fit in the cache of a processor core.
+/// Number of bytes of records that are rebuilt at once. These bytes fit in the cache of a processor
+/// core.
 const PIECE: usize = 1 << 18;
 /// Index of the column of node ids.
 const IDS: usize = 0;

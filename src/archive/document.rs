@@ -234,7 +234,7 @@ impl WorkloadEntry {
         traces.chain(files).chain(reports).chain(machines)
     }
 
-    /// Returns a BLAKE3 hash in hexadecimal. It covers the names and hashes of the workload's
+    /// Returns a BLAKE3 hash in hexadecimal. The hash covers the names and hashes of the workload's
     /// traces and files.
     pub fn contents_hash(&self) -> String {
         let text = serde_json::to_vec(&(&self.prefix, &self.traces, &self.files));

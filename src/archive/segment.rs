@@ -6,8 +6,8 @@
 //!
 //! Plain objects are zstd frames. Everything else is in skippable zstd frames, whose contents begin
 //! with four letters, such as `CKST`. Documents are JSON in zstd frames. The `CKEN` frame has a
-//! fixed size, so readers can find it at the end of a file. It contains the locations of the
-//! catalogue and of the object index.
+//! fixed size, so readers can find it at the end of a file. The `CKEN` frame contains the locations
+//! of the catalogue and of the object index.
 
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};

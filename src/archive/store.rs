@@ -16,7 +16,8 @@ mod writer;
 
 pub use writer::{ArchiveWriter, CommitPlan, create_empty};
 
-/// An archive that is open for reading. It shows the state that was committed when it was opened.
+/// An archive that is open for reading. The archive is in the state that was committed when it was
+/// opened.
 #[derive(Debug)]
 pub struct Archive {
     path: PathBuf,

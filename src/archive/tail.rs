@@ -94,8 +94,8 @@ impl ArchiveTail {
         self.tail_state() == TailState::Damaged
     }
 
-    /// Fails if the tail is damaged, because a writer must not remove a damaged tail. The caller has the writers'
-    /// lock.
+    /// Fails if the tail is damaged, because a writer must not remove a damaged tail. The caller
+    /// must have the writers' lock.
     pub(super) fn check_removable(&self) -> Result<(), ArchiveError> {
         if self.is_cut {
             return Ok(());

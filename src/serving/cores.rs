@@ -1,4 +1,5 @@
-//! A processor of equal cores. It computes the times of a job of equal tasks in closed form.
+//! A processor of equal cores. The processor computes the times of a job of equal tasks in closed
+//! form.
 //!
 //! Cores receive tasks in turn. The next job's first task goes to the core after the previous job's
 //! last core, even if the jobs belong to different requests. Each core runs its tasks in the order
@@ -8,10 +9,10 @@
 //! after its generation.
 //!
 //! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores
-//! from p on get one more. A core is free at b, and at t it gets m tasks of length d. It is free
-//! again at max(b, t) + m d. Neighbouring cores that are free at the same instant are stored as one
-//! run. So the cost of a job is proportional to the number of runs, not to the number of tasks or
-//! cores.
+//! from p on get one more. A core is free at b, and at t it gets m tasks of length d. The core is
+//! free again at max(b, t) + m d. Neighbouring cores that are free at the same instant are stored
+//! as one run. So the cost of a job is proportional to the number of runs, not to the number of
+//! tasks or cores.
 
 use chakram_base::units::{Span, Time};
 

@@ -75,8 +75,8 @@ pub enum ServeError {
     ModelForScenario {
         /// The requested name.
         name: String,
-        /// The preset itself, or a preset of the same family and size; `None` if there is no such
-        /// preset.
+        /// The named preset itself, or a preset of the same family and size; `None` if there is no
+        /// such preset.
         closest: Option<String>,
         /// True if the given name is a preset.
         is_preset: bool,

@@ -27,8 +27,8 @@ use chakram_workloads::model::{ChainInput, LayerOperator, Model, ModelLayer, Ope
 pub struct VectorJob {
     /// Number of tasks.
     pub tasks: u64,
-    /// Number of elements of each of a task's vectors. It equals the number of multiplications of a
-    /// task.
+    /// Number of elements of each of a task's vectors. The length equals the number of
+    /// multiplications of a task.
     pub length: u64,
 }
 

@@ -36,7 +36,8 @@ pub struct CompletedRequest {
 /// A job with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServedJob {
-    /// Number of the job's request; for a batch, of the batch's first request.
+    /// Number of the job's request. For a batch, the number of the batch's first
+    /// request.
     pub request: u64,
     /// Index of the model.
     pub model: u32,

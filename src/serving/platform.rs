@@ -1,5 +1,5 @@
-//! A platform has processors of equal cores, with a clock and a datapath latency. It may also have
-//! measured latencies of models.
+//! A platform has processors of equal cores, with a clock and a datapath latency. A platform may
+//! also have measured latencies of models.
 //!
 //! A platform's file has these keys (defaults in parentheses):
 //!

@@ -70,9 +70,9 @@ impl<'s> PreparedScenario<'s> {
         })
     }
 
-    /// Returns the fraction of the processors' time that requests need in the long run (the load).
-    /// Returns `None` for closed-loop arrivals, and if each arrival states its own work. For a file
-    /// of arrivals, `measured` is its number of arrivals per second.
+    /// Returns the offered load: the fraction of the processors' time that requests need in the
+    /// long run. Returns `None` for closed-loop arrivals, and if each arrival states its own work.
+    /// For a file of arrivals, `measured` is its number of arrivals per second.
     pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
         let scenario = self.scenario;
         if self.models.iter().any(PreparedModel::depends_on_arrivals) {
@@ -383,8 +383,8 @@ impl<'s> PreparedModel<'s> {
         (all, self.each[job as usize])
     }
 
-    /// Returns how many tasks of a job run despite sparsity. On average over requests, exactly the
-    /// fraction that the scenario's sparsity leaves is kept.
+    /// Returns how many tasks of a job are not skipped because of sparsity. On average over
+    /// requests, exactly the fraction that the scenario's sparsity leaves is kept.
     fn unskipped_tasks(&self, of: &PreparedScenario<'_>, job: u32, number: u64, tasks: u64) -> u64 {
         let sparsity = self.served.sparsity;
         if sparsity == 0.0 {

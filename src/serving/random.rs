@@ -53,8 +53,8 @@ impl RandomStream {
 
     /// Returns the next number of an exponential distribution with the mean `mean`.
     pub fn next_exponential(&mut self, mean: f64) -> f64 {
-        // libm's logarithm is the same on every machine. Its argument is never 0, because
-        // `next_unit` is below 1.
+        // libm's logarithm is the same on every machine. The logarithm's argument is never 0,
+        // because `next_unit` is below 1.
         -mean * libm::log(1.0 - self.next_unit())
     }
 

@@ -146,8 +146,8 @@ impl<'s> ServeRecorder<'s> {
     }
 
     /// Checks Little's law: the time in the system, summed over requests, equals the number of
-    /// requests in the system, summed over time. `waiting_ps` is the time that requests still in
-    /// the system have spent there.
+    /// requests in the system, summed over time. `waiting_ps` is the time that unfinished requests
+    /// have spent in the system.
     pub fn check_little(&mut self, waiting_ps: u128) {
         let over_requests = self.served_ps + waiting_ps;
         let over_time = self

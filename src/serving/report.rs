@@ -132,8 +132,8 @@ pub enum ServeRowKind {
     All,
 }
 
-/// Parts of the serve times, in picoseconds, summed over requests. Their sum is the sum of the
-/// serve times.
+/// Parts of the serve times, in picoseconds, summed over requests. The sum of the parts is the sum
+/// of the serve times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeParts {

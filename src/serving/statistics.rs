@@ -263,8 +263,8 @@ pub(super) const NORMAL_90: f64 = 1.644_854;
 
 /// Returns the quantile of Student's t-distribution that corresponds to the quantile `z` of the
 /// normal distribution. The result is the sum of three terms: `z`, and two terms of the expansion
-/// in 1 / degrees (Abramowitz and Stegun, 26.7.5). It is accurate to 0.2 % for 15 or more degrees
-/// of freedom, and to 6 % for two.
+/// in 1 / degrees (Abramowitz and Stegun, 26.7.5). The result is accurate to 0.2 % for 15 or more
+/// degrees of freedom, and to 6 % for two.
 pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
     let n = degrees.max(1) as f64;
     let first = (z.powi(3) + z) / 4.0;

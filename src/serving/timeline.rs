@@ -1,5 +1,5 @@
-//! Writes a timeline in Chrome's trace format. It contains the parts of each request, and the jobs
-//! of batches.
+//! Writes a timeline in Chrome's trace format. The timeline contains the parts of each request,
+//! and the jobs of batches.
 
 use super::observe::{CompletedRequest, RequestObserver, ServedJob};
 use chakram_base::units::Time;

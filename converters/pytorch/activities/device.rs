@@ -312,13 +312,12 @@ fn link_collectives(
     }
 }
 
-/// Maximum time, in ns, between the end of a collective and the start of a kernel that waited for
-/// it.
+/// Maximum time, in ns, from the end of a collective until a kernel that waited for it starts.
 const AT_ONCE: i64 = 20_000;
 
-/// Returns the kernels that waited for `call`. Such a kernel was launched before the call ended. It
-/// began right after the call, on a stream that was idle when the call ended. `communicating` lists
-/// the streams that run communication.
+/// Returns the kernels that waited for `call`. A kernel that waited was launched before the call
+/// ended. A kernel that waited began right after the call, on a stream that was idle when the call
+/// ended. `communicating` lists the streams that run communication.
 fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -> Vec<u32> {
     if !call.asked.results.is_empty() {
         return Vec::new();
@@ -389,7 +388,7 @@ impl DeviceEventIndex {
         (found == stream).then_some(device)
     }
 
-    /// Returns the event that ended last, but not after `until`. Only events that were launched by
+    /// Returns the event that ended last, at or before `until`. Only events that were launched by
     /// the time `launched` count, on all streams.
     fn last_event_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
         let candidates = self

@@ -39,8 +39,8 @@ const PROMPT: i64 = 40_000;
 /// Maximum number of nested operators around the operator that requests communication.
 const DEEPEST: usize = 16;
 
-/// Sets the time when each call's result becomes usable. The result may become usable after the call's end,
-/// because the worker may first copy the result into place.
+/// Sets the time when each call's result becomes usable. The worker may first copy the result into
+/// place, so the result may become usable after the call's end.
 pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
     for (worker, list) in group_calls_by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
@@ -53,8 +53,8 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
             let first = items.partition_point(|item| item.start < call.end);
             let mut done = call.done;
             for item in items[first..].iter().take_while(|item| item.start < until) {
-                // As soon as the next call is launched, the worker may prepare it. After that,
-                // count only work on this call's results.
+                // As soon as the next call is launched, the worker may prepare it. If the next call
+                // is launched, count only later work on this call's results.
                 let ours = item.start < done || uses_storages(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;
@@ -91,7 +91,7 @@ pub(super) fn segment_at(segments: &[ThreadSegment], time: i64) -> Option<&Threa
     segments.get(index).filter(|segment| segment.from < time)
 }
 
-/// Finds the host's waits for its own communication, and the calls that the host blocked on.
+/// Finds the host's waits for its own communication, and the calls on which the host blocked.
 pub(super) fn find_host_waits(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -301,7 +301,7 @@ impl CallResultUses {
                 });
             }
             // A view of an unfinished result can be created without a wait. So a host interval that
-            // starts before the call is done does not count as a use.
+            // starts before the call's result is usable does not count as a use.
             if item.start < call.done {
                 continue;
             }

@@ -6,15 +6,16 @@
 //!
 //! - An operator that launches device work is placed before the first launch.
 //! - If nothing ran on a device, an operator whose children only allocate memory or create views is
-//!   one piece of work from start to end. It computes between those calls. The children's time
-//!   belongs to the operator, and the children become zero-length marks before it.
-//! - Any other operator is placed after its last child call.
+//!   one piece of work from start to end. Such an operator computes between the calls of its
+//!   children. The children's time belongs to the operator, and the children become zero-length
+//!   marks before it.
+//! - The work of any other operator is placed after its last child call.
 
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::super::view_operators::is_view;
 
-/// Names of helper operators. They allocate or clear memory, or return a view and copy only if
-/// necessary.
+/// Names of helper operators. Helper operators allocate or clear memory, or return a view and copy
+/// only if necessary.
 const ALLOCATORS: &[&str] = &[
     "contiguous",
     "empty",

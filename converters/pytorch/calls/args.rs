@@ -21,8 +21,8 @@ pub struct CallArgs {
     pub peer: Option<u32>,
     /// Job rank of the message's peer, if a record contains it.
     pub peer_rank: Option<u32>,
-    /// Sequence number of the collective in its group, if a record contains it; equal on all
-    /// members.
+    /// Sequence number of the collective in its group, if a record states it. All members have the
+    /// same number.
     pub sequence: Option<u64>,
     /// Tag of a message.
     pub tag: i32,

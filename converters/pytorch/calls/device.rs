@@ -136,8 +136,9 @@ pub(super) fn append_device_calls(
     calls.list.extend(found);
 }
 
-/// Returns the calls that `launch` executes. These are the requests around the launch, which
-/// `context` describes. If there are none, they are the requests deferred to this launch.
+/// Returns the calls that `launch` executes. Usually these are the requests around the launch,
+/// which `context` describes. If no requests surround the launch, returns the requests deferred to
+/// this launch.
 fn launched_calls(
     rank: &RankTimeline,
     launch: u32,

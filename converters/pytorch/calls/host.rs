@@ -88,7 +88,7 @@ fn build_call(
     // A message is passed to gloo while its operator runs. The message's interval opens later,
     // sometimes after the receiver has received the message. So the transfer is assumed to start
     // with the operator. A collective starts when its worker has copied the input. The worker's
-    // final copies are not part of the transfer.
+    // final copies do not belong to the transfer.
     let (start, end) = if by_caller {
         (item.start, last.end)
     } else {

@@ -44,8 +44,8 @@ pub(super) fn operator_dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
 }
 
 impl<'a> ActivityEmitter<'a> {
-    /// Returns the rank's device work without communication, with the FLOPs and bytes that were
-    /// recorded for operators and copies.
+    /// Returns the rank's device work except communication. The FLOPs and bytes are those recorded
+    /// for operators and copies.
     pub fn iter_computing_kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {

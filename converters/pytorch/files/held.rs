@@ -119,6 +119,6 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
     Ok((captures, others))
 }
 
-/// Number of stored bytes at the beginning of a file that are inspected. This is enough for the
+/// Number of stored bytes at the beginning of a file that are inspected. These bytes contain the
 /// first keys, even in a compressed file.
 const PACKED_BEGINNING: u64 = 1 << 17;

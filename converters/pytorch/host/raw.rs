@@ -108,7 +108,7 @@ impl<'de> Visitor<'de> for RawOperandsVisitor {
     }
 }
 
-/// Attributes of a nested node, which the file contains as a list of `{name, type, value}`.
+/// Attributes of a nested node. The file contains them as a list of `{name, type, value}`.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct RawAttrs<'a> {
     pub rf_id: Option<JsonText<'a>>,

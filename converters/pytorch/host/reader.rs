@@ -163,7 +163,7 @@ impl HostTraceReader {
         };
         let first = first - self.tensors.len() as u32;
         self.trace.on_device |= self.tensors.iter().any(|tensor| tensor.on_device);
-        // Storage 0 means a tensor without memory.
+        // A tensor with storage 0 has no memory.
         let held = self.tensors.iter().map(|t| t.storage).filter(|s| *s != 0);
         self.trace.storages.extend(held);
         if self.tensors.len() > 1 {

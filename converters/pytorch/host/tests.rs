@@ -226,7 +226,7 @@ fn names_that_were_not_escaped_are_repaired() {
 
 #[test]
 fn damage_behind_a_repaired_name_is_said_to_be_there() {
-    // The escaped name is longer than all preceding text.
+    // The escaped name is longer than all text before it.
     let name = "\"".repeat(500);
     for (from, to, part) in [
         ("\"value\": 4}", "\"value\": 4]", "record 0"),

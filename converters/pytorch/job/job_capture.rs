@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A job with its ranks matched.
+/// A job whose ranks have been matched.
 pub(super) struct JobCapture {
     /// Captured and inferred ranks, sorted by number.
     pub models: Vec<RankModel>,
@@ -391,8 +391,8 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Returns true if neither capture states its rank and the captures do not overlap in time. Such
-/// captures are successive windows of one process, not two ranks.
+/// Returns true if neither capture states its rank and the captures do not overlap in time. Two
+/// captures of this kind are successive windows of one process, not two ranks.
 fn are_consecutive_captures(one: &RankCapture, other: &RankCapture) -> bool {
     let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
     let (one_span, other_span) = (one.activities.time_span(), other.activities.time_span());

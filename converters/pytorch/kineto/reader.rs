@@ -27,8 +27,7 @@ pub(super) struct KinetoReader {
     tracks: TrackTable,
     operands: OperandTable,
     details: Interner<EventDetails>,
-    /// For each name (by text index), which arguments the conversion uses from events with this
-    /// name.
+    /// Selects the arguments that the conversion uses from events with a given name.
     named: Vec<ArgumentSelection>,
     left_out: BTreeMap<String, u64>,
     /// Number of events of unknown categories, by category and track.

@@ -14,10 +14,10 @@
 //! If sequences are packed in one tensor (varlen), the capture states the number n of sequences (in
 //! the offsets' shape) and the length of the longest sequence (a scalar). By the Cauchy-Schwarz
 //! inequality, packed sequences with T_q queries and T_k keys in total have at least T_q T_k / n
-//! pairs, which is exact if all lengths are equal. They have at most T_q · longest pairs. If there
-//! is one sequence, or if the two bounds agree within a tenth, the FLOPs count as known; otherwise
-//! they are unknown. If keys are in the pages of a cache, the FLOPs are also unknown, because no
-//! shape shows how many pages are read.
+//! pairs, which is exact if all lengths are equal. The packed sequences have at most T_q · longest
+//! pairs. If there is one sequence, or if the two bounds agree within a tenth, the FLOPs count as
+//! known; otherwise they are unknown. If keys are in the pages of a cache, the FLOPs are also
+//! unknown, because no shape shows how many pages are read.
 
 use super::arguments::{OperatorArguments, element_count};
 

@@ -50,8 +50,8 @@ const PRODUCTS: [&str; 29] = [
     "xmma",
 ];
 
-/// Substrings of the names of kernels that move data. They count only if the kernel's name contains
-/// no substring in [`PRODUCTS`].
+/// Substrings of the names of kernels that move data. These substrings count only if the kernel's
+/// name contains no substring in [`PRODUCTS`].
 const MOVES: [&str; 26] = [
     "act_and_mul",
     "align",
@@ -83,8 +83,8 @@ const MOVES: [&str; 26] = [
 
 /// Classifies a kernel by name.
 pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
-    // Remove "fbgemm", the name of an embedding library. It contains "gemm" and occurs in the types
-    // of the library's kernels, but it does not mean a matrix multiplication.
+    // Remove "fbgemm", the name of an embedding library. The word "fbgemm" contains "gemm" and
+    // occurs in the types of the library's kernels, but it does not mean a matrix multiplication.
     let name = name.to_ascii_lowercase().replace("fbgemm", "");
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     if GENERATED.iter().any(|start| name.starts_with(start)) {
@@ -124,8 +124,8 @@ const WORDS: [&str; 22] = [
     "attnfunc",
 ];
 
-/// Returns true if an operator with this name multiplies matrices. Its FLOPs are unknown unless its
-/// shapes determine them.
+/// Returns true if an operator with this name multiplies matrices. The FLOPs of such an operator
+/// are unknown unless its shapes determine them.
 pub(super) fn is_product(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());

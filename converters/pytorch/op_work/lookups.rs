@@ -210,7 +210,7 @@ fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
         .element_count()?
         .checked_sub(1)?
         .checked_div(tables)?;
-    // This is the sum of all tables' widths: the stated number, or else the width of the result.
+    // The sum of all tables' widths is the stated number, or else the width of the result.
     let stated = operands.number_at(widths_at + 1);
     let stated = stated.and_then(|sum| u64::try_from(sum).ok());
     let result = operands

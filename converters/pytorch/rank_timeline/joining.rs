@@ -76,8 +76,8 @@ impl RankTimeline {
         on_track
     }
 
-    /// Moves events into sorted host intervals, thread by thread. Communication in flight goes into
-    /// a separate list.
+    /// Moves events into sorted lists of host intervals, thread by thread. Communication in flight
+    /// goes into a separate list.
     fn take_host_events(
         &mut self,
         kept: Vec<u32>,

@@ -14,7 +14,8 @@ const NONE: u32 = u32::MAX;
 pub(in crate::pytorch) const SKIPPED: u8 = 0;
 /// Value index of a step that ends the element.
 const END: u8 = u8::MAX;
-/// Maximum number of stored steps. It bounds the memory if the keys of a text never repeat.
+/// Maximum number of stored steps. The maximum bounds the memory if the keys of a text never
+/// repeat.
 const MOST: usize = 1 << 12;
 /// Maximum number of alternatives that are tried at one position.
 const WIDEST: u32 = 16;

@@ -1,8 +1,8 @@
 //! A fast scanner for JSON that has the expected form.
 //!
-//! It accepts only valid values, and reads them exactly as the general parser does. Any other value
-//! ends the scan. After an early end, the general parser reads the element again, and reports
-//! damage with its offset.
+//! The scanner accepts only valid values, and reads them exactly as the general parser does. Any
+//! other value ends the scan. After an early end, the general parser reads the element again, and
+//! reports damage with its offset.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;

@@ -7,7 +7,7 @@ use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;
 use std::path::Path;
 
-/// Size of the window in bytes. It fits into the processor's inner caches.
+/// Size of the window in bytes. The window fits into the processor's inner caches.
 const WINDOW: usize = 1 << 18;
 /// Maximum size of one array element, in bytes. The observer truncates lists after 4,096 values, so
 /// its elements are shorter than 2 MiB.

@@ -52,8 +52,8 @@ pub enum Predictor {
     PreviousById = 3,
     /// The last value in a record with the same template, or 0 for the first such value.
     Template = 4,
-    /// The value in the base's record with the same index, or the previous value if that record has
-    /// none.
+    /// The value in the base's record with the same index. If that record has no value, the
+    /// previous value.
     Base = 5,
     /// The prediction of `Base`, plus the previous value's difference from its counterpart in the
     /// base.

@@ -6,8 +6,8 @@ use super::predict::{ColumnSlice, RecordCursor};
 /// Number of sampled records. The sampled records are spread over the chunk, because the first records of a trace
 /// differ from later records.
 const SAMPLE: usize = 512;
-/// Number of sampled records that are checked first. If a relation fits none of them, it is
-/// dropped.
+/// Number of sampled records that are checked first. If a relation fits none of these records, it
+/// is dropped.
 const GLANCE: usize = 16;
 /// Minimum value at which a column is worth predicting as the sum of two others.
 const LARGE: u64 = 1 << 8;

@@ -226,8 +226,8 @@ impl TemplateLayer {
         });
     }
 
-    /// Ends a message. Its contents begin after `steps` steps, at offset `contents` among the
-    /// literals.
+    /// Ends a message. The message's contents begin after `steps` steps, at offset `contents` among
+    /// the literals.
     fn close_message(&mut self, steps: usize, contents: usize, literal: &mut usize) {
         match self.steps[steps - 1..] {
             // A message without slots is constant, so it becomes a literal, including its length.
@@ -259,7 +259,7 @@ impl TemplateLayer {
 }
 
 impl RecordTemplate<'_> {
-    /// Returns the maximum number of bytes that a record needs while it is written.
+    /// `value` returns the values of the slots in order.
     #[inline]
     pub fn max_record_bytes(&self) -> usize {
         // At most one number follows each literal. The record's own length comes before all

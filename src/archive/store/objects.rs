@@ -324,7 +324,7 @@ impl Archive {
             .clone())
     }
 
-    /// Returns the number of objects in all segments, or 0 if an index cannot be read.
+    /// Plan of a commit: its command and its workloads.
     pub fn object_count(&self) -> u64 {
         let counts = self.object_counts().unwrap_or_default();
         counts.into_iter().map(|count| count as u64).sum()

@@ -250,7 +250,7 @@ mod tests {
         let mut pool = BlockPool::new(10);
         let mut first = take(&mut pool, 4);
         (0..3).for_each(|i| pool.register_content(i, hash(u64::from(i) + 100)));
-        // The answer of request 0 fills its fourth block, so it allocates a fifth.
+        // The answer of request 0 fills its fourth block, so request 0 allocates a fifth block.
         pool.register_content(3, hash(103));
         first.extend(take(&mut pool, 1));
         assert_eq!(first, [0, 1, 2, 3, 4]);

@@ -50,7 +50,7 @@ impl BlockChangeSchedule {
         &self.due
     }
 
-    /// Schedules the next visit of a request with `computed` computed tokens after step `step`.
+    /// Schedules the next visit of a request that has `computed` computed tokens after step `step`.
     /// `is_shared` is true if other requests may share its blocks.
     pub fn schedule_visit(&mut self, step: u32, place: u32, (computed, is_shared): (u32, bool)) {
         let after = step + 1 + steps_to_visit(computed + 1, self.block_size, is_shared);

@@ -23,7 +23,8 @@ pub struct LlmDeployment {
     pub blocks: u32,
     /// Number of engines.
     pub replicas: u32,
-    /// Number of ranks of an engine. They run in lockstep, each with its own requests and blocks.
+    /// Number of ranks of an engine. The ranks run in lockstep, each with its own requests and
+    /// blocks.
     pub ranks: u32,
     /// Source of step times.
     pub price: StepPrice,

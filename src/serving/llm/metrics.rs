@@ -187,8 +187,7 @@ pub(super) struct LlmRecorder {
     /// Total time of each part of the steps, in picoseconds, if steps have parts.
     pub parts_ps: [u128; CostPart::COUNT],
     pub longest_step: Span,
-    /// The request with the longest time to first token, and the request with the longest time to
-    /// the last token.
+    /// The two slowest requests: by the time to first token, and by the time to the last token.
     pub slowest: [Option<CompletedLlmRequest>; 2],
     pub put_back: u64,
     pub lost_tokens: u64,

@@ -101,7 +101,8 @@ impl BlockDelta {
 /// The operator of a block that combines information across tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenMixing {
-    /// Attention to keys and values of earlier tokens.
+    /// Returns the number of key heads, at least one, on each of `npus` NPUs. The number of value
+    /// heads is the same.
     Attention(BlockAttention),
     /// Linear attention.
     Delta(BlockDelta),
@@ -259,7 +260,7 @@ pub struct BlockKind {
 }
 
 impl BlockKind {
-    /// Creates a kind with a count of one from a single block's operators.
+    /// The merged form needs the same number of weights and products.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mixing = TokenMixing::from_operators(operators)?;
         let attention = match mixing {

@@ -167,7 +167,7 @@ impl CapacityPlanner<'_> {
             |times: &super::report::TimeSummary| times.percentiles.last().map(|one| one.value);
         let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);
         let mut verdict = LimitVerdict::judge_sample(met, requests, self.attain);
-        // An overloaded run misses its limits once it is long enough.
+        // An overloaded run misses its limits if it is long enough.
         if report.rho.is_some_and(|rho| rho >= 1.0) {
             verdict = LimitVerdict::Missed;
         }
@@ -269,7 +269,7 @@ const NO_RATE: &str = "the arrivals have no rate to change; found users or a fil
 ///
 /// # Errors
 ///
-/// Fails if the scenario has no model, rate or limits, or if the model does not fit.
+/// Fails if the scenario has no model, no rate or no limits, or if the model does not fit.
 pub fn plan_capacity(
     scenario: &LlmScenario,
     machine: &Machine,

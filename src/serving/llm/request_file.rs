@@ -446,8 +446,8 @@ mod tests {
 
     #[test]
     fn blocks_of_traces_are_whole() {
-        // 1,100 tokens fill two blocks of 512 tokens. The other 76 tokens are not shared, although
-        // the trace states three hashes.
+        // 1,100 tokens fill two blocks of 512 tokens. The prompt's other 76 tokens are not shared,
+        // although the trace states three hashes.
         let pieces = trace_pieces(&[7, 8, 9], 1100, 1);
         assert_eq!(
             pieces.iter().map(|piece| piece.tokens).collect::<Vec<_>>(),

@@ -122,7 +122,7 @@ pub struct EngineRules {
     pub policy: SchedulingPolicy,
     /// True if a prompt may be computed in parts.
     pub chunked_prefill: bool,
-    /// True if requests reuse cached blocks with equal content.
+    /// Properties of the machine on which rules may depend.
     pub prefix_caching: bool,
     /// Maximum number of tokens of one request in a step, or 0 for no limit.
     pub long_prefill_token_threshold: u32,
@@ -152,7 +152,8 @@ pub struct EngineHardware<'a> {
 }
 
 impl EngineRules {
-    /// Returns the rules called `name`. Their conditions are applied to `hardware` if it is known.
+    /// Returns the rules called `name`. Conditions in the rules are applied to `hardware` if it is
+    /// known.
     ///
     /// # Errors
     ///

@@ -4,18 +4,18 @@
 //!
 //! - `name`, and optionally `seed` (1);
 //! - `[engine]`: `rules` (`vllm-v1`), and any key of these rules. `model` is a preset or a file.
-//!   Its options are `tensor` (NPUs per engine), `weights` (their format), `kv` (the format of keys
-//!   and values), and `memory_utilization`. `blocks` is an engine's number of blocks of keys and
-//!   values, and is required without a model. `data_parallel` (1) is an engine's number of ranks.
-//!   Ranks attend to their own requests, run in lockstep, and share the experts. `replicas` (1) is
-//!   the number of engines, and `router` is `round-robin`, `least-outstanding` or
+//!   The model's options are `tensor` (NPUs per engine), `weights` (their format), `kv` (the format
+//!   of keys and values), and `memory_utilization`. `blocks` is an engine's number of blocks of
+//!   keys and values, and is required without a model. `data_parallel` (1) is an engine's number of
+//!   ranks. Ranks attend to their own requests, run in lockstep, and share the experts. `replicas`
+//!   (1) is the number of engines. `router` is `round-robin`, `least-outstanding` or
 //!   `longest-prefix`;
 //! - `[step]`, unless a model and a machine determine step times: `base` is the time of each step,
 //!   and `token`, `request` and `context` are added per token, per request and per token read.
 //!   Alternatively, `profile` is a table of measured operations, and `rows` are the rows to read.
-//!   Its options are the model's `layers`, `experts` (their number, and their number per token),
-//!   `skew`, and the savings of captured graphs (`graph_saving`, `graph_tokens`). With a model and a machine,
-//!   `leave_out` lists parts that take no time;
+//!   The profile's options are the model's `layers`, `experts` (their number, and their number per
+//!   token), `skew`, and the savings of captured graphs (`graph_saving`, `graph_tokens`). With a
+//!   model and a machine, `leave_out` lists parts that take no time;
 //! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts`,
 //!   `users`, `at-once` or `file`. With `bursts`, `burst` requests arrive at intervals of `every`.
 //!   With `users`, each of `users` users sends the next request `think` after an answer. A `file`

@@ -20,7 +20,8 @@
 //! With *asynchronous scheduling*, the next step is composed when a step begins. The number of
 //! tokens of the running step is known, but their content is not. The blocks that these tokens fill
 //! are therefore not shared yet. If the running step produces a request's last token, the request
-//! takes no part in the next step. It keeps its place and its blocks until the running step ends.
+//! takes no part in the next step. The request keeps its place and its blocks until the running
+//! step ends.
 
 use super::block_pool::BlockPool;
 use super::decode_run::BlockChangeSchedule;
@@ -507,8 +508,8 @@ impl StepScheduler {
         true
     }
 
-    /// Advances all requests of the composed step by `steps` steps. The last of these steps is
-    /// still running, so [`end_step`](Self::end_step) ends it.
+    /// Advances all requests of the composed step as if `steps` further steps had run. The last of
+    /// these steps is still running, so [`end_step`](Self::end_step) ends it.
     pub fn end_run(&mut self, steps: u32) {
         for share in &mut self.step.shares {
             share.past += steps;
@@ -689,7 +690,7 @@ impl StepScheduler {
         let size = self.rules.block_size;
         let shared = hit / size;
         let of = &self.slots[slot as usize];
-        // A cached block that no request uses counts as a free block, so sharing it takes a free
+        // A cached block that no request uses is in the free list, so sharing it takes a free
         // block.
         let known = of.hashes.iter().take(shared as usize);
         let known = known.filter_map(|hash| self.pool.find_block(*hash));

@@ -407,10 +407,10 @@ pub struct MetricScores {
     pub intervals: Option<IntervalSummary>,
 }
 
-/// Computes an interval that contains the logarithmic errors of 90 % of the rows of a new fold,
-/// from the errors in other folds. Errors in one fold are similar, so each fold has its own mean,
-/// and errors vary around this mean (a random-effects model). Returns `None` for fewer than three
-/// folds or fewer than eight rows.
+/// Computes an interval from the errors in other folds. It contains the logarithmic errors of 90 %
+/// of the rows of a new fold. Errors in one fold are similar, so each fold has its own mean, and
+/// errors vary around this mean (a random-effects model). Returns `None` for fewer than three folds
+/// or fewer than eight rows.
 fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let count = folds.len();
     let rows: usize = folds.iter().map(|errors| errors.len()).sum();
@@ -440,8 +440,8 @@ fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
 
 impl ServingScores {
     /// Adds the time of the client and of the server's front end to each metric that includes it.
-    /// This time is the measured time to first token minus the engine's part. It is the median over
-    /// the rows of other folds.
+    /// This time is the measured time to first token minus the engine's part. The client's time is
+    /// the median over the rows of other folds.
     fn add_client(&mut self, metrics: &[ServingMetric]) {
         let of_ttft = |percentile| {
             let is = |metric: &ServingMetric| {

@@ -76,8 +76,8 @@ pub(super) struct LlmServer<'s> {
     load: StepLoad,
     memo: PriceMemo,
     made: Vec<ProducedToken>,
-    /// Changes of the number of used blocks that runs of equal steps will make. They are kept here
-    /// so that the changes of several engines are applied in time order.
+    /// Changes of the number of used blocks that runs of equal steps will make. The changes are
+    /// kept here so that the changes of several engines are applied in time order.
     block_changes: BTreeMap<Time, i64>,
     recorder: LlmRecorder,
     observer: &'s mut dyn LlmObserver,

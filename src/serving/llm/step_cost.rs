@@ -285,8 +285,9 @@ impl StepCost {
         self.price_kernel(kernel).duration().as_seconds() * self.class.slowdown
     }
 
-    /// Returns the format in which products are computed. This is the weights' format. For four-bit
-    /// weights on NPUs that do not compute in four bits, it is BF16.
+    /// Returns the format in which products are computed. Products are computed in the weights'
+    /// format. If four-bit weights are on NPUs that do not compute in four bits, products are
+    /// computed in BF16.
     fn product_format(&self) -> Dtype {
         match self.weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,

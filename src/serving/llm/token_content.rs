@@ -30,8 +30,8 @@ impl BlockHash {
     }
 }
 
-/// A sequence of tokens, parts of which requests use. Tokens at the same position of the same
-/// stream are equal.
+/// A sequence of tokens; requests consist of parts of such sequences. Tokens at the same position
+/// of the same stream are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenStream(u64);
 

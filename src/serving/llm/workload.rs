@@ -77,7 +77,7 @@ pub struct RequestClass {
     pub turns: u32,
     /// Time from an answer to the next turn.
     pub think: Span,
-    /// Limits of the class. They replace the scenario's limits.
+    /// Limits of the class, which replace the scenario's limits.
     pub limits: LlmLimits,
 }
 
@@ -158,7 +158,7 @@ impl LengthDistribution {
         }
     }
 
-    /// Returns a length that few requests exceed. It is used to size memory.
+    /// Returns a length that few requests exceed. This length is used to size memory.
     pub fn typical_most(&self) -> u32 {
         match *self {
             Self::Fixed(length) | Self::Uniform(_, length) => length,

@@ -263,8 +263,8 @@ fn draw_levels(report: &ServeReport) -> String {
     render_figure(&chart, &[(0, "in the system"), (1, "queued")], &caption)
 }
 
-/// A curve of a quantity against the rate: the quantity's name, and a function that returns its
-/// value if known.
+/// A curve over the rate: the name of the plotted quantity, and a function that returns the
+/// quantity's value if known.
 type RateCurve = (&'static str, fn(&ServeRow) -> Option<Span>);
 
 const CURVES: [RateCurve; 3] = [

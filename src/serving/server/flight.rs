@@ -123,8 +123,8 @@ impl RequestInFlight {
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunningTime {
     done: Span,
-    /// Disjoint intervals in which jobs run, in order of time. None of these intervals had ended
-    /// when the last interval was added.
+    /// Disjoint intervals in which jobs run, in order of time. When the last interval was added,
+    /// none of these intervals had ended.
     open: VecDeque<(Time, Time)>,
     /// Start of the first job.
     pub first: Option<Time>,

@@ -1,5 +1,5 @@
-//! The null model of serving: a formula with five constants for the time per token. It ignores
-//! queues, steps and kernels.
+//! The null model of serving: a formula with five constants for the time per token. The formula
+//! ignores queues, steps and kernels.
 
 use super::super::{LlmReport, TokenWork};
 use chakram_hardware::machine::Machine;
