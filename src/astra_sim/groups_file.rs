@@ -1,4 +1,4 @@
-//! The file of communicator groups. It lists, for each group number, the members in a fixed order.
+//! The file of communicator groups. The file lists, for each group number, the members in a fixed order.
 
 use super::error::{InputError, InputNote, escape_key};
 use super::json::{RawJsonEntry, raw_entries, syntax_error};

@@ -32,9 +32,9 @@ pub struct AstraFlags {
     pub logging_folder: Option<PathBuf>,
     /// Number of queues in each dimension.
     pub queues: NonZeroU32,
-    /// ASTRA-sim's scale of compute times. It is accepted without effect; a value other than 1 causes a note.
+    /// ASTRA-sim's scale of compute times. The flag is accepted without effect; a value other than 1 causes a note.
     pub compute_scale: f64,
-    /// ASTRA-sim's scale of communication. It is accepted without effect; a value other than 1 causes a note.
+    /// ASTRA-sim's scale of communication. The flag is accepted without effect; a value other than 1 causes a note.
     pub comm_scale: f64,
     /// Factor of the endpoint delay, applied only if the system file states a delay.
     pub injection_scale: f64,

@@ -4,7 +4,7 @@
 //! There is one type for each input of ASTRA-sim: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
 //! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`PerNodeFile`] (YAML). The logging configuration (TOML)
 //! has no type, because it is checked and then ignored. Each parser takes the text, the file's name for errors, and a
-//! flag that is true if unknown keys cause notes instead of errors. It returns the value with its notes, or an
+//! flag that is true if unknown keys cause notes instead of errors. The parser returns the value with its notes, or an
 //! [`InputError`] that names file, line and key. Parsing takes time and memory proportional to the text's length, even
 //! if the text is invalid.
 //!

@@ -2,7 +2,7 @@
 //! cannot translate.
 //!
 //! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. The machine file, in
-//! contrast, is for chakram's models. Its bandwidths are chosen so that chakram's models give the same times as
+//! contrast, is for chakram's models. The file's bandwidths are chosen so that chakram's models give the same times as
 //! ASTRA-sim's:
 //!
 //! | dimension | algorithm | ASTRA-sim: a message | machine: an NPU |

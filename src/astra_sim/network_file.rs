@@ -1,4 +1,4 @@
-//! The network file of the analytical networks. It lists dimensions, innermost first.
+//! The network file of the analytical networks. The file lists dimensions, innermost first.
 
 use super::document::{InputDocument, KnownKeys};
 use super::error::{InputError, InputNote, did_you_mean};

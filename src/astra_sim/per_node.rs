@@ -1,5 +1,5 @@
-//! The file that assigns custom algorithms to single collective nodes. It identifies an algorithm by the prefix of the
-//! algorithm's trace files.
+//! The file that assigns custom algorithms to single collective nodes. The file identifies an algorithm by the prefix
+//! of the algorithm's trace files.
 
 use super::error::{InputError, InputNote, escape_key};
 use super::input_entry::InputValue;

@@ -2,7 +2,7 @@
 //!
 //! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner bus is on the
 //! NPU's side of the outer bus, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time.
-//! With latency L, overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G. They arrive after a
+//! With latency L, overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G. The bytes arrive after a
 //! further L + o, truncated to whole ns. Normally, the offset is o. If the side was sending before, the offset is the
 //! larger of o and the rest of g since the side's last transfer. After more than eight transfers in a row, a side
 //! yields to the other side.

@@ -1,5 +1,5 @@
-//! A rank's statistics, as ASTRA-sim defines them. They include only values that follow from the rank's trace and the
-//! system file.
+//! A rank's statistics, as ASTRA-sim defines them. The statistics include only values that follow from the rank's trace
+//! and the system file.
 
 use super::trace::counts_as;
 use super::{AstraInputs, SystemFile};

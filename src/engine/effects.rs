@@ -18,9 +18,9 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkMessage;
 
-/// The effects that components produce while they handle events. The loop drains the fields in the order below. It
-/// drains the first five after each event, the following ones after each round, and `arrivals` only when no event is
-/// left at the instant. Only methods add entries to `began`, `records`, `ends` and `work`.
+/// The effects that components produce while they handle events. The loop drains the fields in the order below. The
+/// loop drains the first five after each event, the following ones after each round, and `arrivals` only when no event
+/// is left at the instant. Only methods add entries to `began`, `records`, `ends` and `work`.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// Events at later instants.

@@ -226,8 +226,8 @@ impl<'a> RunFailures<'a> {
         self.outcomes.clone()
     }
 
-    /// Returns the rank whose failed NPU prevents a node from ending. It is the node's own rank, the partner in the
-    /// node's message, or a member of the node's collective. Returns `None` if no failed NPU prevents the end.
+    /// Returns the rank whose failed NPU prevents a node from ending. That rank is the node's own rank, the partner in
+    /// the node's message, or a member of the node's collective. Returns `None` if no failed NPU prevents the end.
     pub fn find_stopper(
         &self,
         flow: &Dataflow<'_>,

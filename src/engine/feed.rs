@@ -14,9 +14,9 @@ pub use timed::TimedLaunches;
 /// A source of launches of programs. A job is a feed that launches one program at time 0.
 ///
 /// After a round's events, the engine first notifies each feed of the ranks and launches that have ended, in ascending
-/// order. Then it notifies the feed if the requested wake time has come. After each notification, the engine carries
-/// out the feed's requests before it sends the next notification. They are notified in the order in which the caller
-/// passed them to the run.
+/// order. Then the engine notifies the feed if the requested wake time has come. After each notification, the engine
+/// carries out the feed's requests before it sends the next notification. The engine notifies feeds in the order in
+/// which the caller passed them to the run.
 pub trait LaunchFeed {
     /// Returns the instant at which the feed wants to be woken next, or `None` for never. The engine calls this before
     /// the run and after each notification below. A past instant means "now", so time advances only after the feed has

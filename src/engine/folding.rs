@@ -65,9 +65,9 @@ pub struct FoldedReplay<'a> {
 }
 
 impl FoldedReplay<'_> {
-    /// Returns the job's groups that are represented by the group of the collective at which the replay stopped. It
-    /// stopped because members would end at different times although some are absent. Returns an empty list if the
-    /// replay did not stop at such a collective.
+    /// Returns the job's groups that are represented by the group of the collective at which the replay stopped. A
+    /// folded replay stops at a collective whose members would end at different times although some are absent. Returns
+    /// an empty list if the replay did not stop at such a collective.
     fn find_unequal_groups(&self) -> Vec<ReplayGroupId> {
         let numbers = (0..).map(ReplayGroupId);
         let represented = numbers.zip(&self.groups);
@@ -139,8 +139,9 @@ impl CompiledReplay<'_> {
 
     /// Returns ranks that represent all ranks of the job; `positional` lists the groups whose members end at different
     /// times. Returns `None` if folding would omit fewer than half of the ranks. Also returns `None` if results may
-    /// depend on each rank. This is so in five cases: the network models contention, communication keeps recorded
-    /// times, every collective must be simulated, parts of the machine fail, or ranks share remote memory.
+    /// depend on each rank. Results depend on each rank if the network models contention, communication keeps recorded
+    /// times, or every collective must be simulated. They also do if parts of the machine fail, or if ranks share
+    /// remote memory.
     fn find_representatives(
         &self,
         positional: &BTreeSet<ReplayGroupId>,

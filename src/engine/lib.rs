@@ -10,9 +10,9 @@
 //! When no event is left at the instant, the loop *settles* the instant: collectives with newly arrived members
 //! proceed. If all members arrived together and a closed form is proven exact, the formula gives the collective's time.
 //! Otherwise the collective is simulated message by message. Then the loop distributes the bandwidth of a memory pool's
-//! links over the current loads and stores. It does so after the chunks of loads and stores have reached the network's
-//! ports, and after all messages of the instant. Consequently, the order of two events never depends on unrelated
-//! events, or on whether a collective is simulated or answered analytically.
+//! links over the current loads and stores. The loop distributes it after the chunks of loads and stores have reached
+//! the network's ports, and after all messages of the instant. Consequently, the order of two events never depends on
+//! unrelated events, or on whether a collective is simulated or answered analytically.
 //!
 //! # The life of a node
 //!
@@ -35,8 +35,9 @@
 //!
 //! Every node belongs to a *launch*, one execution of a program. Launches come from a [`LaunchFeed`]; a job is a feed
 //! with one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round,
-//! the loop notifies feeds of ended launches. Then it wakes the feeds whose requested wake time has come. New launches
-//! begin in the next round. [`ProcessorModel`]s settle when no event is left at the instant, before collectives.
+//! the loop notifies feeds of ended launches. Then the loop wakes the feeds whose requested wake time has come. New
+//! launches begin in the next round. [`ProcessorModel`]s settle when no event is left at the instant, before
+//! collectives.
 //!
 //! # Example
 //!

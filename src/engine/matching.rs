@@ -1,7 +1,7 @@
 //! Matches a workload's collectives by their order in each group, and matches sends with receives.
 //!
-//! The engine computes matches once before the run, from program order. It therefore reports mismatches between ranks
-//! before the run, and never searches for a match during the run.
+//! The engine computes matches once before the run, from program order. The engine therefore reports mismatches between
+//! ranks before the run, and never searches for a match during the run.
 
 use super::error::ReplayRefusal;
 use super::ids::ReplayGroupId;

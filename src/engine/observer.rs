@@ -75,7 +75,7 @@ impl TimeCategory {
     }
 }
 
-/// A segment of the critical path. It begins where the previous segment ends.
+/// A segment of the critical path. Each segment begins where the previous segment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSegment {
     /// Instance that contains the segment's `node`.

@@ -1,8 +1,8 @@
 //! Changes durations for what-if questions: durations of kernels and collectives, slow ranks, and jitter.
 //!
-//! The engine applies changes before the loop, when it computes the durations of nodes. It first applies the changes of
-//! kernels in the given order, each to the result of the previous change. Then it applies the factor of a slow rank,
-//! and finally jitter.
+//! The engine applies changes before the loop, when it computes the durations of nodes. The engine first applies the
+//! changes of kernels in the given order, each to the result of the previous change. Then the engine applies the factor
+//! of a slow rank, and finally jitter.
 
 use crate::ReplayRefusal;
 use crate::options::CommTiming;

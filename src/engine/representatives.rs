@@ -128,8 +128,8 @@ fn extract_representatives(
     alike.then(|| workload.mirror_ranks(|rank| places[rank.index()].0 == 0))
 }
 
-/// Returns true if only collectives make ranks affect each other that exchange no messages. This is so if the network
-/// has no contention and no graph accesses remote memory, which ranks may share.
+/// Returns true if only collectives make ranks affect each other that exchange no messages. The network must have no
+/// contention, and no graph may access remote memory, because ranks may share it.
 pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkKind) -> bool {
     let is_remote = |graph: &Graph| {
         let mut nodes = graph.nodes();

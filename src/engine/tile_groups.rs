@@ -3,18 +3,18 @@
 //!
 //! The ranks of a stage execute one graph, and their states stay equal as long as all of them end each node at the same
 //! instant. The engine therefore simulates dependencies, lanes and kernels only for one instance, the *leader*, on
-//! behalf of all *members*. It carries out messages, collectives, loads and stores for each member, over the member's
-//! own links. The leader's node for such work ends when all members have ended the work. A leader with its members is
-//! the virtual tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale
-//! Model Training".
+//! behalf of all *members*. The engine carries out messages, collectives, loads and stores for each member, over the
+//! member's own links. The leader's node for such work ends when all members have ended the work. A leader with its
+//! members is the virtual tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with
+//! Large-scale Model Training".
 //!
 //! The result equals, to the picosecond, the result of simulating every rank. The proof is by induction over rounds: as
 //! long as all members end their nodes in the same rounds, a separately simulated member would take the same steps as
-//! the leader. The loop submits messages in the order of their keys, no matter which instance posts them. It submits
-//! loads and stores in the order of instances. If only some members end a node in a round, the engine *splits* the
-//! group before this difference has any effect. The parts are ranges of adjacent instances in equal states. Each part
-//! gets a copy of the leader's state and pending kernels (`split`). Each part of a split group is then a separate group
-//! or a single rank. When adjacent parts end a collective together in equal states, the engine joins them again
+//! the leader. The loop submits messages in the order of their keys, no matter which instance posts them. The loop
+//! submits loads and stores in the order of instances. If only some members end a node in a round, the engine *splits*
+//! the group before this difference has any effect. The parts are ranges of adjacent instances in equal states. Each
+//! part gets a copy of the leader's state and pending kernels (`split`). Each part of a split group is then a separate
+//! group or a single rank. When adjacent parts end a collective together in equal states, the engine joins them again
 //! (`rejoin`).
 //!
 //! A group is a range of instances with the same graph and NPU class that exchange no messages with each other.

@@ -1,9 +1,9 @@
 //! Output files. Every output file is complete or absent, and the outputs of one command appear together.
 //!
-//! A regular file is first written under a temporary name in its folder, then synced, and finally renamed. It gets the
-//! permissions of the file that it replaces. Writers follow symbolic links. Devices, pipes, sockets and descriptors
-//! (`/dev/stdout`) are written directly, without a temporary file. [`OutputSet`] ensures that a command never replaces
-//! one of its inputs and never writes two outputs to one file.
+//! A regular file is first written under a temporary name in its folder, then synced, and finally renamed. The new file
+//! gets the permissions of the file that it replaces. Writers follow symbolic links. Devices, pipes, sockets and
+//! descriptors (`/dev/stdout`) are written directly, without a temporary file. [`OutputSet`] ensures that a command
+//! never replaces one of its inputs and never writes two outputs to one file.
 
 mod output;
 mod outputs;

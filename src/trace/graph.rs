@@ -1,9 +1,9 @@
 //! The compact form of a trace: flat arrays that [`NodeIndex`] indexes.
 //!
-//! A graph describes work, but does not say which rank executes it. It refers to peers and groups by *slots*, numbered
-//! in order of first use. An instance binds each slot to a rank or group. Ranks that differ only in their peers, groups
-//! and group names therefore share one graph. Nodes are sorted by id, so nothing depends on the order of records in a
-//! file.
+//! A graph describes work, but does not say which rank executes it. A graph refers to peers and groups by *slots*,
+//! numbered in order of first use. An instance binds each slot to a rank or group. Ranks that differ only in their
+//! peers, groups and group names therefore share one graph. Nodes are sorted by id, so nothing depends on the order of
+//! records in a file.
 //!
 //! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), and an edge takes 4
 //! bytes. Each collective takes another 24 bytes, and each message takes another 20 bytes. Names take additional

@@ -238,8 +238,8 @@ impl WorkloadBuilder {
             .tables
             .entry(stable_hash(&*binding.declared))
             .or_default();
-        // Ranks usually declare the same table. They share one copy of the table, so the memory does not depend on the
-        // number of ranks.
+        // Ranks usually declare the same table. Such ranks share one copy of the table, so the memory does not depend
+        // on the number of ranks.
         match alike.iter().find(|table| **table == binding.declared) {
             Some(known) => binding.declared = known.clone(),
             None => alike.push(binding.declared.clone()),

@@ -483,8 +483,8 @@ impl AstraCollectives {
     }
 
     /// Returns true if no two messages of a collective of all NPUs are on one link at the same time. The check assumes
-    /// that chunks in the same stage send to the same members. It also assumes that a member sends its messages to one
-    /// partner in succession. Every algorithm satisfies both assumptions.
+    /// that chunks in the same stage send to the same members. The check also assumes that a member sends its messages
+    /// to one partner in succession. Every algorithm satisfies both assumptions.
     fn is_conflict_free(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,

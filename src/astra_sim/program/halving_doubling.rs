@@ -67,8 +67,8 @@ pub(super) fn nth_packet(phase: &AstraPhase, position: LinePosition, p: u32) -> 
     }
 }
 
-/// Returns the partner at `distance`. Its index is higher if ⌊index / distance⌋ is even, and lower otherwise. All
-/// members of the line form pairs at this distance, so the partner is also on the line.
+/// Returns the partner at `distance`. The partner's index is higher if ⌊index / distance⌋ is even, and lower otherwise.
+/// All members of the line form pairs at this distance, so the partner is also on the line.
 pub(super) fn partner_at(position: LinePosition, distance: u32) -> u32 {
     if (position.index / distance).is_multiple_of(2) {
         position.index + distance

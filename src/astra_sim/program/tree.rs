@@ -153,8 +153,8 @@ mod tests {
 
     #[test]
     fn the_trees_of_eight() {
-        // An in-order traversal numbers the nodes 0..=6, so the leaves are 0, 2, 4 and 6. Their parents are 1 and 5,
-        // and the parent of 1 and 5 is 3. The root is 7.
+        // An in-order traversal numbers the nodes 0..=6, so the leaves are 0, 2, 4 and 6. The leaves' parents are 1 and
+        // 5, and the parent of 1 and 5 is 3. The root is 7.
         assert_eq!(role(7, 8, false), TreeRole::Root { child: 3 });
         let inner = |parent, left, right| TreeRole::Inner {
             parent,

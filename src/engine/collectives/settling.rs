@@ -345,8 +345,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.chunks.runs[id].arrivals.arrived_now = fresh;
     }
 
-    /// Ends an analytically answered collective. Its members end together, or each ends at its time in the trial run
-    /// (rehearsal).
+    /// Ends an analytically answered collective. The members end together, or each member ends at its time in the trial
+    /// run (rehearsal).
     pub(super) fn end_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

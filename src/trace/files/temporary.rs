@@ -1,4 +1,5 @@
-//! Temporary files that become outputs. They are removed if they stay unfinished, no matter how the program ends.
+//! Temporary files that become outputs. Temporary files that stay unfinished are removed, no matter how the program
+//! ends.
 
 use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
 use std::ffi::CString;

@@ -41,7 +41,8 @@ impl fmt::Display for TraceLocation {
     }
 }
 
-/// An error about a trace. It is boxed to the size of one word, because every function that reads a field returns it.
+/// An error about a trace. The error is boxed to the size of one word, because every function that reads a field
+/// returns it.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct TraceError(Box<TraceFault>);

@@ -33,8 +33,8 @@ pub use stored::{StoredTrace, TraceStore};
 /// Minimum size in bytes for mapping a file into memory. Smaller files are read instead.
 const MAP_FROM: u64 = 1 << 18;
 
-/// The contents of an opened trace file. They are already decompressed if the file was compressed (gzip or zstd,
-/// detected by its first bytes).
+/// The contents of an opened trace file. Contents of a compressed file (gzip or zstd, detected by its first bytes) are
+/// already decompressed.
 #[derive(Debug)]
 pub struct TraceContents {
     storage: ContentsStorage,
@@ -222,8 +222,8 @@ impl TraceContents {
     }
 }
 
-/// Reader that decompresses a file bit by bit, for files that do not fit in memory. It detects the format (plain, gzip
-/// or zstd) from the first bytes.
+/// Reader that decompresses a file bit by bit, for files that do not fit in memory. The reader detects the format
+/// (plain, gzip or zstd) from the first bytes.
 pub struct DecompressedStream<'s>(Box<dyn Read + 's>);
 
 impl DecompressedStream<'static> {

@@ -38,7 +38,7 @@ pub struct JobFile {
     pub ranks: Vec<JobRank>,
     /// Groups that traces use but do not declare.
     pub groups: DeclaredGroups,
-    /// Roles of groups. They take precedence over roles in the traces.
+    /// Roles of groups. Roles in the job file take precedence over roles in the traces.
     pub roles: GroupRoles,
     /// The preset or file of the machine for which the job was made.
     pub machine: Option<String>,

@@ -17,9 +17,10 @@
 //!    If there are no candidates, the reader treats the file as current and reports the error.
 //! 3. The following records rule out more candidates until one is left. The remaining generation is certain, because
 //!    every other generation is ruled out by some record.
-//! 4. If several candidates are left at the end of the file, the reader upgrades the file as each of them. It accepts
-//!    identical results. Otherwise it rejects the file, and the error names the first record whose meaning depends on
-//!    the generation. If no candidate is left, the error names the record that ruled out the last candidate.
+//! 4. If several candidates are left at the end of the file, the reader upgrades the file as each of them. The reader
+//!    accepts identical results. If the results differ, the reader rejects the file, and the error names the first
+//!    record whose meaning depends on the generation. If no candidate is left, the error names the record that ruled
+//!    out the last candidate.
 //!
 //! Features that distinguish generations: fields 5 to 10 contain numbers in 0.0.1, but text in later generations. A
 //! node's attributes are in field 11 up to 0.0.3 and in field 10 in 0.0.4. Inside an attribute, field 4 is a float in
@@ -211,8 +212,8 @@ pub fn upgrade_contents(
     }))
 }
 
-/// Returns true if a file of 0.0.4 needs an upgrade. Its first record is then a node, or metadata as in the first days
-/// of 0.0.4.
+/// Returns true if a file of 0.0.4 needs an upgrade. The first record of such a file is a node, or metadata as in the
+/// first days of 0.0.4.
 fn needs_upgrade(first: &[u8]) -> bool {
     let suits = |layout: &MessageLayout| {
         schema_layout::check_message(first, 0, layout).is_ok_and(|fit| !fit.unknown)

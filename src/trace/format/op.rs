@@ -71,7 +71,7 @@ pub enum Op<'a> {
         /// Number format in which the kernel computes, if the trace states it.
         dtype: Option<Dtype>,
     },
-    /// Communication whose operation or partners the trace does not state. It takes its recorded duration.
+    /// Communication whose operation or partners the trace does not state. Such a node takes its recorded duration.
     Communication {
         /// Bytes moved, or 0 if the trace does not state them.
         bytes: u64,

@@ -1,5 +1,5 @@
-//! Reads a whole file or stream into memory, within the process's memory limits. It checks the limits as bytes arrive,
-//! before it allocates memory for them.
+//! Reads a whole file or stream into memory, within the process's memory limits. The reader checks the limits as bytes
+//! arrive, before it allocates memory for them.
 
 use chakram_base::bounds;
 use std::io::{self, Read};

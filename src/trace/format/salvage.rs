@@ -13,8 +13,8 @@
 //! An empty record is a node with id 0 and default values in all other fields. Salvage keeps a single empty record
 //! between sound records, but drops several in a row as a range of zero bytes.
 //!
-//! It drops a record whose id has already occurred. If anything was lost, it also drops dependencies on missing nodes,
-//! even if these nodes never existed.
+//! Salvage drops a record whose id has already occurred. If anything was lost, it also drops dependencies on missing
+//! nodes, even if these nodes never existed.
 
 use super::text::{JsonLineReader, TextFormat};
 use super::trace_format::{self, TraceFormat};

@@ -1,4 +1,4 @@
-//! Fast reader of node records. It reads the bytes in one pass, without copies or allocations.
+//! Fast reader of node records. The reader makes one pass over the bytes, without copies or allocations.
 
 use super::attr::{self, AttrView, NodeAttributes};
 use super::groups::{NODE_MARK, NODE_NAME};

@@ -1,4 +1,4 @@
-//! Field layouts of each schema generation's messages. They serve to detect generations and damaged records.
+//! Field layouts of each schema generation's messages. Layouts serve to detect generations and damaged records.
 
 use super::TraceError;
 use super::wire::{WireCursor, WireValue};

@@ -2,9 +2,9 @@
 //!
 //! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace, in contrast, is for
 //! inspection: it contains every recoverable node, the dependencies exactly as stated, and a list of the unreadable
-//! parts. It borrows names and records from the file's contents. It takes 16 bytes for each dependency. For each node,
-//! it takes 40 bytes plus the data that the reader [keeps](NodeRetention), which by default is nearly everything (about
-//! 200 bytes).
+//! parts. A raw trace borrows names and records from the file's contents. A raw trace takes 16 bytes for each
+//! dependency. For each node, a raw trace takes 40 bytes plus the data that the reader [keeps](NodeRetention), which by default
+//! is nearly everything (about 200 bytes).
 
 use super::{Csr, IdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
@@ -276,8 +276,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         }
     }
 
-    /// Replaces each fault's error by the result of `told`. It adds the file or, for converted contents, the location
-    /// in the original file.
+    /// Replaces each fault's error by the result of `told`. `told` adds the file or, for converted contents, the
+    /// location in the original file.
     pub fn map_faults(&mut self, told: impl Fn(TraceError) -> TraceError) {
         for fault in std::mem::take(&mut self.faults) {
             self.faults.push(ReadFault {

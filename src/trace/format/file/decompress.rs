@@ -1,5 +1,5 @@
-//! Decompresses data within the process's memory limits. It checks the limits as bytes arrive, before it allocates
-//! memory for them.
+//! Decompresses data within the process's memory limits. The decoder checks the limits as bytes arrive, before it
+//! allocates memory for them.
 
 use super::append_all;
 use chakram_base::bounds;

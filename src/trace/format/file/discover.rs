@@ -72,8 +72,8 @@ fn strip_stream_suffix(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
     }
-    // A file redirected to standard input is a regular file. It counts as a stream nevertheless, because its path
-    // (`/dev/stdin`) is not a trace's name.
+    // A file redirected to standard input is a regular file. Such a file counts as a stream nevertheless, because its
+    // path (`/dev/stdin`) is not a trace's name.
     let is_descriptor = path == Path::new("/dev/stdin") || path.starts_with("/dev/fd");
     let kind = std::fs::metadata(path).ok()?.file_type();
     (is_descriptor || !kind.is_file() && !kind.is_dir()).then_some(path)

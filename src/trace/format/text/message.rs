@@ -1,5 +1,5 @@
-//! Converts JSON objects to records. It accepts protobuf's JSON mapping with both spellings of keys, and the additions
-//! of [`super::json_lines`].
+//! Converts JSON objects to records. The converter accepts protobuf's JSON mapping with both spellings of keys, and the
+//! additions of [`super::json_lines`].
 
 use super::base64;
 use super::json::{JsonReader, JsonScalar};

@@ -25,7 +25,7 @@ fn attribute(name: &str, value: Value) -> AttributeProto {
 }
 
 /// A trace as protobuf's Python runtime prints it, record by record. The runtime prints enums by name, and 64-bit
-/// numbers as strings. It omits default values, so node 0 has no id.
+/// numbers as strings. The runtime omits default values, so node 0 has no id.
 const JSONIZER: &str = r#"{
   "version": "0.0.4",
   "attr": [

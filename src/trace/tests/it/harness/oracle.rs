@@ -1,4 +1,5 @@
-//! Oracle for the fast reader of records. It is based on the generated types, and shares no code with the fast reader.
+//! Oracle for the fast reader of records. The oracle is based on the generated types, and shares no code with the fast
+//! reader.
 
 use super::coerce::{count, format, group, read_byte_mask, truth, whole, word};
 use chakram_trace::format::proto::{AttributeProto, Node, attribute_proto::Value};
