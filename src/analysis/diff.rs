@@ -40,7 +40,7 @@ impl AmountChange {
         self.after as i128 - self.before as i128
     }
 
-    /// Returns the increase in percent; `None` for an increase from zero to a nonzero amount.
+    /// Returns the increase as a percentage; `None` for an increase from zero to a nonzero amount.
     pub fn percent_increase(&self) -> Option<f64> {
         match (self.before, self.signed_increase()) {
             (_, 0) => Some(0.0),

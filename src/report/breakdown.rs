@@ -50,7 +50,7 @@ struct NpuTimeTracker {
     finish: Time,
 }
 
-/// Time of one kind of collective in one group, or of messages, summed over NPUs.
+/// Time of one kind of collective in one group, or time of messages. Summed over NPUs.
 ///
 /// Summed over all entries, waiting and transfer equal the time with a communication in progress. Exposed waiting and
 /// exposed transfer equal the communication and bubble parts of the NPUs' time.

@@ -121,7 +121,7 @@ impl CollectiveObserver {
         }
     }
 
-    /// Returns the number of calls of all groups and kinds, and how many of these calls were
+    /// Returns the number of calls over all groups and kinds, and how many of these calls were
     /// simulated.
     pub(super) fn count_calls(&self) -> (u64, u64) {
         let tallies = self.nonzero_tallies();

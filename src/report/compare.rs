@@ -1,8 +1,8 @@
-//! Compares the replays of one job on several machines: the makespan on each machine, and the parts of the time that
+//! Compares replays of one job on several machines: the makespan on each machine, and the parts of the time that
 //! changed.
 //!
 //! The parts of an NPU's time sum to the makespan, so the means of the parts over NPUs also sum to the makespan. From
-//! one machine to another, the changes of the parts therefore add up to the change of the makespan;
+//! one machine to another, the changes of the parts therefore add up to the makespan's change.
 //! [`MakespanExplanation`] sorts the changes by size. A communication on one machine is compared with the
 //! communication of the same kind and group name on the other.
 
@@ -129,7 +129,7 @@ impl SpanChange {
         (self.after > Span::ZERO).then(|| self.before.0 as f64 / self.after.0 as f64)
     }
 
-    /// Returns the increase in percent of `before`; `None` if `before` is zero.
+    /// Returns the increase as a percentage of `before`; `None` if `before` is zero.
     pub fn percent_increase(&self) -> Option<f64> {
         percent_more(self.after, self.before)
     }

@@ -50,8 +50,8 @@ pub struct StepExtrapolation {
     pub error: Span,
     /// Samples per second of the whole step.
     pub samples_per_s: f64,
-    /// Samples per second of a full pipeline, without filling and draining: the samples of a turn divided by the time
-    /// of the last turn. `None` if the last turn added no time.
+    /// Samples per second of a full pipeline, without filling and draining. The value is the samples of a turn
+    /// divided by the time of the last turn. `None` if the last turn added no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_samples_per_s: Option<f64>,
 }

@@ -173,7 +173,7 @@ impl LinkReport {
     }
 }
 
-/// Formats a link's load: its busy time in percent of the makespan.
+/// Formats a link's load: its busy time as a percentage of the makespan.
 fn format_busy_share(busy: Span, makespan: Span) -> String {
     match makespan {
         Span::ZERO => "-".to_owned(),

@@ -63,7 +63,7 @@ pub type BytesByClass = [u64; TensorClass::COUNT];
 pub struct MemoryRow {
     /// Rank that runs on the NPU.
     pub rank: Rank,
-    /// Number of the NPU.
+    /// Index of the NPU.
     pub npu: Npu,
     /// Capacity of the NPU's memory. Null if the machine does not state it. If the rank uses remote memory, its share
     /// of that memory is included.
@@ -149,7 +149,7 @@ impl MemoryRow {
         Some(100.0 * self.peak.0 as f64 / self.capacity?.0 as f64)
     }
 
-    /// Formats the peak in percent of the capacity; a dash if the capacity is unknown.
+    /// Formats the peak as a percentage of the capacity, or a dash if the capacity is unknown.
     pub fn percent_text(&self) -> String {
         self.capacity.map_or("-".to_owned(), |capacity| {
             format_percent_of(self.peak.0 as f64, capacity.0 as f64)

@@ -295,8 +295,8 @@ impl ModuleTimes<'_> {
     }
 }
 
-/// Returns the row index of each Python call: the row of the call's own module, or else of the innermost module around
-/// the call.
+/// Returns the row index for each Python call: the row of the call's own module, or else of the innermost module
+/// around the call.
 fn rows_of<'a>(graph: &'a Graph, rows: &mut Interner<(u32, &'a str)>) -> Vec<u32> {
     let stacks = graph.stacks();
     let mut row_of: Vec<u32> = Vec::with_capacity(stacks.calls.len());

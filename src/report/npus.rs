@@ -22,7 +22,7 @@ const ROWS: usize = 16;
 pub struct NpuRow {
     /// Rank that runs on the NPU.
     pub rank: Rank,
-    /// Number of the NPU.
+    /// Index of the NPU.
     pub npu: Npu,
     /// Name of the NPU's class.
     pub class: String,
@@ -32,8 +32,8 @@ pub struct NpuRow {
     /// Time from the start of the job to the end of the rank's last captured event, if the trace states it.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
-    /// Difference between the replayed and the captured end, in percent of the captured end; positive if the replayed
-    /// end is later.
+    /// Difference between the replayed and the captured end, as a percentage of the captured end. Positive if the
+    /// replayed end is later.
     #[serde(rename = "difference_percent")]
     pub difference: Option<f64>,
 }

@@ -224,7 +224,7 @@ impl<'a> OperatorObserver<'a> {
         }
     }
 
-    /// Creates an observer of the simulated part of a folded job; each sum is multiplied by the number of represented
+    /// Creates an observer of the simulated part of a folded job. Each sum is multiplied by the number of represented
     /// ranks.
     pub(super) fn of_part(folded: &'a FoldedReplay<'a>) -> Self {
         Self {

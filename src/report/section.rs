@@ -84,7 +84,7 @@ impl SectionCell {
         }
     }
 
-    /// Creates a cell that shows `part` in percent of `whole`.
+    /// Creates a cell that shows `part` as a percentage of `whole`.
     pub fn share_cell(part: Span, whole: Span) -> Self {
         let shown = super::text::format_share(part, whole);
         match whole {

@@ -322,8 +322,8 @@ fn family_of_name(name: &str) -> String {
     out
 }
 
-/// Returns the name pattern of the kernel's class: the class of the kernel's shape or, if the shape is unknown, the
-/// family of its name.
+/// Returns the name pattern of the kernel's class. The class depends on the kernel's shape or, if the shape is
+/// unknown, on the family of its name.
 fn kernel_name_pattern(graph: &Graph, node: NodeIndex) -> String {
     match graph.kernel(node) {
         Some(shape) => format!("class:{}", shape.class_name()),

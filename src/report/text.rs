@@ -73,7 +73,7 @@ impl TextStyle {
     }
 }
 
-/// Formats `part / whole` in percent, as in `31.1 %`.
+/// Formats `part / whole` as a percentage, as in `31.1 %`.
 pub fn format_share(part: Span, whole: Span) -> String {
     if whole == Span::ZERO {
         return "-".to_owned();

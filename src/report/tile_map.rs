@@ -296,7 +296,7 @@ fn draw_scale(
     svg.add_text((from, y + 9.0), TextAnchor::Middle, "axis", "0 %");
 }
 
-/// Formats a busy time in percent of the makespan, as in `12.5 %`.
+/// Formats a busy time as a percentage of the makespan, as in `12.5 %`.
 fn format_share(busy: Span, makespan: Span) -> String {
     format_percent_of(busy.0 as f64, makespan.0.max(1) as f64)
 }

@@ -181,7 +181,7 @@ pub struct CheckedPrediction {
 pub type CategoryTimes = [Span; TimeCategory::COUNT];
 
 impl CheckedPrediction {
-    /// Returns the change of the makespan in percent of the baseline.
+    /// Returns the change of the makespan as a percentage of the baseline.
     pub fn change_percent(&self) -> f64 {
         match (self.before_ps, self.after_ps) {
             (0, 0) => 0.0,

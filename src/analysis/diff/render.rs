@@ -36,7 +36,7 @@ pub struct ThresholdVerdict {
 /// Thresholds that differences must not exceed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DiffThresholds {
-    /// Maximum change of any total in percent, whether increase or decrease.
+    /// Maximum percentage by which any total may increase or decrease.
     pub threshold: Option<f64>,
     /// Aspects that must not differ.
     pub aspects: Vec<super::DiffAspect>,

@@ -15,7 +15,7 @@ pub use text::{LeakKind, TextLeak, contains_leak, find_leaks};
 /// Location of a text in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TextLocation {
-    /// Number of the record; the metadata record is 0.
+    /// Index of the record, where the metadata record is 0.
     pub record: usize,
     /// Id of the node; `None` for the metadata record.
     pub node: Option<u64>,

@@ -14,7 +14,7 @@ pub struct DefectLocation {
     pub node: Option<u64>,
     /// Name of the defective node, shortened.
     pub name: String,
-    /// Number of its record; the metadata record is 0.
+    /// Index of the node's record, where the metadata record is 0.
     pub record: Option<usize>,
     /// Byte offset in the decompressed file.
     pub offset: Option<usize>,

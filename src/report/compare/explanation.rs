@@ -95,7 +95,7 @@ pub(super) fn format_verdict(change: &SpanChange) -> String {
     format!("{span} {longer}{percent}{}", speed.unwrap_or_default())
 }
 
-/// Formats a change in percent, as in `-73.63 %`.
+/// Formats a change as a percentage, as in `-73.63 %`.
 pub(super) fn format_percent(change: &SpanChange) -> Option<String> {
     change.percent_increase().map(format_percent_change)
 }

@@ -340,7 +340,7 @@ fn write_reasons(out: &mut String, comparison: &MachineComparison<'_>, style: Te
     Ok(())
 }
 
-/// Sentence stating that the changes of the parts sum to the change of the makespan.
+/// Sentence stating that the changes of the parts sum to the makespan's change.
 pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
 
 /// For each machine, returns lines that explain its difference from the first machine.

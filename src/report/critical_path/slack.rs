@@ -221,7 +221,7 @@ fn medians_within(
     medians
 }
 
-/// Number of ranges of slack; a range is at most 1/32 of its lower limit wide, or one picosecond.
+/// Number of ranges of slack. A range is one picosecond wide, or at most 1/32 of its lower limit.
 const RANGES: usize = (u64::BITS as usize - RANGE_BITS as usize + 1) << RANGE_BITS;
 /// Number of bits after the highest bit of a slack that determine its range.
 const RANGE_BITS: u32 = 5;

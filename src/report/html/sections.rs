@@ -52,7 +52,7 @@ fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
     part.collect()
 }
 
-/// Renders bars of time by category on one axis; the length of a bar is the sum of its times.
+/// Renders bars of time by category on one axis. The length of a bar is the sum of its times.
 pub fn time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> String {
     let whole = |times: &[Span; TimeCategory::COUNT]| {
         let sum = times

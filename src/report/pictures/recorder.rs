@@ -32,7 +32,7 @@ const WATCHED: usize = 4096;
 const KEPT: usize = 1 << 21;
 /// Maximum number of memory curves in the picture of memory.
 const CURVES: usize = 7;
-/// Number of intervals of the critical path in the table of longest intervals.
+/// The table of longest intervals shows this number of intervals of the critical path.
 const LONGEST: usize = 24;
 
 /// Marks a name that has no label in `labels` yet.

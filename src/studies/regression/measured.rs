@@ -4,7 +4,7 @@ use chakram_archive::MeasuredTimes;
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 
-/// Distance of a prediction from measured steps in percent and in standard deviations.
+/// Distance of a prediction from measured steps: as a percentage, and in standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredVerdict {
     /// Number of measured steps in the distribution.

@@ -273,7 +273,7 @@ impl LanguageModel {
         })
     }
 
-    /// Returns the positions of the parts, for each matrix product. If products are cut only by
+    /// Returns, for each matrix product, the positions of its parts. If products are cut only by
     /// columns, a product with fewer columns than parts has fewer parts.
     fn part_places(
         &self,

@@ -33,7 +33,7 @@ use chakram_report::{self as report, Report};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Maximum noise in a file, in percent.
+/// Maximum noise in a file, as a percentage.
 const MAX_NOISE: f64 = 100.0;
 
 /// A captured job, a change of it, and measured steps of both jobs.
@@ -49,8 +49,8 @@ pub struct MeasuredPair {
     pub baseline: Option<Span>,
     /// Measured step time of the changed job.
     pub measured: Span,
-    /// Noise of measured steps, in percent. If the measured change is within the noise, the sign of
-    /// the change has no meaning.
+    /// Noise of measured steps, as a percentage. If the measured change is within the noise, the
+    /// sign of the change has no meaning.
     pub noise: f64,
 }
 
@@ -84,15 +84,15 @@ pub struct PredictedPair {
     /// Measured step time of the changed job.
     #[serde(rename = "measured_ps")]
     pub measured: Span,
-    /// Error of the prediction relative to the measured step, in percent.
+    /// Error of the prediction, as a percentage of the measured step.
     pub error_percent: f64,
     /// Error, in percent, of the null model that predicts no change.
     pub no_change_percent: f64,
     /// Error, in percent, of the null model that scales step times in proportion to the samples.
     pub sample_ratio_percent: f64,
-    /// Predicted change of the step relative to the captured job, in percent.
+    /// Predicted change of the step, as a percentage of the captured job's step.
     pub change_percent: f64,
-    /// Measured change in percent; `None` if the captured job has no measured step.
+    /// Measured change as a percentage; `None` if the captured job has no measured step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_change_percent: Option<f64>,
     /// True if the predicted and the measured change have the same sign; `None` if the measured

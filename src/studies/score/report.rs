@@ -156,8 +156,8 @@ impl ScoredTable<'_> {
         values.into_values().collect()
     }
 
-    /// Renders the scores of all runs, and of the runs with each value of the option `by`. `about`
-    /// is a sentence that describes the kernel times.
+    /// Renders the scores of all runs. Also renders the scores of the runs with each value of the
+    /// option `by`. `about` is a sentence that describes the kernel times.
     pub fn render_text(&self, by: Option<&str>, about: &str, style: TextStyle) -> String {
         let columns = [
             left_aligned_column("PREDICTED AGAINST MEASURED", 28),
@@ -294,8 +294,8 @@ impl ScoredTable<'_> {
         text
     }
 
-    /// Returns one JSON document with two kinds of scores: of all runs, and of the runs with each
-    /// value of the option `by`. `options` are the options of the replays.
+    /// Returns the scores of all runs as one JSON document. The document also has the scores of the
+    /// runs with each value of the option `by`. `options` are the options of the replays.
     pub fn to_document<'a>(
         &'a self,
         by: Option<&'a str>,

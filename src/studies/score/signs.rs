@@ -15,7 +15,7 @@ const DEGREES: [&str; 4] = ["context", "data", "pipeline", "tensor"];
 /// Options that always change together, and therefore count as a single option.
 const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]];
 
-/// Number of pairs of runs that differ in only one option, and number of pairs that are predicted
+/// Number of pairs of runs that differ in only one option. Also states how many pairs are predicted
 /// in the measured order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OptionSigns {

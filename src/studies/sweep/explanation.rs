@@ -66,7 +66,7 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> St
         };
         let change_text = format!("{:+.1} %", 100.0 * (value / own_value - 1.0));
         // The parts of an NPU's time add up to the makespan, so the changes of the parts add up to
-        // the makespan's change.
+        // the change of the makespan.
         let parts = (0..PARTS.len()).map(|part| {
             let (a, b) = (own.parts_ps[part] as i128, measures.parts_ps[part] as i128);
             (b - a, PARTS[part])

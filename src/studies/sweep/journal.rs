@@ -58,7 +58,7 @@ pub enum JournalError {
     Line {
         /// Path of the journal with the invalid line.
         path: PathBuf,
-        /// Number of the line, from 1.
+        /// Line number, from 1.
         line: usize,
         /// Description of the line's problem.
         why: String,

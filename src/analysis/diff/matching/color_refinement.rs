@@ -32,8 +32,8 @@ impl RefinementClass {
     }
 }
 
-/// A set of nodes that splits classes: members of a class are separated if they have different numbers of edges into
-/// this set.
+/// A set of nodes that splits classes. Two members of a class are separated if they have different numbers of edges
+/// into this set.
 enum ClassSplitter {
     Class(u32),
     /// A pair, identified by its node of the first trace.

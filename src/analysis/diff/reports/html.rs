@@ -151,7 +151,7 @@ fn render_replay_diff(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> Strin
     )
 }
 
-/// Renders the table that compares the parts of the time, as means over NPUs.
+/// Renders the table that compares the parts of the time (means over NPUs).
 fn render_breakdown_table(
     replay: &ReplayDiff,
     pointer: &dyn Fn(&str) -> String,

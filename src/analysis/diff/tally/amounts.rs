@@ -1,4 +1,4 @@
-//! Sums times and sizes of all nodes of two traces, grouped by a property of the nodes.
+//! Sums times and sizes of all nodes in two traces, grouped by a property.
 
 use crate::diff::AmountChange;
 use crate::diff::fields::{bytes_of, group_name, type_name};

@@ -479,7 +479,7 @@ pub(super) fn reduce_at_end(program: &mut RankProgram<'_>) -> EditCounts {
     counts
 }
 
-/// Inserts all-reduces of buckets of `limit` bytes; returns the number of inserted all-reduces.
+/// Inserts all-reduces of buckets of `limit` bytes. Returns the number of inserted all-reduces.
 pub(super) fn insert(
     program: &mut RankProgram<'_>,
     found: &GradientReductions,

@@ -1,10 +1,10 @@
 //! Scales kernels, messages and collectives for other batch sizes, sequence lengths and hidden sizes.
 //!
 //! Work: a tensor with a sample dimension grows with the number of samples; a tensor of parameters does not. One
-//! dimension of a matrix multiplication is the number of samples, so the multiplication's FLOPs grow with the number of
-//! samples. The FLOPs of attention grow with the square of the sequence length. The bytes of a kernel are proportional
-//! to the number of elements of all its tensors. If a trace states no shapes, all work in forward and backward passes
-//! is assumed to grow.
+//! dimension of a matrix multiplication is the number of samples, so the FLOPs grow with the number of samples. The
+//! FLOPs of attention grow with the square of the sequence length. A kernel's bytes are proportional to the
+//! element count of all its tensors. If a trace states no shapes, all work in forward and backward passes is
+//! assumed to grow.
 //!
 //! Time: a kernel has `F` FLOPs and moves `Y` bytes. The recorded time of the kernel is `t`; the profiler added `p`
 //! of this time. After scaling, these are `F'`, `Y'` and `t'`:

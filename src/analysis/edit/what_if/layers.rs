@@ -134,7 +134,7 @@ pub(super) fn change_layers(
     Ok((counts, changed))
 }
 
-/// Result of an edit of layers: the number of layers added to the whole job, and the bucket sizes of gradients.
+/// Result of editing layers: the number of layers added to the whole job, and the bucket sizes of gradients.
 pub(super) struct ChangedLayers {
     pub by: i64,
     pub buckets: Option<BucketSizes>,

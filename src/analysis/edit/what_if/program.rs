@@ -78,7 +78,7 @@ pub(super) enum AttributeChange {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeFacts<'a> {
     pub phase: StepPhase,
-    /// Number of the step, from 0 in program order; `None` for a node outside all steps.
+    /// Index of the step in program order, from 0; `None` for a node outside all steps.
     pub step: Option<u32>,
     /// The node that encloses or launched this node.
     pub caller: Option<u32>,
@@ -113,7 +113,7 @@ pub(super) struct ProgramItem {
     pub deps: Vec<ItemDependency>,
     pub changes: BTreeMap<&'static str, AttributeChange>,
     pub name: Option<String>,
-    /// Record of an inserted item; used instead of the record of `node`.
+    /// Record of an inserted item, which replaces the record of `node`.
     pub made: Option<Vec<u8>>,
 }
 

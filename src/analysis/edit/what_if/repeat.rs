@@ -330,7 +330,7 @@ pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32
     })
 }
 
-/// For each rank of a pipeline, the corresponding rank of the next stage, and the order of passes.
+/// For each rank of a pipeline: the corresponding rank of the next stage, and the pass order.
 #[derive(Debug, Default)]
 pub(super) struct PipelineStages {
     /// For each rank, the rank of the next stage that receives its messages in forward passes.

@@ -108,7 +108,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
 
 #[test]
 fn a_rank_by_itself_keeps_its_waiting() {
-    // The path consists of 50 ns of compute, 50 ns of waiting and 20 ns of transfer.
+    // The path has 50 ns of compute, 50 ns of waiting and 20 ns of transfer.
     let tracks = two();
     let path = critical_path(&tracks[..1], true).unwrap();
     let last = path.pieces.last().unwrap();

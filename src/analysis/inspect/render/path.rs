@@ -440,7 +440,7 @@ struct PathDocument<'p> {
     nodes: Option<Vec<PathNode<'p>>>,
 }
 
-/// Sum over the parts of a path that share a key, such as node type or operator.
+/// Sum over those parts of a path that have the same key, such as a node type or operator.
 #[derive(Debug, Serialize)]
 struct PathTimeSums {
     nodes: u64,

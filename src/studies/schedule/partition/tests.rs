@@ -10,7 +10,7 @@ use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Number of cells along each side of a tensor in this test; a block is a range of cells.
+/// Number of cells along each side of a tensor in this test. A block is a range of cells.
 const GRID: u32 = 16;
 
 type Cells = BTreeSet<(u32, u32)>;

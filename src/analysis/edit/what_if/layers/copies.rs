@@ -122,7 +122,7 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the number of the layer at `position` in a run with `count` layers. In a backward pass, layers are
+    /// Returns the index of the layer at `position` in a run with `count` layers. In a backward pass, layers are
     /// counted from the end, because the first layers of the pass may be missing.
     fn layer_at_position(&self, run: usize, position: i64, count: i64) -> i64 {
         match self.runs[run].backward {
