@@ -26,7 +26,7 @@ use chakram_hardware::network::{
 };
 use chakram_hardware::topology::{DimensionShape, LinePattern};
 
-/// Sentinel for no op.
+/// Sentinel that means "no op".
 const NONE: OpIndex = OpIndex(u32::MAX);
 
 /// A directed link: whether it is busy, and the ops of the messages that wait for it.

@@ -29,7 +29,7 @@ pub(super) mod halving_doubling;
 mod ring;
 mod tree;
 
-/// What a phase does with its data.
+/// Operation that a phase performs on its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PhaseOperation {
     AllReduce,
@@ -51,7 +51,7 @@ pub struct AstraPhase {
     pub(super) size: u32,
     /// Level whose queues the phase uses: its dimension, or the innermost level for groups.
     pub(super) level: u32,
-    /// Which queues of the level the phase uses in rotation.
+    /// Queues of the level that the phase uses in rotation.
     pub(super) rotation: QueueRotation,
     /// True if the phase belongs to a named group.
     pub(super) named: bool,

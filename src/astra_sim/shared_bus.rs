@@ -4,8 +4,8 @@
 //! NPU's side of the outer bus, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time.
 //! With latency L, overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G. The bytes arrive after a
 //! further L + o, truncated to whole ns. Normally, the offset is o. If the side was sending before, the offset is the
-//! larger of o and the rest of g since the side's last transfer. After more than eight transfers in a row, a side
-//! yields to the other side.
+//! larger of o and the part of g that remains after the side's last transfer. After more than eight transfers in a row,
+//! a side yields to the other side.
 //!
 //! A reduction begins on arrival and takes ⌊b/100⌋ · delay + 50 ns. A side runs one reduction at a time. A transfer
 //! that returns then crosses the bus in the other direction. Every transfer that begins or ends at the NPU side of the

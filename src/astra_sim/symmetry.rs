@@ -170,8 +170,8 @@ impl SymmetricLine<'_> {
             number += 1;
             due.push(Reverse((at, number, what)));
         };
-        // The member represents all members. When it sends a message, it also receives the corresponding message from
-        // its partner.
+        // The member represents all members. When this member sends a message, it also receives the corresponding
+        // message from its partner.
         push(&mut due, endpoint, MemberEvent::Credits(start));
         while let Some(Reverse((now, _, what))) = due.pop() {
             if what != MemberEvent::Arrival {

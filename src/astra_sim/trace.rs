@@ -2,11 +2,11 @@
 //!
 //! An NPU runs at most one host operation and one kernel at a time. Collectives, sends, loads and stores also run one
 //! at a time. Receives are not limited. Streams are ignored. A host node takes its recorded duration in whole
-//! microseconds. A kernel also takes its recorded duration if the system file disables the roofline. So does every node
-//! in a pure replay. Without a recorded duration, such a node takes 1 ns. If the roofline is enabled, a kernel of f
-//! FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A kernel of 0 bytes is skipped. A kernel of 0 FLOPs
-//! takes ⌊b / bandwidth⌋ ns, although ASTRA-sim never finishes it. A broadcast takes its recorded duration and does not
-//! count as communication.
+//! microseconds. A kernel also takes its recorded duration if the system file disables the roofline. In a pure replay,
+//! every node takes its recorded duration. Without a recorded duration, such a node takes 1 ns. If the roofline is
+//! enabled, a kernel of f FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A kernel of 0 bytes is skipped. A
+//! kernel of 0 FLOPs takes ⌊b / bandwidth⌋ ns, although ASTRA-sim never finishes it. A broadcast takes its recorded
+//! duration and does not count as communication.
 //!
 //! If [`Quirk::OneAtATime`] is corrected, loads and stores run one at a time, and each collective and send has its own
 //! lane. If [`Quirk::WholeNs`] is corrected, kernel durations are rounded to picoseconds.

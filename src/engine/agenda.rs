@@ -21,8 +21,8 @@ const NONE: u32 = u32::MAX;
 /// The pending events of a replay, ordered by instant.
 #[derive(Debug)]
 pub(super) struct Agenda {
-    /// Bucket 0 has the events due at `last`. Bucket b has the events whose instants differ from `last` in bit b - 1
-    /// but in no higher bit.
+    /// Bucket 0 contains the events due at `last`. Bucket b has the events whose instants differ from `last` in bit b -
+    /// 1 but in no higher bit.
     buckets: [Vec<(Time, Event)>; 65],
     /// Bit b - 1 is set when bucket b is not empty.
     filled: u64,

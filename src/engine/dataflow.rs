@@ -39,8 +39,8 @@ pub(super) const HELD: u8 = 4;
 /// Flag of an instance: several launches use its lanes in turn.
 pub(super) const TURNS: u8 = 8;
 
-/// One trace of a launch in flight. The struct stores references, so that the loop needs no look-ups. One instance fits
-/// in one cache line.
+/// An instance (one rank's trace) of a launch in flight. The struct stores references, so that the loop needs no
+/// look-ups. One instance fits in one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct RunningInstance<'a> {

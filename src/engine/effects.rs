@@ -34,7 +34,7 @@ pub(super) struct Effects {
     /// Ends at this instant, and all other work that must be done before the next event. Filled only if events are
     /// handled in insertion order.
     pub work: Vec<FollowUp>,
-    /// Nodes whose delay begins. Each word packs an instance and a node.
+    /// Nodes whose delay begins at this instant. Each word packs an instance and a node.
     pub delayed: Vec<u64>,
     /// Freed lanes, as instance and lane. Each freed lane takes the next node from its queue, in the order of rank and
     /// lane.

@@ -58,7 +58,7 @@ impl ReplayRefusal {
 pub struct WaitingNode {
     /// The node that waits.
     pub node: NodeRef,
-    /// Why the node waits.
+    /// Reason why the node waits.
     pub why: String,
 }
 

@@ -41,7 +41,7 @@ pub(super) struct ProgramLaunches<'a> {
     /// For each feed, the first lane on each NPU, or [`NONE`] before the feed's first launch on the NPU. Used only if
     /// there may be several launches.
     lanes_of: Vec<Vec<u32>>,
-    /// Number of lanes that a program needs on an NPU, maximized over all programs.
+    /// Largest number of lanes that any program needs on an NPU.
     most_lanes: u32,
     /// Run state of each launch whose ranks start only when the feed releases them.
     held: BTreeMap<LaunchSerial, u32>,

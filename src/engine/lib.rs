@@ -9,10 +9,11 @@
 //!
 //! When no event is left at the instant, the loop *settles* the instant: collectives with newly arrived members
 //! proceed. If all members arrived together and a closed form is proven exact, the formula gives the collective's time.
-//! Otherwise the collective is simulated message by message. Then the loop distributes the bandwidth of a memory pool's
-//! links over the current loads and stores. The loop distributes it after the chunks of loads and stores have reached
-//! the network's ports, and after all messages of the instant. Consequently, the order of two events never depends on
-//! unrelated events, or on whether a collective is simulated or answered analytically.
+//! Otherwise the collective is simulated message by message. The loop distributes the bandwidth after the chunks of
+//! loads and stores have reached the network's ports, and after all messages of the instant. The loop distributes it
+//! after the chunks of loads and stores have reached the network's ports, and after all messages of the instant.
+//! Consequently, the order of two events never depends on unrelated events, or on whether a collective is simulated or
+//! answered analytically.
 //!
 //! # The life of a node
 //!

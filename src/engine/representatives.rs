@@ -128,8 +128,9 @@ fn extract_representatives(
     alike.then(|| workload.mirror_ranks(|rank| places[rank.index()].0 == 0))
 }
 
-/// Returns true if only collectives make ranks affect each other that exchange no messages. The network must have no
-/// contention, and no graph may access remote memory, because ranks may share it.
+/// The function requires a network without contention, and graphs without accesses to remote memory, because ranks may
+/// share that memory. The network must have no contention, and no graph may access remote memory, because ranks may
+/// share it.
 pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkKind) -> bool {
     let is_remote = |graph: &Graph| {
         let mut nodes = graph.nodes();

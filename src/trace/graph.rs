@@ -45,7 +45,7 @@ pub use raw_trace::RawTrace;
 pub use read::{GraphProfiler, ProfilerPolicy};
 pub use visit::BidirectionalEdges;
 
-/// What a node does.
+/// Type of a node, which says how the node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]

@@ -35,7 +35,7 @@ pub struct RankInstance {
 pub struct RankGroup {
     /// Declared name, or `None` for the unnamed group of all ranks.
     pub name: Option<String>,
-    /// What the group is for (such as its parallelism axis), or `None` if this is unknown.
+    /// Purpose of the group (such as its parallelism axis), or `None` if the purpose is unknown.
     pub role: Option<String>,
     /// The group's members in the order of the declaration, without duplicates.
     pub members: Vec<Rank>,
@@ -52,7 +52,7 @@ pub struct Workload {
     amounts: Option<WorkAmounts>,
 }
 
-/// Why traces cannot be combined into a workload.
+/// Reason why traces cannot be combined into a workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
     /// No traces were added.
@@ -161,7 +161,7 @@ pub fn format_shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
     text
 }
 
-/// What to do about ranks that have no trace.
+/// Treatment of ranks that have no trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingRankPolicy {
     /// Reject the job.

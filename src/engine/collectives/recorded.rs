@@ -1,8 +1,8 @@
 //! Models collectives and messages that take recorded or captured durations: dependencies among members, and completion
 //! times.
 //!
-//! The network is not simulated. A member's part *begins* when all members for which it waits have started (see
-//! [`CommTiming`]), and ends after the member's own duration.
+//! The engine does not simulate the network for such operations. A member's part *begins* when all members for which it
+//! waits have started (see [`CommTiming`]), and ends after the member's own duration.
 
 use super::run::CollectiveRun;
 use super::{Collectives, RunningGroup};

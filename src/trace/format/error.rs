@@ -63,7 +63,7 @@ pub enum TraceFault {
     /// The bytes break the format.
     #[error("{place}: {found}")]
     Malformed {
-        /// Where the malformed bytes are.
+        /// Location of the malformed bytes.
         place: TraceLocation,
         /// Part of a sentence that states what was found and what was expected.
         found: String,
@@ -71,7 +71,7 @@ pub enum TraceFault {
     /// The bytes are well formed, but their content is invalid.
     #[error("{place}: {found}\n  try: {hint}")]
     Refused {
-        /// Where the invalid content is.
+        /// Location of the invalid content.
         place: TraceLocation,
         /// Part of a sentence that states what was found and what was expected.
         found: String,

@@ -55,7 +55,7 @@ pub enum MemoryLocation<'a> {
     Named(&'a str),
 }
 
-/// What a node does.
+/// Operation of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op<'a> {
     /// No operation and no duration: an INVALID or METADATA node.

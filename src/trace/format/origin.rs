@@ -1,4 +1,4 @@
-//! Where nodes belong in the captured program: caller, step and Python call stack.
+//! Origins of nodes in the captured program: caller, step and Python call stack.
 //!
 //! Replays do not use this information. A node whose record states no step or Python call inherits it from its caller.
 
@@ -15,7 +15,7 @@ pub const STEP: &str = "step";
 /// only if its value differs from the caller's value.
 pub const STACK: &str = "stack";
 
-/// Where a node belongs in the captured program. A field is `None` if the node's record omits it.
+/// Origin of a node in the captured program. A field is `None` if the node's record omits it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeOrigin {
     /// Id of the node that called or launched this node.

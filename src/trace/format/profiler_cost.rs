@@ -61,7 +61,7 @@ pub struct UnprofiledSteps {
     pub range: Option<[Span; 2]>,
 }
 
-/// What the metadata record states about a capture's profiler. A field is `None` if the record does not state it.
+/// A metadata record's statements about the profiler. A field is `None` if the record does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureProfiler {
     /// Estimated host time for one record of the profiler.

@@ -36,7 +36,7 @@ pub struct LostRange {
     pub record: usize,
     /// Line number, if the file is text.
     pub line: Option<usize>,
-    /// Why the bytes could not be recovered.
+    /// Reason why the bytes could not be recovered.
     pub why: String,
 }
 

@@ -120,7 +120,7 @@ pub struct TraceMetadata {
     pub kernels_on_cpu: bool,
     /// Work of the whole job, if the trace states it.
     pub amounts: Option<WorkAmounts>,
-    /// What the trace states about the profiler that captured the job.
+    /// The trace's statements about the profiler that captured the job.
     pub profiler: CaptureProfiler,
     /// Coordinates (x, y) of the rank's core on a machine of tiles.
     pub core: Option<[u32; 2]>,

@@ -4,7 +4,7 @@ use super::TraceError;
 use super::attr::AttrView;
 use std::fmt;
 
-/// What a tensor is for; this determines its lifetime.
+/// Purpose of a tensor, which determines the tensor's lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum TensorClass {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 mod link;
 mod sort;
 
-/// Which dependencies to enforce.
+/// Dependencies that the graph enforces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DependencyPolicy {
     /// Data and control dependencies. If control dependencies close a cycle, the graph enforces only data dependencies,

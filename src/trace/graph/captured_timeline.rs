@@ -44,7 +44,7 @@ pub struct CapturedTimeline {
     pub ran: usize,
 }
 
-/// An instant, extended by the order of events within it.
+/// An instant, and a position in the order of the events at this instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct TimelineInstant {
     time: Time,

@@ -9,7 +9,7 @@ use crate::format::wire::FrameCursor;
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Span;
 
-/// What to do with the profiler's estimated cost in a captured job's times.
+/// Treatment of the profiler's estimated cost in a captured job's times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProfilerPolicy {
     /// Keep it: the times include the cost.
@@ -32,14 +32,14 @@ impl SettingChoice for ProfilerPolicy {
     ];
 }
 
-/// What a trace states about the profiler that captured it.
+/// A trace's statements about the profiler that captured it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphProfiler {
     /// True if the profiler's estimated cost was subtracted from the times.
     pub removed: bool,
     /// True if any node states how much of its times is the profiler's cost.
     pub charged: bool,
-    /// What the metadata record states about the profiler.
+    /// The metadata record's statements about the profiler.
     pub said: CaptureProfiler,
 }
 

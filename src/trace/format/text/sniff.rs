@@ -4,7 +4,7 @@ use super::json::{JsonReader, JsonScalar};
 use super::{MARK, TextFormat, json_lines};
 use std::borrow::Cow;
 
-/// What a text contains.
+/// Classification of a text by its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::format) enum SniffedText {
     /// A trace.

@@ -10,7 +10,7 @@ use chakram_trace::format::{
 };
 use prost::Message;
 
-/// What a reader returns for a node: its fields and its dependencies.
+/// A reader's result for a node: the fields and the dependencies.
 #[derive(Debug, PartialEq)]
 pub struct View<'a> {
     pub id: u64,
@@ -80,7 +80,7 @@ pub fn compare(record: RawRecord<'_>) {
     }
 }
 
-/// Why every reader must reject a node.
+/// Reason why every reader must reject a node.
 type Refused = &'static str;
 
 /// Returns the expected view of `node`, or the reason why the node is invalid.

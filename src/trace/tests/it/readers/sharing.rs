@@ -10,7 +10,7 @@ use chakram_trace::graph::DependencyPolicy;
 use chakram_trace::graph::{Graph, SlotBinding};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
 
-/// What a rank's file contains.
+/// Contents of a rank's file.
 #[derive(Clone)]
 struct Said {
     to: i64,
@@ -143,8 +143,8 @@ fn anything_else_that_differs_keeps_graphs_apart() {
     let changes: [fn(&mut Said); 3] = [
         |said| said.tag = 6,
         |said| said.bytes = 9,
-        // The rank receives from one peer and sends to another, so it has two peer slots where the other ranks have
-        // one.
+        // The rank receives from one peer and sends to another peer, so it has two peer slots where the other ranks
+        // have one.
         |said| said.from = 0,
     ];
     for change in changes {
