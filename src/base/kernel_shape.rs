@@ -64,7 +64,7 @@ pub enum KernelShape {
         batch: u64,
         /// Number of query heads.
         heads: u64,
-        /// Number of KV heads: heads of keys and values.
+        /// Number of KV heads (heads for keys and values).
         kv_heads: u64,
         /// Number of queries per sequence.
         queries: u64,

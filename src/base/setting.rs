@@ -114,7 +114,7 @@ pub enum SettingKey {
     Map,
     /// Quirks of ASTRA-sim that the replay reproduces.
     Quirks,
-    /// Number of ranks of a job.
+    /// Number of ranks in a job.
     Ranks,
     /// Machine on which kernels were recorded.
     RecordedOn,

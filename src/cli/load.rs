@@ -61,7 +61,7 @@ impl OptionGroup for TraceOptions {
 pub type JobArgs = OptionArgs<TraceOptions>;
 
 impl JobArgs {
-    /// Returns the number of ranks of a mirrored job (one trace for all ranks). Without `--ranks`, this is the number
+    /// Returns the number of ranks in a mirrored job (one trace for all ranks). Without `--ranks`, this is the number
     /// of NPUs of each machine. Fails if the machines have different numbers of NPUs.
     pub fn npu_count_of(&self, mut machines: impl Iterator<Item = u32>) -> Result<u32, String> {
         let first = machines.next().unwrap_or(0);

@@ -180,8 +180,7 @@ pub fn decompose_collective(
     };
     match kind {
         CollectiveKind::AllReduce => {
-            // Number of phases with two stages: a fused all-reduce replaces the two stages of the last phase in the
-            // order.
+            // Number of phases with two stages; a fused all-reduce has only one stage in the last phase of the order.
             let both = order.len() - usize::from(fused && !order.is_empty());
             for (k, &d) in order[..both].iter().enumerate() {
                 hand(d, CollectivePrimitive::ReduceScatter, shrunk(order, k));
@@ -227,7 +226,7 @@ pub fn decompose_collective(
 /// A member's position in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinePosition {
-    /// Number of members of the line, at least 2.
+    /// Number of members in the line, at least 2.
     pub size: u32,
     /// Index of this member in the line.
     pub index: u32,

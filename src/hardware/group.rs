@@ -142,7 +142,7 @@ impl GroupExtent {
         }
     }
 
-    /// Returns the number of members of the group.
+    /// Returns the number of members in the group.
     pub fn member_count(&self) -> u32 {
         self.npus.len() as u32
     }

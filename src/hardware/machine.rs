@@ -368,7 +368,7 @@ impl Machine {
         ranks.div_ceil(usable)
     }
 
-    /// Returns the number of ranks of the largest job without a placement map.
+    /// Returns the number of ranks in the largest job that fits without a placement map.
     pub fn max_ranks(&self) -> u32 {
         let npus = self.topology.npu_count();
         let most = |domain: &RankDomain| domain.max_ranks(npus);

@@ -346,7 +346,7 @@ impl Topology {
         self.switching
     }
 
-    /// Returns the number of NPUs of the machine.
+    /// Returns the number of NPUs in the machine.
     pub fn npu_count(&self) -> u32 {
         self.npus
     }

@@ -33,7 +33,7 @@ enum TranscriptEvent {
 pub struct TranscriptRecorder<'a> {
     workload: &'a Workload,
     traces: bool,
-    /// Number of nodes of each instance that have not completed.
+    /// For each instance, the number of nodes that have not completed.
     left: Vec<usize>,
     events: Vec<TranscriptEvent>,
 }

@@ -19,7 +19,7 @@ use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
 /// A member's position in the tree.
 struct BinomialNode {
-    /// Number of members of the line.
+    /// Number of members in the line.
     size: u32,
     /// The root's index in the line.
     root: u32,

@@ -116,7 +116,7 @@ impl<S: Copy> ChunkSchedule<S> {
         self.strands
     }
 
-    /// Returns the number of chunks of the collective.
+    /// Returns the number of chunks into which the collective is split.
     #[inline]
     pub fn chunk_count(&self) -> u32 {
         self.chunks

@@ -132,7 +132,7 @@ pub(super) fn steps_and_part(kind: CollectiveKind, members: u32) -> (f64, f64) {
 pub struct CollectiveCurve {
     /// Kind of the collectives.
     pub kind: CollectiveKind,
-    /// Number of members of the collectives.
+    /// Number of members in each collective.
     pub members: u32,
     /// Points (bytes of the whole buffer, seconds), in ascending order of bytes. At least one point exists, and all
     /// numbers are above zero.

@@ -43,7 +43,7 @@ pub struct FlowShopInput<'a> {
     pub spans: &'a [Span],
     /// Queue index of each stage; queues are numbered from 0.
     pub queue_of: &'a [u32],
-    /// Number of places of each queue, at least 1.
+    /// Number of places in each queue, at least 1.
     pub capacity: &'a [u32],
     /// True for each stage that belongs to a returning chunk.
     pub back: &'a [bool],

@@ -8,9 +8,9 @@ use std::num::NonZeroU32;
 /// The number, order and overlap of a collective's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPipeline {
-    /// Number of chunks of a collective if all chunks are equal. A collective has no more chunks than bytes.
-    /// [`InterDimensionPolicy::ThemisFlex`] splits chunks further. If `None`, a number is chosen for each collective
-    /// (`chunk_count.rs`).
+    /// Number of chunks into which a collective is split if all chunks are equal. A collective has no more chunks than
+    /// bytes. [`InterDimensionPolicy::ThemisFlex`] splits chunks further. If `None`, a number is chosen for each
+    /// collective (`chunk_count.rs`).
     pub chunks: Option<NonZeroU32>,
     /// Maximum number of chunks that an NPU has in one dimension at the same time. Trees allow more chunks.
     pub active: NonZeroU32,

@@ -21,7 +21,7 @@ pub struct DecodeCurve {
     pub memory: f64,
     /// Seconds that a multiprocessor spends on one KV head of one sequence.
     pub head: f64,
-    /// Number of multiprocessors of the NPU.
+    /// Number of multiprocessors per NPU.
     pub multiprocessors: f64,
 }
 

@@ -19,7 +19,7 @@
 
 use super::gemm::GemmEstimate;
 
-/// Number of points that determine the correction of a shape.
+/// Number of points that determine a shape's correction.
 const NEAREST: usize = 32;
 /// Fraction of the residuals' variance that a shape shares with no other shape.
 const OWN: f64 = 0.07;

@@ -36,7 +36,7 @@ use serde::Serialize;
 /// A pool with two levels of switches. The NPUs of a node have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HierarchicalPool {
-    /// Number of groups of memories, at least 1.
+    /// Number of memory groups, at least 1.
     pub groups: u32,
     /// Number of out-node switches, at least 1.
     pub out_switches: u32,

@@ -110,7 +110,7 @@ impl PoolLayout {
         &self.rates
     }
 
-    /// Returns the number of stages of the layout.
+    /// Returns the number of stages in the layout.
     pub fn stage_count(&self) -> usize {
         self.stages as usize
     }

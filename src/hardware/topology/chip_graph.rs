@@ -135,7 +135,7 @@ impl ChipGraph {
         &self.name
     }
 
-    /// Returns the number of chips of the graph.
+    /// Returns the number of chips in the graph.
     pub fn chip_count(&self) -> u32 {
         self.links.len() as u32
     }

@@ -77,7 +77,7 @@ pub struct DimensionMembers {
     pub name: String,
     /// Number of NPUs along the dimension.
     pub size: u32,
-    /// Number of distinct coordinates of the members.
+    /// Number of distinct coordinates that the members have.
     pub members: u32,
     /// Distance between neighbouring members; `None` if it is not constant.
     pub apart: Option<u32>,

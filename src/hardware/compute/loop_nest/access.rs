@@ -359,7 +359,7 @@ impl MappedNest<'_> {
             .window_extent(along, [p, q][along], [r, s][along])
     }
 
-    /// Returns the number of words of a tile that are new when `moved` advances by a step.
+    /// Returns the number of new words in a tile when `moved` advances by a step.
     fn count_new_words(
         &self,
         tensor: LayerTensor,

@@ -96,7 +96,7 @@ impl LayerShape {
         Self::new([1, n, k, m, 1, 1, 1])
     }
 
-    /// Returns the number of iterations of a loop.
+    /// Returns the number of iterations that a loop has.
     pub fn loop_size(&self, dimension: LoopDimension) -> u64 {
         self.sizes[dimension as usize]
     }

@@ -243,7 +243,7 @@ fn parse_switch_pool(
         .require_field("level", expected)?
         .read_tables(&["fan_in", "bandwidth"])?;
     let mut levels = Vec::with_capacity(tables.len());
-    // Number of NPUs, or of switches of the previous level, that no switch connects yet.
+    // Number of NPUs, or of switches on the previous level, that no switch connects yet.
     let mut below = npus;
     for level in &tables {
         let fan_in = level.read_count("fan_in", below)?;
