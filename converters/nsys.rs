@@ -51,7 +51,7 @@ pub fn is_export(path: &Path) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOrder {
-    /// A rank is its process's rank in NCCL's largest communicator.
+    /// A rank is the rank of its process in NCCL's largest communicator.
     Nccl,
     /// Ranks follow the processes, sorted by file, then by device, then by process id.
     Devices,

@@ -60,7 +60,8 @@ pub struct SimaiLayer {
 pub struct SimaiStage {
     /// Compute time, in ns.
     pub ns: u64,
-    /// Collective after the compute; `None` if the stage has no collective, or one of zero bytes.
+    /// Collective after the compute; `None` if the stage has no collective, or a collective of zero
+    /// bytes.
     pub comm: Option<SimaiComm>,
 }
 

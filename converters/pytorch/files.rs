@@ -418,8 +418,8 @@ fn expand_pattern(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     }
 }
 
-/// Returns the JSON files and archives directly in a folder. If there are none, returns the JSON
-/// files and archives directly in its subfolders.
+/// Returns the JSON files and archives directly in a folder. If a folder has no such files, returns
+/// the JSON files and archives directly in its subfolders.
 fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let (files, folders) = folder_entries(folder)?;
     if !files.is_empty() {

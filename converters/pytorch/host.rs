@@ -26,8 +26,8 @@ pub struct HostTrace {
     pub schema: String,
     /// Nodes in file order, which is the order in which operators ended.
     pub nodes: Vec<HostNode>,
-    /// For each node, the facts that only an observer records. Empty if the trace was built from
-    /// Kineto's data.
+    /// For each node, the facts that only an observer records. The list is empty if the trace was
+    /// built from Kineto's data.
     pub records: Vec<ObserverRecord>,
     /// Distinct properties of operators. Operators with equal properties share an entry.
     pub forms: Vec<HostNodeForm>,

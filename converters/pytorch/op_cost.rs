@@ -9,7 +9,8 @@ use chakram_trace::graph::Interner;
 
 /// The cost of each host interval. Work is counted once, at the innermost operator that does it.
 /// The kernels of an operator share its cost in proportion to their time. If an operator launches
-/// kernels itself, its cost is computed from its own tensors, whichever library it belongs to.
+/// kernels itself, its cost is computed from its own tensors, whichever library the operator
+/// belongs to.
 ///
 /// If an operator's children together move about as many bytes as its own tensors have, the
 /// operator does no work of its own. If an operator's tensors have more than twice its children's

@@ -28,8 +28,8 @@ use chakram_trace::format::profiler_cost::{CostBasis, ProfilerCost};
 use std::collections::BTreeMap;
 
 /// Estimated cost of a record. The estimate is based on fourteen jobs, each measured with and
-/// without a profiler on one machine (a virtual CPU of 2026). Some of the jobs were used for the
-/// fit. The results for the other jobs are in docs/validation/tests.md.
+/// without a profiler on one machine (a virtual CPU of 2026). Some of the fourteen jobs were used
+/// for the fit. The results for the other jobs are in docs/validation/tests.md.
 struct RecordEstimate {
     /// Cost beyond the time that views show, in percent of that time.
     over_views: u64,

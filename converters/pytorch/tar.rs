@@ -89,8 +89,8 @@ mod tests {
             format!("{long}\0").as_bytes(),
         );
         push(&mut tar, "folder/short", b'0', &[2; 512]);
-        // The record "13 path=a/b " would be 12 bytes long. "12 path=a/b " states its own length
-        // correctly.
+        // The record "13 path=a/b " would have a length of 12 bytes. "12 path=a/b " states its own
+        // length correctly.
         push(&mut tar, "PaxHeader", b'x', b"12 path=a/b\n");
         push(&mut tar, "ab", b'0', b"3");
         assert!(is_tar(&tar));

@@ -1,4 +1,4 @@
-//! JSON documents in an archive, which describe the workloads and objects of segments.
+//! Defines the JSON documents in an archive, which describe the workloads and objects of segments.
 
 use super::metadata::MetadataValue;
 use super::{ArchiveError, CompressionLevel};

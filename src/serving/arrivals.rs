@@ -184,7 +184,7 @@ struct ArrivalObject {
     output_length: f64,
 }
 
-/// Contents of a file's row before conversion.
+/// Values of a file's row before conversion.
 struct ArrivalRow {
     at: Span,
     model: Option<String>,

@@ -44,9 +44,9 @@ fn is_blocking_call(name: &str) -> bool {
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
 }
 
-/// Finds the host's waits for the device: in synchronizing calls, and in calls that return only
-/// after the copy that they request. A copy that blocks the host also waits for earlier work on the
-/// copy's stream.
+/// Finds the host's waits for the device. The host waits in synchronizing calls, and in calls that
+/// return only after the copy that they request. A copy that blocks the host also waits for earlier
+/// work on the copy's stream.
 pub(super) fn host_syncs(
     rank: &RankTimeline,
     bounds: &mut ActivityBounds,

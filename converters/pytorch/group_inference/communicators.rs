@@ -35,7 +35,7 @@ struct Communicator {
     /// Index of the rank.
     rank: usize,
     key: CommunicatorKey,
-    /// Operation, bytes and end time of each collective.
+    /// For each collective, its operation, its bytes and its end time.
     calls: Vec<(CollectiveKind, u64, i64)>,
 }
 
@@ -66,8 +66,8 @@ pub(super) fn assign_groups(
             let found = match &fitting[..] {
                 // Only one declared group has this size, so there is nothing to infer.
                 [_] => continue,
-                // Some ranks have no capture. The true member may be such a rank instead of the
-                // captured rank with the nearest times.
+                // Some ranks have no capture. The true member may be a rank without a capture
+                // instead of the captured rank with the nearest times.
                 [] if ranks.len() < world as usize => None,
                 [] => find_undeclared_members(communicator, &seen, ranks).map(|members| {
                     let numbers: Vec<u32> = members.iter().map(|&(r, _)| ranks[r].rank).collect();

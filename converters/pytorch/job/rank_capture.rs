@@ -357,7 +357,7 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     })
 }
 
-/// Builds the error for an invalid `file`, at a byte offset of its text.
+/// Builds the error for an invalid `file`; the error states a byte offset in the file's text.
 fn refused_at(
     file: &Path,
     offset: Option<u64>,

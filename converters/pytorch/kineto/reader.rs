@@ -385,7 +385,7 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
     ];
     let args = &raw.args;
     // HCCL operations of one group are on one track. The copies within HCCL operations also appear
-    // as SDMA or RDMA tasks, which must not count again.
+    // as SDMA or RDMA tasks, which must not be counted again.
     if raw.name.starts_with("hcom_") && args.task.is_none() {
         return Some(EventCategory::Kernel);
     }

@@ -8,9 +8,9 @@
 //!
 //! If an absent member is always the last to start, even the smallest time contains waiting. If the
 //! smallest time exceeds the 95th percentile of NCCL's kernel times without contention
-//! ([`NcclTime`]), it is assumed to contain waiting. NCCL's typical time then replaces it. NCCL's
-//! distribution is known for groups within one host over NVLink. For other groups, the smallest
-//! time is used, although it may be too long.
+//! ([`NcclTime`]), the smallest time is assumed to contain waiting. NCCL's typical time then
+//! replaces it. NCCL's distribution is known for groups within one host over NVLink. For other
+//! groups, the smallest time is used, although it may be too long.
 //!
 //! If host threads execute a collective, they usually start late, so the smallest time is an
 //! outlier. Assume that `k` of `n` members are captured, and that each member is equally likely to

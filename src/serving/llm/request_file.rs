@@ -11,7 +11,8 @@
 //!   `prefix_toks`. Requests with the same `prefix` number share their first `prefix_toks` tokens.
 //! - Mooncake's traces have objects with `timestamp` in milliseconds, `input_length`,
 //!   `output_length` and `hash_ids`, which has one number for each 512 tokens of the prompt. If two
-//!   requests have equal numbers, the blocks with these numbers and all earlier blocks are equal.
+//!   requests have equal numbers in `hash_ids`, the blocks with these numbers and all earlier
+//!   blocks are equal.
 
 use super::super::error::ServeError;
 use super::super::tables::{ColumnUnit, TableReader};

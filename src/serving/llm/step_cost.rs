@@ -13,8 +13,8 @@
 //!   requests, linear attention reads and writes states.
 //! - `elementwise` is the norms with residual sums, the rotation of queries and keys, the writes of
 //!   keys and values, and the activation.
-//! - `collectives` are two all-reduces of `2 T hidden` bytes per block, and one all-reduce after the
-//!   embedding.
+//! - `collectives` are two all-reduces of `2 T hidden` bytes per block, and one all-reduce after
+//!   the embedding.
 //! - `head` is the logits and the sampling of a token, for requests that produce a token.
 //! - `gaps` is the time between kernels within a graph.
 //! - `host-step` and `host-request` are the host's work between steps.

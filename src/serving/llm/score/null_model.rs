@@ -4,8 +4,8 @@
 use super::super::{LlmReport, TokenWork};
 use chakram_hardware::machine::Machine;
 
-/// Ratio of the time of reads to their time at the memory's full bandwidth: for weights, and
-/// for keys and values.
+/// Ratio of the time of reads to the time that they take at the memory's full bandwidth: for
+/// weights, and for keys and values.
 const READS: [f64; 2] = [0.95, 0.90];
 /// Ratio of the time of the prompts' products to their time at the peak rate.
 const PRODUCTS: f64 = 1.5;
