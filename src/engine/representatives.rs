@@ -128,9 +128,8 @@ fn extract_representatives(
     alike.then(|| workload.mirror_ranks(|rank| places[rank.index()].0 == 0))
 }
 
-/// The function requires a network without contention, and graphs without accesses to remote memory, because ranks may
-/// share that memory. The network must have no contention, and no graph may access remote memory, because ranks may
-/// share it.
+/// Returns true if ranks that exchange no messages affect each other only through collectives. This requires a network
+/// without contention, and graphs without accesses to remote memory, because ranks may share that memory.
 pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkKind) -> bool {
     let is_remote = |graph: &Graph| {
         let mut nodes = graph.nodes();
