@@ -9,9 +9,9 @@
 //!
 //! When no event is left at the instant, the loop *settles* the instant: collectives with newly arrived members
 //! proceed. If all members arrived together and a closed form is proven exact, the formula gives the collective's time.
-//! Otherwise the collective is simulated message by message. The loop distributes the bandwidth after the chunks of
-//! loads and stores have reached the network's ports, and after all messages of the instant. The loop distributes it
-//! after the chunks of loads and stores have reached the network's ports, and after all messages of the instant.
+//! Otherwise the collective is simulated message by message. Finally, the loop distributes the bandwidth of a memory
+//! pool's links over the current loads and stores. By then, the chunks of loads and stores have reached the network's
+//! ports, and all messages of the instant are submitted.
 //! Consequently, the order of two events never depends on unrelated events, or on whether a collective is simulated or
 //! answered analytically.
 //!
