@@ -144,9 +144,20 @@ fn replay_with<O: Observer>(
     machine: &Machine,
     observer: O,
 ) -> (ReplayOutcome, O) {
+    replay_under(job, machine, observer, |_| ())
+}
+
+/// Replays with kernels by the roofline, and with the options that `change` sets.
+fn replay_under<O: Observer>(
+    job: &GeneratedJob,
+    machine: &Machine,
+    observer: O,
+    change: impl Fn(&mut ReplayOptions),
+) -> (ReplayOutcome, O) {
     let workload = job.build_workload().unwrap();
     let options = ReplayOptions::with_changes(|o| {
         o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
+        change(o);
     });
     let prepared = CompiledReplay::new(&workload, machine, &options).unwrap();
     prepared.run(observer).unwrap()

@@ -1,9 +1,15 @@
 //! Tests times of a step that follow from a formula.
 
-use super::{job, products, replay};
-use chakram::generate::{AblationEffect, Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
+use super::{GPT, job, products, replay, replay_under, transformer};
+use chakram::engine::{LaunchMode, ReplayOptions};
+use chakram::generate::{
+    AblationEffect, ContextExchange, Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage,
+};
 use chakram::machine::Machine;
-use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
+use chakram::model::{
+    LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, PositionEncoding, TensorSplit,
+    TransformerBlock,
+};
 
 /// A machine on which a FLOP takes a picosecond, and memory and messages take no time.
 pub const IDEAL: &str = r#"
@@ -239,4 +245,62 @@ fn parameters_are_gathered_ahead_or_on_demand() {
     assert_eq!(ask(0, "500"), 6 * (F + F));
     assert_eq!(ask(1, "500"), F + 6 * F);
     assert_eq!(ask(1, "250"), 6 * 2 * F + F);
+}
+
+/// Attention of a rank to the 256 keys of another of four ranks has 4 x 256 x 256 x 16 FLOPs without
+/// a mask, and takes 4.2 us. Keys and values are 2 x 256 x 16 numbers of 2 B, and take 1.6 us at 10
+/// GB/s. A step of a ring sends keys beside this kernel, so messages take no time, also if the host
+/// waits for each receive. At 0.1 GB/s, they take longer than attention.
+#[test]
+fn a_ring_hides_its_messages_behind_attention() {
+    let block = TransformerBlock {
+        tokens: 1024,
+        causal: false,
+        dropout: false,
+        ..GPT
+    };
+    let model = transformer("long", block, PositionEncoding::Rotary, false);
+    let makespan = |exchange, silent: bool, rate: &str, launch| {
+        let mut plan = ParallelismPlan::new();
+        (plan.context, plan.context_exchange) = (4, exchange);
+        plan.without.add_effect(AblationEffect::DataCommunication);
+        plan.without.add_effect(AblationEffect::MemoryBound);
+        if silent {
+            plan.without
+                .add_effect(AblationEffect::ContextCommunication);
+        }
+        let wire = "bandwidth = \"1000000 GB/s\"\nlatency";
+        let text = IDEAL.replace(wire, &format!("bandwidth = \"{rate}\"\nlatency"));
+        assert!(text.contains(rate));
+        let host = "[host]\nlaunch = \"1 ns\"\ncollective = \"1 ns\"\nmessage = \"1 ns\"\n\
+                    step = \"1 ns\"\nqueue = 1024\nwaits = \"receives\"\n";
+        let machine = Machine::parse(&(text + host), "ideal").unwrap();
+        let job = job(&model, &plan).unwrap();
+        let launches = |options: &mut ReplayOptions| options.launch = launch;
+        replay_under(&job, &machine, (), launches).0.makespan.0
+    };
+    let ring = ContextExchange::Ring;
+    for launch in [LaunchMode::None, LaunchMode::Eager] {
+        let alone = makespan(ring, true, "10 GB/s", launch);
+        let hidden = makespan(ring, false, "10 GB/s", launch);
+        // With a host, launches of messages take 1 ns each: 4 layers of 3 + 6 sends and receives.
+        let launches = if launch == LaunchMode::Eager {
+            4 * 9 * 2 * 1000
+        } else {
+            0
+        };
+        assert!(
+            (alone..=alone + launches).contains(&hidden),
+            "{launch:?}: {hidden} {alone}"
+        );
+        assert!(makespan(ring, false, "0.1 GB/s", launch) > 2 * alone);
+        // Keys that are gathered before attention are exposed.
+        let gathered = makespan(ContextExchange::AllGather, false, "10 GB/s", launch);
+        let without = makespan(ContextExchange::AllGather, true, "10 GB/s", launch);
+        // 2 gathers and a reduce-scatter of 3 x 16,384 B in each of 4 layers.
+        assert!(
+            gathered >= without + 4 * 3 * 4_915_200,
+            "{gathered} {without}"
+        );
+    }
 }

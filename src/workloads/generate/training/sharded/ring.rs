@@ -22,6 +22,17 @@ pub(super) struct RingAttention {
     merges: [OperatorKernels; 2],
 }
 
+/// A message to the next rank of a ring, whose counterpart from the previous rank is not received
+/// yet.
+struct SentKeys {
+    /// Number of the message in the layer.
+    slot: u32,
+    /// End of the chain when the message was sent.
+    ready: Vec<ProgramDependency>,
+    /// Part of both nodes' names.
+    name: String,
+}
+
 impl ShardedLowering {
     /// Returns the kernels for attention to the keys of other ranks, or `None` if keys do not pass
     /// around a ring. `work` is the attention to the rank's own keys.
@@ -72,18 +83,18 @@ impl MemberProgramWriter<'_> {
         let mut next: Option<u32> = None;
         for step in 0..ring.steps {
             let arrived = next.take();
-            if step + 1 < ring.steps && keys > 0 {
+            let sent = (step + 1 < ring.steps && keys > 0).then(|| {
                 let have = arrived.map_or_else(|| to.front.clone(), |one| vec![node(one)]);
-                let name = format!(".step{}", step + 1);
-                next = Some(self.pass_on(one, &name, keys, have, phase, to));
-            }
+                self.send_to_next(one, format!(".step{}", step + 1), keys, have, phase, to)
+            });
             to.front.extend(arrived.map(node));
             if step == 0 {
                 push_kernels(own, phase, operator, to);
-                continue;
+            } else {
+                push_step(&ring.block.forward, step, phase, operator, to);
+                push_step(&ring.merges[0].forward, step, phase, operator, to);
             }
-            push_step(&ring.block.forward, step, phase, operator, to);
-            push_step(&ring.merges[0].forward, step, phase, operator, to);
+            next = sent.map(|sent| self.receive_from_last(one, sent, keys, phase, to));
         }
         to.free_bytes(TensorClass::Temporary, held);
     }
@@ -103,59 +114,83 @@ impl MemberProgramWriter<'_> {
         // Allocate the keys and their gradients for the current step and for the next step.
         let held = keys.saturating_mul(4);
         to.allocate_bytes(TensorClass::Temporary, held);
-        let (mut next, mut sums): (Option<u32>, Option<u32>) = (None, None);
+        let (mut next, mut sums): (Option<u32>, Option<SentKeys>) = (None, None);
         for step in 1..=ring.steps {
             let arrived = next.take();
-            if step < ring.steps && keys > 0 {
+            let sent = (step < ring.steps && keys > 0).then(|| {
                 let have = arrived.map_or_else(|| to.front.clone(), |one| vec![node(one)]);
-                let name = format!(".step{step}");
-                next = Some(self.pass_on(one, &name, keys, have, phase, to));
-            }
+                self.send_to_next(one, format!(".step{step}"), keys, have, phase, to)
+            });
             to.front.extend(arrived.map(node));
             match step == ring.steps {
                 true => push_kernels(own, phase, operator, to),
                 false => push_step(&ring.block.backward, step, phase, operator, to),
             }
+            next = sent.map(|sent| self.receive_from_last(one, sent, keys, phase, to));
             if step > 1 {
-                to.front.extend(sums.take().map(node));
+                let sums = sums.take();
+                let sums = sums.map(|sent| self.receive_from_last(one, sent, keys, phase, to));
+                to.front.extend(sums.map(node));
                 push_step(&ring.merges[1].backward, step - 1, phase, operator, to);
             }
             if step < ring.steps && keys > 0 {
                 let name = format!(".step{step}.gradients");
-                sums = Some(self.pass_on(one, &name, keys, to.front.clone(), phase, to));
+                sums = Some(self.send_to_next(one, name, keys, to.front.clone(), phase, to));
             }
         }
         to.free_bytes(TensorClass::Temporary, held);
         after
     }
 
-    /// Sends `bytes` to the next rank when the nodes `have` have ended. Also receives the same
-    /// number of bytes from the previous rank, but not before the current end of the chain, because
-    /// earlier steps still use the memory. Returns the index of the receiving node.
-    fn pass_on(
+    /// Sends `bytes` to the next rank once the nodes `have` are done.
+    fn send_to_next(
         &mut self,
         one: &MemberOperator<'_>,
-        name: &str,
+        name: String,
         bytes: u64,
         have: Vec<ProgramDependency>,
         phase: TrainingPhase,
         to: &mut ProgramBuilder,
-    ) -> u32 {
+    ) -> SentKeys {
         let slot = self.ring_slot;
         self.ring_slot += 1;
-        let operator = &one.step.operator.name;
-        let ready = to.front.clone();
-        let mut push = |receive, what: &str, after| {
-            let task = ProgramTask::RingMessage {
-                receive,
-                bytes,
-                slot,
-            };
-            let name = node_name(phase, operator, &format!("{name}.{what}"));
-            to.push_parallel(name, phase, task, after, ["", ""])
+        let task = ProgramTask::RingMessage {
+            receive: false,
+            bytes,
+            slot,
         };
-        push(false, "send", have);
-        push(true, "receive", ready)
+        let operator = &one.step.operator.name;
+        let sent = SentKeys {
+            slot,
+            ready: to.front.clone(),
+            name,
+        };
+        let name = node_name(phase, operator, &format!("{}.send", sent.name));
+        to.push_parallel(name, phase, task, have, ["", ""]);
+        sent
+    }
+
+    /// Receives as many bytes from the previous rank as `sent` sends, but not before the chain has
+    /// reached the send, because earlier steps used the memory. Returns the receiving node.
+    ///
+    /// Callers add the receive after the kernels that run beside it. Hosts that wait for receives
+    /// would otherwise launch these kernels only when the bytes have arrived.
+    fn receive_from_last(
+        &mut self,
+        one: &MemberOperator<'_>,
+        sent: SentKeys,
+        bytes: u64,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) -> u32 {
+        let task = ProgramTask::RingMessage {
+            receive: true,
+            bytes,
+            slot: sent.slot,
+        };
+        let suffix = format!("{}.receive", sent.name);
+        let name = node_name(phase, &one.step.operator.name, &suffix);
+        to.push_parallel(name, phase, task, sent.ready, ["", ""])
     }
 
     /// Bytes of a rank's keys and values, or 0 if the plan omits this exchange.

@@ -10,6 +10,7 @@ use crate::model::{
     TransformerModel,
 };
 use chakram_trace::format::TensorClass;
+use std::collections::BTreeSet;
 
 /// Number of tokens. The next constants are the hidden size, the number of query heads, the number
 /// of KV heads, the head size, and the MLP's width.
@@ -499,9 +500,9 @@ fn keys_and_values_pass_around_a_ring() {
             assert!(node.op.contains(&format!("bytes: {keys},")), "{}", node.op);
             node.name[prefix.len()..].to_owned()
         })
-        .collect::<Vec<_>>()
+        .collect::<BTreeSet<_>>()
     };
-    let each = |names: &[&str]| -> Vec<String> {
+    let each = |names: &[&str]| -> BTreeSet<String> {
         let both = |name: &&str| [format!("{name}.send"), format!("{name}.receive")];
         names.iter().flat_map(both).collect()
     };
@@ -519,6 +520,28 @@ fn keys_and_values_pass_around_a_ring() {
             "step3.gradients"
         ])
     );
+    // A host that waits for a receive has launched the kernels that run beside it.
+    let index = |name: &str| {
+        let name = format!("mb0/layer1/{name}");
+        nodes.iter().position(|node| node.name == name).unwrap()
+    };
+    for (kernel, receive) in [
+        ("fwd/attention.core", "fwd/attention.core.step1.receive"),
+        (
+            "fwd/attention.core.step1",
+            "fwd/attention.core.step2.receive",
+        ),
+        (
+            "bwd/attention.core.step1",
+            "bwd/attention.core.step2.receive",
+        ),
+        (
+            "bwd/attention.core.step2",
+            "bwd/attention.core.step1.gradients.receive",
+        ),
+    ] {
+        assert!(index(kernel) < index(receive), "{kernel} {receive}");
+    }
     let at = |name: &str| {
         let name = format!("mb0/layer1/{name}");
         let all = data(nodes, &name);
