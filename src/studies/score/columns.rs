@@ -18,6 +18,10 @@
 //!
 //! [when.System]                          # options of runs with some value in a column, before all others
 //! DGX-H100 = { machine = "dgx-h100" }
+//!
+//! [[where]]                              # options of runs with some values in several columns, before [when]
+//! only = { System = ["DGX-H100", "DGX-B200"], Precision = ["FP8"] }
+//! set = { scaling = "current" }
 //! ```
 
 use super::ScoreError;
@@ -49,6 +53,7 @@ pub(super) const STACK: &str = "stack";
 
 const ROOT: &[&str] = &[
     "measured", "unit", "machine", "groups", "folds", "columns", "fixed", "names", "only", "when",
+    "where",
 ];
 
 /// Unit of the measured values in a table.
@@ -82,6 +87,15 @@ pub(super) struct ConditionalOptions {
     pub values: BTreeMap<String, BTreeMap<String, String>>,
 }
 
+/// Options of the rows that have accepted values in several columns.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct MatchedOptions {
+    /// Columns, each with its accepted values. A row must match all columns.
+    pub only: Vec<(String, Vec<String>)>,
+    /// Options with their values.
+    pub options: BTreeMap<String, String>,
+}
+
 /// Source of an option's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OptionSource {
@@ -105,6 +119,9 @@ pub struct RunColumns {
     /// Columns, each with its accepted values. Rows with other values are skipped.
     pub(super) only: Vec<(String, Vec<String>)>,
     pub(super) when: Vec<ConditionalOptions>,
+    /// Options that several columns determine together. Later entries override earlier entries and
+    /// `when`.
+    pub(super) matched: Vec<MatchedOptions>,
 }
 
 /// Returns the plan option with this key; dashes and underscores are equivalent.
@@ -180,17 +197,40 @@ fn conditional_options(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>
     for (column, field) in field.read_table(None)?.fields() {
         let mut values = BTreeMap::new();
         for (value, field) in field.read_table(None)?.fields() {
-            let mut options = BTreeMap::new();
-            for (name, field) in field.read_table(None)?.fields() {
-                let text = field.read_text("text in quotes")?.to_owned();
-                options.insert(column_key(name, &field)?, text);
-            }
-            values.insert(value.to_owned(), options);
+            values.insert(value.to_owned(), read_options(&field)?);
         }
         let column = column.to_owned();
         when.push(ConditionalOptions { column, values });
     }
     Ok(when)
+}
+
+/// Reads a table of options with their values.
+fn read_options(field: &ConfigField<'_>) -> Result<BTreeMap<String, String>, ScoreError> {
+    let mut options = BTreeMap::new();
+    for (name, field) in field.read_table(None)?.fields() {
+        let text = field.read_text("text in quotes")?.to_owned();
+        options.insert(column_key(name, &field)?, text);
+    }
+    Ok(options)
+}
+
+/// Parses the options that the values in several columns determine together.
+fn matched_options(root: &ConfigTable<'_>) -> Result<Vec<MatchedOptions>, ScoreError> {
+    let Some(field) = root.get("where") else {
+        return Ok(Vec::new());
+    };
+    let items = field.read_items("tables [[where]]")?;
+    let matched = items.iter().map(|item| {
+        let table = item.read_table(Some(&["only", "set"]))?;
+        let set = table.require_field("set", "options, such as { scaling = \"current\" }")?;
+        table.require_field("only", "columns, each with a list of values")?;
+        Ok(MatchedOptions {
+            only: accepted_values(&table)?,
+            options: read_options(&set)?,
+        })
+    });
+    matched.collect()
 }
 
 fn read_list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreError> {
@@ -251,6 +291,7 @@ impl RunColumns {
             names,
             only: accepted_values(&root)?,
             when: conditional_options(&root)?,
+            matched: matched_options(&root)?,
         };
         columns.find_machines(file);
         Ok(columns)
@@ -280,6 +321,10 @@ impl RunColumns {
                     .filter_map(|options| options.get_mut(key))
                     .for_each(find);
             }
+            let options = self.matched.iter_mut().map(|one| &mut one.options);
+            options
+                .filter_map(|options| options.get_mut(key))
+                .for_each(find);
         }
     }
 
@@ -297,6 +342,9 @@ impl RunColumns {
             for options in condition.values.values_mut() {
                 options.remove(&key);
             }
+        }
+        for matched in &mut self.matched {
+            matched.options.remove(&key);
         }
         self.options
             .insert(key, OptionSource::Fixed(value.to_owned()));

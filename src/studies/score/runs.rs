@@ -132,16 +132,23 @@ impl RunTable {
         for condition in &columns.when {
             when.push((find(&condition.column)?, &condition.values));
         }
+        let mut matched = Vec::new();
+        for one in &columns.matched {
+            let only = one.only.iter();
+            let only = only.map(|(head, values)| Ok((find(head)?, values)));
+            matched.push((only.collect::<Result<Vec<_>, ScoreError>>()?, &one.options));
+        }
         let (mut groups, mut folds) = (KeyInterner::default(), KeyInterner::default());
         let (mut runs, mut refused) = (Vec::new(), Vec::new());
         for record in reader.records() {
             let record = record.map_err(|error| table(error.to_string()))?;
             let line = record.position().map_or(0, csv::Position::line);
             let cell = |i: usize| record.get(i).unwrap_or_default();
-            if !only
-                .iter()
-                .all(|(i, values)| values.iter().any(|value| value == cell(*i)))
-            {
+            let matches = |only: &[(usize, &Vec<String>)]| {
+                let mut conditions = only.iter();
+                conditions.all(|(i, values)| values.iter().any(|value| value == cell(*i)))
+            };
+            if !matches(&only) {
                 continue;
             }
             let mut options = BTreeMap::new();
@@ -154,13 +161,18 @@ impl RunTable {
                     options.insert((*key).clone(), value.to_owned());
                 }
             }
-            for (column, values) in &when {
-                for (key, value) in values.get(cell(*column)).into_iter().flatten() {
-                    if value.is_empty() {
-                        options.remove(key);
-                    } else {
-                        options.insert(key.clone(), value.clone());
-                    }
+            let of_column = when
+                .iter()
+                .filter_map(|(column, values)| values.get(cell(*column)));
+            let of_columns = matched
+                .iter()
+                .filter(|(only, _)| matches(only))
+                .map(|(_, options)| *options);
+            for (key, value) in of_column.chain(of_columns).flatten() {
+                if value.is_empty() {
+                    options.remove(key);
+                } else {
+                    options.insert(key.clone(), value.clone());
                 }
             }
             let made = create_run(options, columns, cell(measured));
