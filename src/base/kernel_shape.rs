@@ -28,11 +28,13 @@ pub enum MemoryBoundKernel {
     Optimizer,
     /// Copy of bytes, with or without a transposition.
     Copy,
+    /// Copy of a few bytes to the host, which waits for them.
+    HostCopy,
 }
 
 impl MemoryBoundKernel {
     /// All classes of kernels with their names in files.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::ElementWise, "element-wise"),
         (Self::Normalization, "normalization"),
         (Self::Softmax, "softmax"),
@@ -40,7 +42,13 @@ impl MemoryBoundKernel {
         (Self::CrossEntropy, "cross-entropy"),
         (Self::Optimizer, "optimizer"),
         (Self::Copy, "copy"),
+        (Self::HostCopy, "host-copy"),
     ];
+
+    /// Name of the class in files.
+    pub fn class_name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
 }
 
 /// Class and shape of a kernel. The number format is not part of the class and shape, because the node states the
@@ -87,7 +95,7 @@ impl KernelShape {
         match self {
             Self::Gemm { .. } => "gemm",
             Self::Attention { .. } => "attention",
-            Self::Moving(class) => MemoryBoundKernel::ALL[*class as usize].1,
+            Self::Moving(class) => class.class_name(),
         }
     }
 }
@@ -113,7 +121,7 @@ impl fmt::Display for KernelShape {
                 f.write_str(if *causal { " causal" } else { "" })?;
                 f.write_str(if *backward { " backward" } else { "" })
             }
-            Self::Moving(class) => f.write_str(MemoryBoundKernel::ALL[*class as usize].1),
+            Self::Moving(class) => f.write_str(class.class_name()),
         }
     }
 }

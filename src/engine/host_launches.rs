@@ -138,15 +138,18 @@ fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
 fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
     let kind = graph.kind(node);
     let message = matches!(kind, NodeKind::Receive | NodeKind::Send);
+    let kernel = graph.kernel(node);
+    // The host uses the bytes of such a copy to launch later kernels.
+    let is_host_copy = kernel == Some(KernelShape::Moving(MemoryBoundKernel::HostCopy));
     let waits = match host.waits {
         HostWait::Never => false,
-        HostWait::Receives => kind == NodeKind::Receive,
-        HostWait::Messages => message,
-        HostWait::Passes => message || ends_pass(graph, node),
+        HostWait::Receives => is_host_copy || kind == NodeKind::Receive,
+        HostWait::Messages => is_host_copy || message,
+        HostWait::Passes => is_host_copy || message || ends_pass(graph, node),
     };
     let cost = match kind {
         NodeKind::Nothing | NodeKind::Host => return None,
-        NodeKind::Compute => match graph.kernel(node) {
+        NodeKind::Compute => match kernel {
             Some(KernelShape::Moving(MemoryBoundKernel::Optimizer)) => host.step,
             _ if graph.is_backward_kernel(node) => host.backward,
             _ => host.launch,

@@ -241,7 +241,14 @@ fn parse_fractions(
     let table = field.read_table(Some(&names))?;
     let mut fractions = [0.0; MemoryBoundKernel::ALL.len()];
     for (fraction, name) in fractions.iter_mut().zip(names) {
-        *fraction = parse_positive(&table, name, 2.0)?;
+        // Copies to the host are so small that files need not state their fraction.
+        let copy = MemoryBoundKernel::Copy.class_name();
+        let is_optional = name == MemoryBoundKernel::HostCopy.class_name();
+        let key = match is_optional && table.get(name).is_none() {
+            true => copy,
+            false => name,
+        };
+        *fraction = parse_positive(&table, key, 2.0)?;
     }
     Ok(fractions)
 }
