@@ -214,8 +214,8 @@ pub mod generate {
 
     pub use chakram_workloads::generate::plan::{
         AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, CapacityFactor,
-        ContextExchange, ExpertExchangeForm, ExpertProducts, OperatorDegrees, OperatorPattern,
-        Optimizer, RecomputePolicy, RoutingBalance, ZeroStage,
+        ContextExchange, ExpertExchangeForm, ExpertProducts, OffloadGather, OffloadedState,
+        OperatorDegrees, OperatorPattern, Optimizer, RecomputePolicy, RoutingBalance, ZeroStage,
     };
     pub use chakram_workloads::generate::schedule::{PassOrders, PipelineSchedule};
     pub use chakram_workloads::generate::sharding::ShardingDegrees;

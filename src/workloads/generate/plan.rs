@@ -236,6 +236,30 @@ words! {
 }
 
 words! {
+    /// Training state that is kept in remote memory. Its bytes still count as allocated, so that a
+    /// replay checks the capacity of NPU and remote memory together.
+    OffloadedState {
+        /// All state is in the NPU's memory.
+        None = "none",
+        /// The state of the optimizer, as in ZeRO-Offload (Ren et al., 2021).
+        Optimizer = "optimizer",
+        /// Shards of parameters, gradients and optimizer state, as in ZeRO-Infinity (Rajbhandari et
+        /// al., 2021).
+        All = "all",
+    }
+}
+
+words! {
+    /// Where offloaded parameters are gathered, and gradients are reduced.
+    OffloadGather {
+        /// NPUs load and store shards, and gather and reduce them over the network.
+        Network = "network",
+        /// Switches of a memory pool gather loaded parameters, and reduce stored gradients.
+        InSwitch = "in-switch",
+    }
+}
+
+words! {
     /// Unit of gradients that is put into a bucket as a whole.
     BucketPolicy {
         /// Whole layers; a bucket is reduced when the backward pass of its last layer ends.
@@ -353,6 +377,9 @@ words! {
         Copies = "copies",
         /// All-to-all that sends one copy of a token to each rank that has a chosen expert.
         Ranks = "ranks",
+        /// All-to-all that sends a token once per node that has a chosen expert, then an all-to-all
+        /// within the node that sends it once per rank.
+        Nodes = "nodes",
         /// All-gather of all tokens, then reduce-scatter of the results.
         AllGather = "all-gather",
     }

@@ -5,8 +5,9 @@
 //! (`parameter_state`) and per rank (`rank_state`), and the order of a rank's nodes (`emit`).
 
 use super::plan::{
-    AblationEffect, AttentionKernel, BucketPolicy, ExpertProducts, Optimizer, ParallelGroupKind,
-    ParallelismPlan, RankMemory, RankPeak, RankPlacement, RecomputePolicy, ZeroStage,
+    AblationEffect, AttentionKernel, BucketPolicy, ExpertProducts, OffloadGather, OffloadedState,
+    Optimizer, ParallelGroupKind, ParallelismPlan, RankMemory, RankPeak, RankPlacement,
+    RecomputePolicy, ZeroStage,
 };
 use super::schedule::{PassKind, PipelinePass, PipelineSchedule, PipelineStep};
 use super::{GenerateError, MOST_WORK, option_refused};
@@ -194,10 +195,12 @@ impl TrainingGenerator {
             scaling: plan.scaling,
             elementwise: plan.elementwise,
             one_by_one: plan.expert_products == ExpertProducts::OneByOne,
+            adds_expert_biases: false,
+            counts_on_host: local_experts::counts_on_host(&plan),
             sent: plan.expert_exchange_dtype,
             training: WeightTraining::All,
         };
-        let [expert_load, sent_copies] = local_experts::exchange_loads(&model, &plan);
+        let loads = local_experts::exchange_loads(&model, &plan);
         let context = LoweringContext {
             sizes,
             tensor: plan.tensor.into(),
@@ -206,8 +209,7 @@ impl TrainingGenerator {
             expert_products: plan.expert_products,
             exchange: plan.expert_exchange,
             exchange_dtype: plan.expert_exchange_dtype,
-            expert_load,
-            sent_copies,
+            loads,
             experts_apart: plan.expert > 1 || plan.shares_out_experts(),
             context: (plan.context > 1).then_some(plan.context_exchange),
             context_ranks: plan.context,
@@ -339,6 +341,18 @@ impl TrainingGenerator {
         self.plan.zero == ZeroStage::Parameters && self.has_communication()
     }
 
+    /// Returns true if shards of parameters and gradients are kept in remote memory.
+    fn offloads_parameters(&self) -> bool {
+        self.plan.offload == OffloadedState::All && self.gathers_parameters()
+    }
+
+    /// Returns true if switches of the memory pool gather parameters and reduce gradients among
+    /// these ranks.
+    fn gathers_in_switches(&self, among: ParallelGroupKind) -> bool {
+        let is_in_switch = self.plan.offload_gather == OffloadGather::InSwitch;
+        is_in_switch && self.offloads_parameters() && among == ParallelGroupKind::Data
+    }
+
     /// Returns true if parameters are copied out of the buffers that gather them, and gradients into the
     /// buffers that reduce them, as in FSDP2.
     fn copies_parameters(&self) -> bool {
@@ -366,7 +380,36 @@ impl TrainingGenerator {
 
     /// Bytes of a layer's parameters after a gather.
     fn gathered_bytes(&self, layer: usize) -> u64 {
-        self.parts.weights_of_layer(layer).all * self.sizes.number
+        let parts = self.gathered_parts(layer).into_iter();
+        parts.map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Bytes of a layer's gathered parameters, for each kind of group that gathers them. Replicas
+    /// share all weights except experts, whose weights are shared by fewer ranks.
+    fn gathered_parts(&self, layer: usize) -> Vec<(ParallelGroupKind, u64)> {
+        let experts = self.lowered_layer(layer).expert_parameters.all;
+        let parts = [
+            (
+                ParallelGroupKind::Data,
+                self.parts.weights_of_layer(layer).all - experts,
+            ),
+            (ParallelGroupKind::ExpertData, experts),
+        ];
+        let shared = parts.into_iter().filter(|(among, weights)| {
+            let is_first = *among == ParallelGroupKind::Data;
+            let is_moved = self.copies_among(*among) > 1 || self.offloads_parameters();
+            *weights > 0 && is_moved || is_first && experts == 0
+        });
+        let bytes = shared.map(|(among, weights)| (among, weights * self.sizes.number));
+        bytes.collect()
+    }
+
+    /// Number of ranks that share parameters in a group of this kind.
+    fn copies_among(&self, among: ParallelGroupKind) -> u32 {
+        match among {
+            ParallelGroupKind::ExpertData => self.plan.expert_copies(),
+            _ => self.plan.copy_count(),
+        }
     }
 
     /// Returns a kernel that moves `bytes`.

@@ -210,3 +210,59 @@ fn exchanges_with_a_capacity_have_the_bytes_of_all_slots() {
         }
     }
 }
+
+/// A token is sent once to each node that has one of its experts, and from there once to each rank.
+#[test]
+fn exchanges_over_nodes_have_the_bytes_of_both_levels() {
+    for (of, size) in [
+        (degrees(4, 1, 1, 4, 1), 2),
+        (degrees(8, 1, 1, 8, 1), 2),
+        (degrees(8, 1, 1, 8, 1), 4),
+        (degrees(2, 2, 2, 4, 2), 2),
+    ] {
+        let routing = Routing::of_every_choice(of.expert as usize, E, K, 1);
+        let copies = routing.copies_over_nodes(size);
+        let found = exchanges(of, 28, |plan| {
+            plan.expert_exchange = ExpertExchangeForm::Nodes;
+            plan.expert_node = Some(size as u32);
+        });
+        let names: Vec<&str> = found
+            .iter()
+            .map(|(name, ..)| &name["mb0/layer1/".len()..])
+            .collect();
+        let [forward, backward] = ["fwd/experts", "bwd/experts"];
+        let level = |pass: &str, at: &str, nodes: bool| {
+            format!(
+                "{pass}.{at}{}.all-to-all",
+                if nodes { ".nodes" } else { "" }
+            )
+        };
+        assert_eq!(
+            names,
+            [
+                level(forward, "dispatch", true),
+                level(forward, "dispatch", false),
+                level(forward, "combine", false),
+                level(forward, "combine", true),
+                level(backward, "combine", true),
+                level(backward, "combine", false),
+                level(backward, "dispatch", false),
+                level(backward, "dispatch", true),
+            ]
+        );
+        for (name, kind, bytes) in &found {
+            assert_eq!(*kind, CollectiveKind::AllToAll);
+            let (copies, members) = match name.contains(".nodes.") {
+                true => (&copies.across, of.expert as usize / size),
+                false => (&copies.within, size),
+            };
+            // Each rank exchanges with the ranks of its index on other nodes, or with the ranks of its node.
+            for one in copies.iter().flatten().filter(|one| **one > 0) {
+                assert_eq!(*bytes, members as u64 * one * 2 * H, "{of:?}: {name}");
+            }
+            for row in copies {
+                assert_eq!(row.iter().filter(|one| **one > 0).count(), members);
+            }
+        }
+    }
+}

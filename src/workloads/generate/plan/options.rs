@@ -4,9 +4,9 @@
 use super::{
     AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisMapping, BranchOrder,
     BucketPolicy, CapacityFactor, ContextExchange, CorePlacement, ElementwiseKernels,
-    ExpertExchangeForm, ExpertProducts, LossKernel, OperatorDegrees, OperatorPattern, Optimizer,
-    ParallelAxis, RecomputePolicy, ResidencyRule, RoutingBalance, ScalingRecipe, ScheduleName,
-    SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
+    ExpertExchangeForm, ExpertProducts, LossKernel, OffloadGather, OffloadedState, OperatorDegrees,
+    OperatorPattern, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule, RoutingBalance,
+    ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::{PassOrders, PipelineSchedule};
 use crate::generate::{GenerateError, option_refused};
@@ -304,8 +304,6 @@ plan_options! {
             (|p| p.expert > 1 && !p.expert_ranks().is_multiple_of(p.expert), |p| p.expert.to_string(),
                 "a divisor of data x context x tensor / expert_tensor, the blocks of ranks that have whole experts; expert_tensor \
                  is tensor by default"),
-            (|p| p.expert > 1 && p.zero == ZeroStage::Parameters, |p| p.expert.to_string(),
-                "1 with zero = 3, which gathers all parameters of a layer among the same replicas"),
             (|p| p.expert > 1 && !p.operators.is_empty(), |p| p.expert.to_string(),
                 "1 where operators have degrees of their own"),
         ]
@@ -320,8 +318,6 @@ plan_options! {
                 |p| p.expert_tensor.unwrap_or(0).to_string(), "a divisor of tensor"),
             (|p| p.shares_out_experts() && !p.sequence_parallel, |p| p.tensor_of_experts().to_string(),
                 "tensor, or sequence_parallel beside, so that members of a tensor group have different tokens"),
-            (|p| p.shares_out_experts() && p.zero == ZeroStage::Parameters, |p| p.tensor_of_experts().to_string(),
-                "tensor with zero = 3, which gathers all parameters of a layer among the same replicas"),
             (|p| p.shares_out_experts() && !p.operators.is_empty(), |p| p.tensor_of_experts().to_string(),
                 "tensor where operators have degrees of their own"),
         ]
@@ -331,14 +327,24 @@ plan_options! {
         value: "KERNELS", default: "grouped", is_rare: true
     };
     expert_exchange: ExpertExchangeForm = ExpertExchangeForm::Copies,
-    "How tokens reach experts: copies per expert, copies per rank of an expert, or an all-gather" {
+    "How tokens reach experts: copies per expert, per rank of an expert, or per node and then per rank, or an all-gather" {
         value: "FORM", default: "copies", is_rare: true, refusals: &[
+            (|p| p.expert_exchange == ExpertExchangeForm::Nodes && p.expert_node.is_none(), |p| p.expert_exchange.to_string(),
+                "expert_node beside it, the number of ranks of an expert group on one node"),
             (|p| p.expert_exchange != ExpertExchangeForm::Copies && p.expert == 1, |p| p.expert_exchange.to_string(),
                 "copies with expert = 1, which exchanges nothing"),
             (|p| p.expert_exchange != ExpertExchangeForm::Copies && p.shares_out_experts(), |p| p.expert_exchange.to_string(),
                 "copies where members of a tensor group have different experts or tokens"),
         ]
     };
+    expert_node: Option<u32> = None, "Ranks of an expert group on one node, with {expert_exchange} nodes" {
+        value: "N", is_rare: true, refusals: &[
+            (|p| p.expert_node.is_some() && p.expert_exchange != ExpertExchangeForm::Nodes,
+                |p| p.expert_node.unwrap_or(0).to_string(), "expert_exchange = nodes beside it"),
+            (|p| p.expert_node.is_some_and(|n| n < 2 || n >= p.expert || !p.expert.is_multiple_of(n)),
+                |p| p.expert_node.unwrap_or(0).to_string(), "a divisor of expert, above 1 and below expert"),
+        ]
+    } as u32 => |draft, ranks| draft.plan.expert_node = Some(ranks);
     expert_exchange_dtype: Option<Dtype> = None, "Data type of tokens sent to experts; by default as activations" {
         value: "DTYPE", is_rare: true, refusals: &[
             (|p| p.expert_exchange_dtype.is_some() && p.expert == 1,
@@ -366,6 +372,17 @@ plan_options! {
     "Token slots of each expert divided by its mean tokens; further tokens are dropped, free slots padded" {
         value: "FACTOR", is_rare: true
     } as CapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
+    /// Copies of experts with many tokens, in addition to one copy of each expert.
+    redundant_experts: u32 = 0, "Copies of full experts, in addition to one copy of each, with {schedule} inference" {
+        value: "N", default: "0", is_rare: true, least: 0, refusals: &[
+            (|p| p.redundant_experts > 0 && p.has_training(), |p| p.redundant_experts.to_string(),
+                "0 in training, where the gradients of copies would have to be summed, or schedule = inference"),
+            (|p| p.redundant_experts > 0 && p.expert == 1, |p| p.redundant_experts.to_string(),
+                "0 with expert = 1, where every rank has all experts"),
+            (|p| p.redundant_experts > 0 && p.capacity_factor.is_some(), |p| p.redundant_experts.to_string(),
+                "0 with capacity_factor, which gives all experts the same number of tokens"),
+        ]
+    };
     /// Number of neighbouring replicas that divide the tokens of their sequences.
     context: u32 = 1, "Context-parallel degree" {
         value: "N", alias: Some("cp"), default: "1", refusals: &[
@@ -519,6 +536,35 @@ plan_options! {
                 "at least the SRAM of a core, which a load fills"),
         ]
     } as Bytes => |draft, bytes| draft.plan.largest_access = Some(bytes.0);
+    /// Shards in remote memory are loaded before each gather of parameters, and stored after each
+    /// reduction of gradients. The optimizer's step loads and stores its state.
+    offload: OffloadedState = OffloadedState::None,
+    "State in remote memory: the optimizer's, or all, with {zero} 3 (as ZeRO-Infinity)" {
+        value: "STATE", heading: MEMORY, default: "none", is_rare: true, refusals: &[
+            (|p| p.offload != OffloadedState::None && !p.has_training(), |p| p.offload.to_string(),
+                "none with schedule = inference, which has no such state"),
+            (|p| p.offload != OffloadedState::None && p.residency != ResidencyRule::None, |p| p.offload.to_string(),
+                "none with residency, which decides by itself what is in remote memory"),
+            (|p| p.offload != OffloadedState::None && p.optimizer == Optimizer::None, |p| p.offload.to_string(),
+                "none with optimizer = none"),
+            (|p| p.offload == OffloadedState::All && p.zero != ZeroStage::Parameters, |p| p.offload.to_string(),
+                "none or optimizer, or zero = 3 beside, which loads parameters layer by layer"),
+            (|p| p.offload == OffloadedState::All && p.copy_count() == 1, |p| p.offload.to_string(),
+                "none or optimizer without replicas, which share nothing"),
+            (|p| p.offload == OffloadedState::All && p.accumulate, |p| p.offload.to_string(),
+                "none or optimizer beside accumulate, which keeps whole gradients"),
+        ]
+    };
+    offload_gather: OffloadGather = OffloadGather::Network,
+    "Where offloaded parameters are gathered and gradients reduced: network, or in-switch (of a pool)" {
+        value: "WHERE", heading: MEMORY, default: "network", is_rare: true, refusals: &[
+            (|p| p.offload_gather == OffloadGather::InSwitch && p.offload != OffloadedState::All, |p| p.offload_gather.to_string(),
+                "network, or offload = all beside it"),
+            (|p| p.offload_gather == OffloadGather::InSwitch && (p.tensor > 1 || p.pipeline > 1 || p.expert > 1),
+                |p| p.offload_gather.to_string(),
+                "network, or tensor = 1, pipeline = 1 and expert = 1, because switches gather for all NPUs"),
+        ]
+    };
     /// If absent, no operator has an adapter.
     lora: Option<u32> = None, "Rank of low-rank adapters (LoRA), with all other weights frozen" {
         value: "RANK", heading: MEMORY, is_rare: true, refusals: &[

@@ -37,6 +37,10 @@ pub enum ParallelGroupKind {
     /// Neighbouring replicas that share a sequence's tokens; the group has their ranks with the
     /// same shard of the same stage.
     Context,
+    /// The ranks of an expert group on one node.
+    ExpertNode,
+    /// The ranks of an expert group that have the same index on their nodes.
+    ExpertAcross,
     /// Members of a tensor group that share an operator with its own degrees. The value is the
     /// index of the partition that defines these subgroups.
     Operator(u16),
@@ -44,7 +48,7 @@ pub enum ParallelGroupKind {
 
 impl ParallelGroupKind {
     /// The kinds that every plan can have, in the order in which their groups are numbered.
-    pub const COMMON: [Self; 7] = [
+    pub const COMMON: [Self; 9] = [
         Self::Tensor,
         Self::Data,
         Self::Embedding,
@@ -52,6 +56,8 @@ impl ParallelGroupKind {
         Self::Expert,
         Self::ExpertData,
         Self::Context,
+        Self::ExpertNode,
+        Self::ExpertAcross,
     ];
 
     /// Name of the kind in messages and reports.
@@ -64,6 +70,8 @@ impl ParallelGroupKind {
             Self::Expert => "expert",
             Self::ExpertData => "expert-data",
             Self::Context => "context",
+            Self::ExpertNode => "expert-node",
+            Self::ExpertAcross => "expert-across",
             Self::Operator(_) => "operator",
         }
     }
@@ -76,6 +84,8 @@ pub struct RankPlacement {
     /// Expert-parallel degree: number of ranks that divide a layer's experts.
     expert: u32,
     expert_tensor: Option<u32>,
+    /// Number of ranks of an expert group on one node; 1 if the plan does not distinguish nodes.
+    expert_node: u32,
     /// Context-parallel degree: number of replicas that share a sequence's tokens.
     context: u32,
     /// The stage with the model's first part and the stage with its last part.
@@ -118,6 +128,7 @@ impl RankPlacement {
             expert_tensor: plan
                 .shares_out_experts()
                 .then_some(plan.tensor_of_experts()),
+            expert_node: plan.expert_node.unwrap_or(1).max(1),
             context: plan.context,
             ends: plan.end_stages(),
             mirrored: plan.schedule.copy_count() > 1,
@@ -135,6 +146,8 @@ impl RankPlacement {
                 plan.expert > 1,
                 (plan.expert > 1 || plan.shares_out_experts()) && plan.expert_copies() > 1,
                 plan.context > 1,
+                plan.expert_node.is_some(),
+                plan.expert_node.is_some(),
             ],
             partitions: Vec::new(),
         }
@@ -260,6 +273,8 @@ impl RankPlacement {
             ParallelGroupKind::Expert => self.expert,
             ParallelGroupKind::ExpertData => self.expert_replicas() * self.weight_side_count(),
             ParallelGroupKind::Context => self.context,
+            ParallelGroupKind::ExpertNode => self.expert_node,
+            ParallelGroupKind::ExpertAcross => self.expert / self.expert_node,
             ParallelGroupKind::Operator(number) => self.partition_at(number).group_size(),
         }
     }
@@ -364,6 +379,10 @@ impl RankPlacement {
             ParallelGroupKind::Expert => self.members_until(pipeline) * data / self.expert,
             ParallelGroupKind::ExpertData => self.expert_shards_until(pipeline) * self.expert,
             ParallelGroupKind::Context => self.members_until(pipeline) * (data / self.context),
+            ParallelGroupKind::ExpertNode => self.members_until(pipeline) * data / self.expert_node,
+            ParallelGroupKind::ExpertAcross => {
+                self.members_until(pipeline) * data / (self.expert / self.expert_node)
+            }
             ParallelGroupKind::Operator(number) => {
                 data * pipeline * self.partition_at(number).group_count()
             }
@@ -392,6 +411,16 @@ impl RankPlacement {
                 (self.expert_shards_until(place.stage) + shard) * replicas + replica
             }
             ParallelGroupKind::Context => block(self.context),
+            ParallelGroupKind::ExpertNode | ParallelGroupKind::ExpertAcross => {
+                let [_, expert, _] = self.expert_place(place);
+                let [groups, own] = match family {
+                    ParallelGroupKind::ExpertNode => {
+                        [self.expert / self.expert_node, expert / self.expert_node]
+                    }
+                    _ => [self.expert_node, expert % self.expert_node],
+                };
+                self.index(ParallelGroupKind::Expert, place) * groups + own
+            }
             ParallelGroupKind::ExpertData => {
                 let [shard, expert, _] = self.expert_place(place);
                 let before = self.expert_shards_until(self.first_stage_with_weights(place.stage));
@@ -423,6 +452,8 @@ impl RankPlacement {
             ParallelGroupKind::Expert => self.used[4],
             ParallelGroupKind::ExpertData => self.used[5],
             ParallelGroupKind::Context => self.used[6],
+            ParallelGroupKind::ExpertNode => self.used[7],
+            ParallelGroupKind::ExpertAcross => self.used[8],
             ParallelGroupKind::Operator(_) => true,
         }
     }
@@ -498,6 +529,18 @@ impl RankPlacement {
                     .collect()
             }
             ParallelGroupKind::Context => block(self.context),
+            ParallelGroupKind::ExpertNode | ParallelGroupKind::ExpertAcross => {
+                let [_, expert, _] = self.expert_place(place);
+                let all = self
+                    .members_of_group(ParallelGroupKind::Expert, place)
+                    .into_iter();
+                let size = self.expert_node;
+                let own = all.zip(0..).filter(|(_, other)| match family {
+                    ParallelGroupKind::ExpertNode => other / size == expert / size,
+                    _ => other % size == expert % size,
+                });
+                own.map(|(rank, _)| rank).collect()
+            }
             ParallelGroupKind::ExpertData => {
                 let [shard, expert, _] = self.expert_place(place);
                 let replicas = self.expert_replicas();

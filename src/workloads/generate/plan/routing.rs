@@ -7,6 +7,12 @@
 //! receives at most T copies; the excess goes to other experts. Experts are assigned in order to N
 //! ranks, E / N to each.
 //!
+//! With R redundant experts, copies of experts are added one by one, each for the expert whose
+//! copies have the most tokens. Then the E + R copies are assigned to ranks, (E + R) / N to each: in
+//! order of falling load, each copy goes to the rank with the least load that has a free place.
+//! This is the global policy of DeepSeek's expert-parallel load balancer (EPLB). The tokens of an
+//! expert are divided evenly among its copies.
+//!
 //! All ranks with experts wait for the fullest rank, so generated traces give every rank the load
 //! of the fullest rank. The same load for every rank predicts the same step time as the ranks' own
 //! loads, but overestimates the exchanges and the memory of the other ranks.
@@ -143,12 +149,13 @@ fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: 
     weights
 }
 
-/// Returns the number of token copies on the fullest of `ranks` ranks, divided by the mean number
-/// per rank. If `capacity` is given, returns the capacity factor.
+/// Returns the number of token copies on the fullest of `ranks` ranks, divided by the mean. If
+/// `capacity` is given, returns the capacity factor. `redundant` is the number of redundant experts.
 pub(in crate::generate) fn fullest_rank_load(
     balance: RoutingBalance,
     counts: &[u32],
     capacity: Option<CapacityFactor>,
+    redundant: u64,
     [experts, chosen, ranks]: [u64; 3],
 ) -> f64 {
     if let Some(CapacityFactor(thousandths)) = capacity {
@@ -156,22 +163,92 @@ pub(in crate::generate) fn fullest_rank_load(
         return f64::from(thousandths) / 1000.0;
     }
     let shares = expert_shares(balance, counts, experts, chosen);
+    if redundant > 0 {
+        let ranks_in_use = usize::try_from(ranks).unwrap_or(1).max(1);
+        let loads = balance_copies(&shares, redundant, ranks_in_use);
+        return loads.into_iter().fold(0.0, f64::max) * ranks as f64;
+    }
     let each = shares.len() / usize::try_from(ranks).unwrap_or(1).max(1);
     let of_ranks = shares.chunks(each.max(1)).map(|own| own.iter().sum());
     let fullest = of_ranks.fold(0.0, |most: f64, own| most.max(own));
     fullest * ranks as f64
 }
 
-/// Returns the mean number of ranks that receive a copy of a token: N (1 - C(E - E / N, k) / C(E,
-/// k)), if each token uniformly chooses k (`chosen`) of E experts on N ranks.
-pub(in crate::generate) fn distinct_ranks([experts, chosen, ranks]: [u64; 3]) -> f64 {
-    let own = experts / ranks.max(1);
-    let none = (0..chosen).fold(1.0, |none: f64, drawn| {
-        let left = experts.saturating_sub(drawn);
-        let others = experts.saturating_sub(own).saturating_sub(drawn);
-        none * (others as f64 / left.max(1) as f64)
-    });
-    ranks as f64 * (1.0 - none)
+/// Adds `redundant` copies to the experts with these `shares` of the tokens, and assigns all copies
+/// to ranks. Returns each rank's share of the tokens.
+fn balance_copies(shares: &[f64], redundant: u64, ranks: usize) -> Vec<f64> {
+    let mut copies = vec![1_u32; shares.len()];
+    let load = |expert: usize, copies: &[u32]| shares[expert] / f64::from(copies[expert]);
+    for _ in 0..redundant {
+        // The first of several equal experts, so that the result does not depend on rounding.
+        let fullest = (0..shares.len()).reduce(|most, expert| {
+            match load(expert, &copies) > load(most, &copies) {
+                true => expert,
+                false => most,
+            }
+        });
+        copies[fullest.unwrap_or(0)] += 1;
+    }
+    let each = |expert: usize| vec![load(expert, &copies); copies[expert] as usize];
+    let mut loads: Vec<f64> = (0..shares.len()).flat_map(each).collect();
+    loads.sort_by(|a, b| b.total_cmp(a));
+    let places = loads.len().div_ceil(ranks);
+    let mut of_ranks = vec![(0.0_f64, 0); ranks];
+    for load in loads {
+        let free = of_ranks.iter_mut().filter(|(_, used)| *used < places);
+        if let Some(rank) = free.min_by(|a, b| a.0.total_cmp(&b.0)) {
+            rank.0 += load;
+            rank.1 += 1;
+        }
+    }
+    of_ranks.into_iter().map(|(load, _)| load).collect()
+}
+
+/// Returns the mean number of ranks to which a token is sent: N (1 - C(E - E / N, k) / C(E, k)), if
+/// each token uniformly chooses k (`chosen`) of E experts, which are divided among N ranks.
+///
+/// With grouped routing, a token uniformly chooses `chosen_groups` of `groups` groups, and then its
+/// experts among the experts of these groups. If neither the number of groups nor the number of
+/// ranks divides the other number, the function ignores the groups, and its result is too large.
+pub(in crate::generate) fn distinct_ranks(
+    [experts, chosen, ranks]: [u64; 3],
+    [groups, chosen_groups]: [u64; 2],
+) -> f64 {
+    let ranks = ranks.max(1);
+    // Probability that a token that chooses among `open` experts chooses none of `own` of them.
+    let miss_probability = |open: u64, own: u64| {
+        (0..chosen).fold(1.0, |none: f64, drawn| {
+            let left = open.saturating_sub(drawn);
+            let others = open.saturating_sub(own).saturating_sub(drawn);
+            none * (others as f64 / left.max(1) as f64)
+        })
+    };
+    let is_limited = groups > 1 && chosen_groups > 0 && chosen_groups < groups;
+    let open = experts / groups.max(1) * chosen_groups;
+    if is_limited && ranks.is_multiple_of(groups) {
+        // All experts of a rank are in one group.
+        let share = chosen_groups as f64 / groups as f64;
+        return ranks as f64 * share * (1.0 - miss_probability(open, experts / ranks));
+    }
+    if is_limited && groups.is_multiple_of(ranks) {
+        // A rank has whole groups, and a token chooses some of them.
+        let own = groups / ranks;
+        let all = count_choices(groups, chosen_groups);
+        let hit = (0..=own.min(chosen_groups)).map(|some| {
+            let part =
+                count_choices(own, some) * count_choices(groups - own, chosen_groups - some) / all;
+            part * (1.0 - miss_probability(open, some * (experts / groups)))
+        });
+        return ranks as f64 * hit.sum::<f64>();
+    }
+    ranks as f64 * (1.0 - miss_probability(experts, experts / ranks))
+}
+
+/// Number of ways to choose `some` of `all` items.
+fn count_choices(all: u64, some: u64) -> f64 {
+    (0..some).fold(1.0, |ways, drawn| {
+        ways * all.saturating_sub(drawn) as f64 / (drawn + 1) as f64
+    })
 }
 
 #[cfg(test)]
@@ -194,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn distinct_ranks_are_those_of_all_choices() {
+    fn distinct_ranks_are_those_of_all_count_choices() {
         for of in [
             [8, 2, 2],
             [8, 2, 4],
@@ -204,7 +281,7 @@ mod tests {
             [6, 6, 2],
             [6, 1, 3],
         ] {
-            let (found, expected) = (distinct_ranks(of), by_trial(of));
+            let (found, expected) = (distinct_ranks(of, [0, 0]), by_trial(of));
             assert!(
                 (found - expected).abs() < 1e-12,
                 "{of:?}: {found} {expected}"
@@ -213,15 +290,60 @@ mod tests {
         // The counts are for E = 256 and k = 8 on 2 to 64 ranks, as in DeepSeek-V3.
         let counts = [1.99, 3.61, 5.30, 6.52, 7.27, 7.68];
         for (ranks, expected) in [2, 4, 8, 16, 32, 64].into_iter().zip(counts) {
-            let found = distinct_ranks([256, 8, ranks]);
+            let found = distinct_ranks([256, 8, ranks], [1, 1]);
             assert!((found - expected).abs() < 0.006, "{ranks}: {found}");
         }
+    }
+
+    /// Returns the average number of ranks by enumeration of every choice of groups, and of experts of these groups.
+    fn by_grouped_trial([experts, chosen, ranks]: [u64; 3], [groups, some]: [u64; 2]) -> f64 {
+        let (mut all, mut touched) = (0_u64, 0_u64);
+        for open in 0..1_u64 << groups {
+            if u64::from(open.count_ones()) != some {
+                continue;
+            }
+            for set in 0..1_u64 << experts {
+                let group_of = |expert: u64| expert / (experts / groups);
+                let own = || (0..experts).filter(|expert| set >> expert & 1 == 1);
+                let is_open = own().all(|expert| open >> group_of(expert) & 1 == 1);
+                if !is_open || own().count() as u64 != chosen {
+                    continue;
+                }
+                let has = |rank: &u64| own().any(|expert| expert / (experts / ranks) == *rank);
+                all += 1;
+                touched += (0..ranks).filter(has).count() as u64;
+            }
+        }
+        touched as f64 / all as f64
+    }
+
+    #[test]
+    fn groups_limit_the_ranks_of_a_token() {
+        for (of, groups) in [
+            ([8, 2, 4], [4, 2]),
+            ([8, 2, 8], [4, 2]),
+            ([8, 2, 2], [4, 2]),
+            ([12, 3, 2], [6, 3]),
+            ([12, 3, 6], [3, 1]),
+            ([8, 2, 4], [4, 4]),
+            ([8, 3, 1], [4, 2]),
+        ] {
+            let found = distinct_ranks(of, groups);
+            let expected = by_grouped_trial(of, groups);
+            assert!(
+                (found - expected).abs() < 1e-12,
+                "{of:?} {groups:?}: {found} {expected}"
+            );
+        }
+        // DeepSeek-V3 chooses from 4 of 8 groups: 4 (1 - C(96, 8) / C(128, 8)) of 8 nodes.
+        let nodes = distinct_ranks([256, 8, 8], [8, 4]);
+        assert!((nodes - 3.63).abs() < 0.01, "{nodes}");
     }
 
     #[test]
     fn the_fullest_rank_has_what_a_draw_of_tokens_gives_it() {
         let skewed = |power| RoutingBalance::Skewed { power, seed: 3 };
-        let factor = |balance, counts: &[u32], of| fullest_rank_load(balance, counts, None, of);
+        let factor = |balance, counts: &[u32], of| fullest_rank_load(balance, counts, None, 0, of);
         assert_eq!(factor(RoutingBalance::Balanced, &[], [8, 2, 4]), 1.0);
         // With counts 10, 30, 0 and 0 of four experts on two ranks, the first rank has all 40
         // copies, twice the mean.
@@ -253,7 +375,10 @@ mod tests {
             factor(skewed(1.2), &[], [64, 6, 8])
         );
         let padded = Some(CapacityFactor::from_fraction(1.25));
-        assert_eq!(fullest_rank_load(skewed(2.0), &[], padded, [8, 2, 4]), 1.25);
+        assert_eq!(
+            fullest_rank_load(skewed(2.0), &[], padded, 0, [8, 2, 4]),
+            1.25
+        );
     }
 
     #[test]
@@ -280,5 +405,38 @@ mod tests {
             "1.25".parse::<CapacityFactor>().unwrap().to_string(),
             "1.25"
         );
+    }
+
+    /// Experts with 12, 4, 2 and 2 of 20 tokens on two ranks. Two copies are added: the first expert
+    /// has 12, then 6, then 4 tokens per copy. Copies with 4, 4, 4, 4, 2 and 2 tokens fill two ranks
+    /// with three places each: 4 + 4 + 2 on both, which is the mean. Without copies, the first rank
+    /// has 16 tokens, 1.6 times the mean.
+    #[test]
+    fn redundant_experts_share_the_tokens_of_full_experts() {
+        let load = |redundant| {
+            let counts = [12, 4, 2, 2];
+            fullest_rank_load(
+                RoutingBalance::Balanced,
+                &counts,
+                None,
+                redundant,
+                [4, 1, 2],
+            )
+        };
+        assert!((load(0) - 1.6).abs() < 1e-12);
+        assert!((load(2) - 1.0).abs() < 1e-12);
+        let ranks = balance_copies(&[0.6, 0.2, 0.1, 0.1], 2, 2);
+        assert!(
+            ranks.iter().all(|part| (part - 0.5).abs() < 1e-12),
+            "{ranks:?}"
+        );
+        // 256 experts by a power law on 32 ranks: nine copies per rank, as DeepSeek-V3 serves.
+        let skewed = RoutingBalance::Skewed {
+            power: 0.5,
+            seed: 3,
+        };
+        let load = |redundant| fullest_rank_load(skewed, &[], None, redundant, [256, 8, 32]);
+        assert!(load(0) > 1.5, "{}", load(0));
+        assert!(load(32) < 1.05, "{}", load(32));
     }
 }

@@ -133,11 +133,11 @@ fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
 /// Upper bound on the nodes of a rank: the sum over all stages of the nodes of one rank per stage.
 pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches: u32) -> u128 {
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunk_count());
-    // An operator has at most 20 nodes in both directions together, including reductions and
-    // messages. At most four of these nodes are kernels with operands: the forward kernel, its
-    // recomputation, and two backward kernels for the gradients of input and weights. With a
-    // residency rule, each kernel with operands has a load, a store, and a node that waits for
-    // both; the optimizer has one load and one store.
+    // An operator has at most 28 nodes, both directions together, including reductions and
+    // messages. With a residency rule, at most four of these nodes are kernels with operands: the
+    // forward kernel, its recomputation, and two backward kernels for the gradients of input and
+    // weights. Each kernel with operands has a load, a store, and a node that waits for both; the
+    // optimizer has one load and one store.
     let accesses = match (plan.residency, plan.largest_access) {
         (ResidencyRule::None, _) => 0,
         (_, None) => 1,
@@ -164,7 +164,7 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
         ContextExchange::Ring => 24 * u128::from(plan.context),
         ContextExchange::AllGather | ContextExchange::AllToAll => 0,
     };
-    let each = steps + products * (20 + 9 * experts) + 4 * (2 * accesses + waits) + 2 * accesses;
+    let each = steps + products * (28 + 15 * experts) + 4 * (2 * accesses + waits) + 2 * accesses;
     let operators = model.layers.iter();
     let operators = operators.map(|layer| layer.operators.len() as u128);
     let of_pass = (operators.sum::<u128>() + parts) * each;

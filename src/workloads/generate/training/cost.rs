@@ -26,6 +26,7 @@ use chakram_trace::format::Dtype;
 
 mod adapter;
 mod attention;
+mod expert_copies;
 mod kernel;
 mod linear;
 mod moving;
@@ -64,6 +65,10 @@ pub(super) struct CostParameters {
     pub elementwise: ElementwiseKernels,
     /// True if each expert has its own matrix product kernel.
     pub one_by_one: bool,
+    /// True if separate kernels add the biases of an operator's experts.
+    pub adds_expert_biases: bool,
+    /// True if the host waits for the numbers of tokens that routers send to each expert.
+    pub counts_on_host: bool,
     /// Number format of tokens that are sent to experts; `None` if tokens keep their format.
     pub sent: Option<Dtype>,
     /// The part of the operator's weights that training changes.

@@ -28,6 +28,7 @@ mod messages;
 pub(super) use memory_traffic::MOST_PIECES;
 
 use gradients::GradientProgress;
+use memory_traffic::remote_access;
 
 /// Lane of all kernels except kernels of parallel branches.
 pub const COMPUTE_LANE: i64 = 0;
@@ -297,7 +298,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             if k > 0 {
                 self.gather_parameters(&mut gathers, k, pass)?;
             }
-            self.chain_tail.extend(gathers.ids.get(k));
+            self.chain_tail
+                .extend(gathers.ids.get(k).into_iter().flatten());
             if forward {
                 // Only the first micro-batch waits for the gathers, because later micro-batches run
                 // after it.
@@ -494,7 +496,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 family,
             } => {
                 let lane = match family {
-                    ParallelGroupKind::Expert => EXPERT_LANE,
+                    ParallelGroupKind::Expert
+                    | ParallelGroupKind::ExpertNode
+                    | ParallelGroupKind::ExpertAcross => EXPERT_LANE,
                     ParallelGroupKind::Context => CONTEXT_LANE,
                     _ => TENSOR_LANE,
                 };
@@ -609,8 +613,40 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Emits the parameter gathers for the pass's layers up to the `k`-th layer, and for the layers
-    /// that the plan gathers in advance.
+    /// Emits a node that loads or gathers the parameters `at`. It depends on the nodes in
+    /// `self.data`.
+    fn emit_gather(
+        &mut self,
+        at: GatherPlace,
+        what: &str,
+        op: Op<'_>,
+        lane: i64,
+        memory: MemoryChanges,
+    ) -> Result<u64, TraceError> {
+        let plan = self.plan;
+        let name = &plan.model.layers[at.layer].name;
+        let of_experts = match at.among {
+            ParallelGroupKind::ExpertData => "/experts",
+            _ => "",
+        };
+        let direction = direction_label(at.pass);
+        self.emit_node(StepNode {
+            name: format_args!(
+                "mb{}/{name}/{direction}{of_experts}/{what}",
+                at.pass.micro_batch
+            ),
+            op,
+            lane: Some(lane),
+            phase: TrainingPhase::Synchronize,
+            pass: Some(at.pass),
+            layer: Some(at.layer as u32),
+            memory,
+        })
+    }
+
+    /// Emits the parameter gathers for the pass's layers up to the `k`-th, and for the layers that
+    /// are gathered ahead of use. Parameters of experts have a gather of their own, because other
+    /// ranks share them.
     fn gather_parameters(
         &mut self,
         gathers: &mut ParameterGathers,
@@ -621,31 +657,44 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let ahead = k.saturating_add(plan.plan.prefetch as usize);
         while gathers.ids.len() <= ahead && gathers.ids.len() < gathers.order.len() {
             let layer = gathers.order[gathers.ids.len()];
-            let bytes = plan.gathered_bytes(layer);
-            // For an all-gather, `comm_size` is a single member's shard.
-            let shard = bytes.div_ceil(plan.plan.copy_count().into());
-            let mut memory = MemoryChanges::default();
-            memory.allocates[TensorClass::Temporary as usize] = bytes;
-            self.data.clear();
-            self.data.extend_from_slice(&self.chain_tail);
-            let name = &plan.model.layers[layer].name;
-            let id = self.emit_node(StepNode {
-                name: format_args!(
-                    "mb{}/{name}/{}/gather",
-                    pass.micro_batch,
-                    direction_label(pass)
-                ),
-                op: self.collective_op(CollectiveKind::AllGather, shard, ParallelGroupKind::Data),
-                lane: Some(PARAMETER_LANE),
-                phase: TrainingPhase::Synchronize,
-                pass: Some(pass),
-                layer: Some(layer as u32),
-                memory,
-            })?;
-            gathers.ids.push(id);
+            let mut ids = Vec::new();
+            for (among, bytes) in plan.gathered_parts(layer) {
+                // For an all-gather, `comm_size` is a single member's shard.
+                let shard = bytes.div_ceil(plan.copies_among(among).into());
+                let mut memory = MemoryChanges::default();
+                memory.allocates[TensorClass::Temporary as usize] = bytes;
+                self.data.clear();
+                self.data.extend_from_slice(&self.chain_tail);
+                let at = GatherPlace { pass, layer, among };
+                let is_gathered = plan.copies_among(among) > 1;
+                let in_switches = plan.gathers_in_switches(among);
+                if plan.offloads_parameters() {
+                    // The first node of the two allocates the gathered parameters.
+                    let load = remote_access(false, shard, in_switches);
+                    let allocated = std::mem::take(&mut memory);
+                    let load = self.emit_gather(at, "load", load, MEMORY_LANE, allocated)?;
+                    self.data.clear();
+                    self.data.push(load);
+                    if in_switches || !is_gathered {
+                        ids.push(load);
+                        continue;
+                    }
+                }
+                let gather = self.collective_op(CollectiveKind::AllGather, shard, among);
+                ids.push(self.emit_gather(at, "gather", gather, PARAMETER_LANE, memory)?);
+            }
+            gathers.ids.push(ids);
         }
         Ok(())
     }
+}
+
+/// Parameters of a layer that a pass gathers among ranks of one kind.
+#[derive(Clone, Copy)]
+struct GatherPlace {
+    pass: PipelinePass,
+    layer: usize,
+    among: ParallelGroupKind,
 }
 
 /// Returns true if a pass multiplies by weights. Passes for weight gradients need only activations.
@@ -664,7 +713,8 @@ fn direction_label(pass: PipelinePass) -> &'static str {
 /// Layers of a pass that gather parameters, and the nodes of these gathers.
 struct ParameterGathers {
     order: Vec<usize>,
-    ids: Vec<u64>,
+    /// For each layer whose gathers are emitted, their nodes.
+    ids: Vec<Vec<u64>>,
 }
 
 impl ParameterGathers {

@@ -1,6 +1,7 @@
 //! Options that a plan's layers share, and the result of lowering a layer.
 
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
+use super::local_experts::ExchangeLoads;
 use super::program::{LayerProgram, ProgramTask};
 use crate::generate::plan::{
     AblationEffect, AblationSet, BranchOrder, ContextExchange, ExpertExchangeForm, ExpertProducts,
@@ -25,12 +26,9 @@ pub(super) struct LoweringContext {
     pub exchange: ExpertExchangeForm,
     /// Number format of tokens that are sent to experts, if it is not the activations' format.
     pub exchange_dtype: Option<Dtype>,
-    /// Number of rows on the rank with the most rows of experts, divided by the mean over ranks.
-    pub expert_load: f64,
-    /// Number of token copies that are sent, divided by the number of copies that experts process.
-    pub sent_copies: f64,
-    /// True if the groups that sum gradients of experts differ from the groups that sum other
-    /// gradients.
+    /// Numbers of token copies that ranks with different experts exchange.
+    pub loads: ExchangeLoads,
+    /// True if gradients of experts and of other weights are summed among different ranks.
     pub experts_apart: bool,
     /// Exchange among the ranks that share a sequence's tokens; `None` without context parallelism.
     pub context: Option<ContextExchange>,

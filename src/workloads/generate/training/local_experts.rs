@@ -16,7 +16,8 @@
 //! ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
-    ExpertExchangeForm, ParallelismPlan, RecomputePolicy, distinct_ranks, fullest_rank_load,
+    ExpertExchangeForm, ExpertProducts, ParallelismPlan, RecomputePolicy, distinct_ranks,
+    fullest_rank_load,
 };
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, Model, OperatorKind};
@@ -41,7 +42,7 @@ pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
         {
             match &mut operator.work {
                 OperatorKind::ExpertLinear { rows, experts, .. } => {
-                    *experts = experts.div_ceil(plan.expert.into());
+                    *experts = copies_of_experts(*experts, plan).div_ceil(plan.expert.into());
                     *rows = scale_rows(*rows, load);
                 }
                 OperatorKind::Activation { rows, .. } => *rows = scale_rows(*rows, load),
@@ -50,6 +51,22 @@ pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
         }
     }
     Cow::Owned(model)
+}
+
+/// Number of experts of a layer with `experts` experts, including redundant copies.
+fn copies_of_experts(experts: u64, plan: &ParallelismPlan) -> u64 {
+    experts.saturating_add(plan.redundant_experts.into())
+}
+
+/// Returns the number of token copies on the fullest rank, divided by the mean over ranks.
+fn load_of_fullest_rank(plan: &ParallelismPlan, of: [u64; 3]) -> f64 {
+    fullest_rank_load(
+        plan.routing,
+        &plan.expert_counts,
+        plan.capacity_factor,
+        plan.redundant_experts.into(),
+        of,
+    )
 }
 
 fn scale_rows(rows: u64, factor: f64) -> u64 {
@@ -77,25 +94,82 @@ fn routing_sizes(operators: &[LayerOperator]) -> Option<[u64; 2]> {
 fn expert_load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     routing_sizes(operators).map_or(1.0, |[experts, chosen]| {
         let of = [experts, chosen, plan.expert.into()];
-        fullest_rank_load(plan.routing, &plan.expert_counts, plan.capacity_factor, of)
+        load_of_fullest_rank(plan, of)
     })
 }
 
-/// Returns two ratios for the first layer of `model` with experts. The first ratio is the layer's
-/// load: the number of rows on the fullest rank, divided by the mean over ranks. The second ratio
-/// is the number of token copies that ranks send, divided by the number that experts process.
-pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
+/// Numbers of token copies, divided by the number that a rank's experts process if all ranks have
+/// equal loads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct ExchangeLoads {
+    /// Copies that the experts of the fullest rank process.
+    pub experts: f64,
+    /// Number of experts of a rank.
+    pub local_experts: u64,
+    /// Copies that a rank sends to ranks.
+    pub sent: f64,
+    /// Copies that a rank sends to nodes, before they are sent to ranks of the nodes.
+    pub over_nodes: f64,
+}
+
+/// Returns the loads of the first layer with experts in `model`.
+pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> ExchangeLoads {
+    let mut loads = ExchangeLoads {
+        experts: 1.0,
+        local_experts: 0,
+        sent: 1.0,
+        over_nodes: 0.0,
+    };
     let mut layers = model.equal_layer_runs().map(|run| &run[0]);
-    let Some(layer) = layers.find(|layer| routing_sizes(&layer.operators).is_some()) else {
-        return [1.0; 2];
+    let dispatch = layers.find_map(|layer| {
+        let mut operators = layer.operators.iter();
+        operators.find_map(|one| match one.work {
+            OperatorKind::ExpertDispatch {
+                experts,
+                chosen,
+                form,
+                ..
+            } => Some(([experts, chosen], [form.groups, form.chosen_groups])),
+            _ => None,
+        })
+    });
+    let Some(([experts, chosen], groups)) = dispatch else {
+        return loads;
     };
-    let sent = match (plan.expert_exchange, routing_sizes(&layer.operators)) {
-        (ExpertExchangeForm::Ranks, Some([experts, chosen])) => {
-            distinct_ranks([experts, chosen, plan.expert.into()]) / chosen.max(1) as f64
+    let load = |ranks: u32| {
+        let of = [experts, chosen, ranks.into()];
+        load_of_fullest_rank(plan, of)
+    };
+    let distinct = |ranks: u32| {
+        let of = [copies_of_experts(experts, plan), chosen, ranks.into()];
+        distinct_ranks(of, groups) / chosen.max(1) as f64
+    };
+    loads.experts = load(plan.expert);
+    loads.local_experts = copies_of_experts(experts, plan).div_ceil(plan.expert.into());
+    loads.sent = match plan.expert_exchange {
+        ExpertExchangeForm::Ranks | ExpertExchangeForm::Nodes => {
+            loads.experts * distinct(plan.expert)
         }
-        _ => 1.0,
+        ExpertExchangeForm::Copies | ExpertExchangeForm::AllGather => loads.experts,
     };
-    [expert_load(&layer.operators, plan), sent]
+    if let Some(size) = plan.expert_node {
+        let nodes = plan.expert / size.max(1);
+        loads.over_nodes = load(nodes) * distinct(nodes);
+    }
+    loads
+}
+
+/// Returns true if the host has to know how many tokens each expert receives: to launch a kernel
+/// per expert, or to size the buffers of an all-to-all. With a capacity factor, the numbers are
+/// known in advance. Fused kernels read them from the device's memory.
+pub(super) fn counts_on_host(plan: &ParallelismPlan) -> bool {
+    let sizes_buffers = plan.expert > 1 && plan.expert_exchange != ExpertExchangeForm::AllGather;
+    plan.capacity_factor.is_none()
+        && match plan.expert_products {
+            ExpertProducts::OneByOne => true,
+            ExpertProducts::Grouped => sizes_buffers,
+            ExpertProducts::Fused => false,
+        }
 }
 
 /// Rejects degrees that do not divide the experts of `model`, and options that expert parallelism
@@ -124,6 +198,11 @@ pub(super) fn check_expert_degrees(
                 "expert_counts",
                 format!("{} counts", plan.expert_counts.len()),
                 !plan.expert_counts.is_empty(),
+            ),
+            (
+                "redundant_experts",
+                plan.redundant_experts.to_string(),
+                plan.redundant_experts > 0,
             ),
             (
                 "capacity_factor",
@@ -177,9 +256,18 @@ pub(super) fn check_expert_degrees(
             expected,
         ));
     }
-    match own.find(|(_, experts)| !experts.is_multiple_of(plan.expert.into())) {
+    let is_even =
+        |experts: u64| copies_of_experts(experts, plan).is_multiple_of(plan.expert.into());
+    match own.find(|(_, experts)| !is_even(*experts)) {
         Some((operator, experts)) => {
-            let expected = format!("a divisor of the {experts} experts of {}", operator.name);
+            let redundant = match plan.redundant_experts {
+                0 => String::new(),
+                copies => format!(" and {copies} redundant experts"),
+            };
+            let expected = format!(
+                "a divisor of the {experts} experts of {}{redundant}",
+                operator.name
+            );
             Err(option_refused("expert", plan.expert, expected))
         }
         None => Ok(()),

@@ -97,7 +97,8 @@ impl ParameterState {
         }
     }
 
-    fn kept_bytes_per_parameter(&self) -> u64 {
+    /// Bytes of optimizer state per parameter.
+    pub fn kept_bytes_per_parameter(&self) -> u64 {
         match (self.optimizer, self.mixed) {
             (Optimizer::None | Optimizer::Sgd, _) => 0,
             (Optimizer::Adam, true) => 12,
@@ -105,7 +106,8 @@ impl ParameterState {
         }
     }
 
-    fn gradient_bytes(&self) -> u64 {
+    /// Bytes of the gradient per parameter, or 0 if no optimizer needs it.
+    pub fn gradient_bytes(&self) -> u64 {
         match self.optimizer {
             Optimizer::None => 0,
             _ => self.gradient,

@@ -7,7 +7,7 @@
 use super::layer::WeightCounts;
 use super::{TrainingGenerator, cost};
 use crate::generate::MOST_WORK;
-use crate::generate::plan::{ElementwiseKernels, Optimizer, ZeroStage};
+use crate::generate::plan::{ElementwiseKernels, OffloadedState, Optimizer, ZeroStage};
 use crate::generate::training::{ParameterState, ResidentBytes};
 use chakram_trace::format::Dtype;
 
@@ -145,6 +145,35 @@ impl TrainingGenerator {
         ];
         let summed = parts.into_iter().filter(|(_, ranks)| *ranks > 1);
         summed.map(|(weights, _)| weights).sum::<u64>() * self.sizes.gradient
+    }
+
+    /// Returns the bytes that an optimizer step loads from remote memory, and the bytes that it
+    /// stores there, if state does not stay in the NPU's memory.
+    pub(super) fn streamed_step_bytes(&self, stage: u32) -> [u64; 2] {
+        let sum = |each: &dyn Fn(&ParameterState) -> u64| {
+            let states = self.parameter_states(stage).into_iter();
+            let of = states.map(|(state, parameters)| {
+                let stepped = state.updated_parameters(parameters);
+                stepped.saturating_mul(each(&state))
+            });
+            of.fold(0, u64::saturating_add).min(MOST_WORK)
+        };
+        let kept = ParameterState::kept_bytes_per_parameter;
+        match self.plan.offload {
+            // Half of the bytes that a step moves are loads, and the other half are stores.
+            OffloadedState::None => {
+                let moved = self.step_bytes(stage);
+                [moved.div_ceil(2), moved / 2]
+            }
+            OffloadedState::Optimizer => [sum(&kept), sum(&kept)],
+            OffloadedState::All => [
+                sum(&|state| kept(state) + state.gradient_bytes()),
+                sum(&|state| match state.optimizer {
+                    Optimizer::None => 0,
+                    Optimizer::Sgd | Optimizer::Adam => kept(state) + state.weight,
+                }),
+            ],
+        }
     }
 
     /// Returns the bytes that a rank's optimizer step moves.

@@ -56,18 +56,19 @@
 use super::super::GenerateError;
 use super::buckets;
 use super::context_shards;
-use super::cost::{CostParameters, OperatorKernels};
+use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
 use super::dataflow::{LayerDataflow, ShardedOperator};
 use super::frozen_weights::adapter_products;
 use super::layer::{LoweredLayer, LoweringContext, TiedMatrix, WeightCounts};
 use super::operator_recompute::{RecomputedPart, recomputed_part};
 use crate::generate::check_limit;
 use crate::generate::plan::{
-    AblationEffect, ExpertExchangeForm, ParallelGroupKind, RecomputePolicy,
+    AblationEffect, ExpertExchangeForm, ExpertProducts, ParallelGroupKind, RecomputePolicy,
 };
 use crate::generate::sharding::{MemberPartition, MeshAxis};
 use crate::model::{
-    ExpertExchange, LayerRole, ModelLayer, OperatorAxis, OperatorKind, OperatorSpec, WeightTraining,
+    ExpertExchange, LayerRole, ModelLayer, OperatorAxis, OperatorKind, OperatorSpec, TensorSplit,
+    WeightTraining,
 };
 use std::collections::BTreeMap;
 
@@ -143,10 +144,12 @@ struct MemberOperator<'s> {
     of_experts: bool,
     /// Number of bytes of the operator's output.
     output_bytes: u64,
-    /// Number of elements that the member exchanges with ranks that have other experts.
-    exchanged: u64,
-    /// Bytes that the member exchanges with ranks that have other tokens: for queries, and for keys
-    /// with values.
+    /// Number of elements that are exchanged among ranks that have different experts, and number
+    /// that are exchanged among nodes before. The second number is 0 if nodes are not distinguished.
+    exchanged: [u64; 2],
+    /// Kernels that order received copies by expert, and kernels that order results by receiver.
+    orders: [Vec<LoweredKernel>; 2],
+    /// Bytes that are exchanged with ranks that have other tokens: queries, and keys with values.
     context_bytes: [u64; 2],
     /// Attention to the keys of other ranks in a ring, or `None` if there is no ring.
     ring: Option<RingAttention>,
@@ -205,8 +208,9 @@ impl ShardedLowering {
     }
 
     /// Returns the number of elements of tokens, or of token copies, that a member exchanges with
-    /// ranks that have other experts. The member's shard of the operator has the spec `spec`.
-    fn exchanged_elements(&self, spec: &OperatorSpec, sizes: &CostParameters) -> u64 {
+    /// ranks that have other experts, and the number that it exchanges among nodes; `spec` is the
+    /// member's shard of an operator.
+    fn exchanged_elements(&self, spec: &OperatorSpec, sizes: &CostParameters) -> [u64; 2] {
         let copies = match spec.exchange {
             Some(ExpertExchange::Dispatch) => spec.sum_volumes(&spec.outputs),
             Some(ExpertExchange::Combine) => spec.sum_volumes(&spec.inputs),
@@ -217,25 +221,52 @@ impl ShardedLowering {
             .without
             .has_effect(AblationEffect::ExpertCommunication);
         if self.context.expert == 1 || silent {
-            return 0;
+            return [0; 2];
         }
         let all = copies.saturating_mul(sizes.samples.into());
-        // In an exchange by all-gather, a rank gathers each token once, regardless of the experts
-        // that the token chooses.
-        let all = match self.context.exchange {
+        let loads = self.context.loads;
+        // In an exchange by all-gather, a rank gathers each token once, whichever experts the token
+        // chooses.
+        let each = match self.context.exchange {
             ExpertExchangeForm::AllGather => {
                 let copied = spec.extent_of_axis('c') / spec.extent_of_axis('m').max(1);
-                all / u128::from(copied.max(1))
+                [all / u128::from(copied.max(1)), 0]
             }
-            ExpertExchangeForm::Copies | ExpertExchangeForm::Ranks => {
-                let factor = self.context.expert_load * self.context.sent_copies;
-                match factor == 1.0 {
-                    true => all,
-                    false => (all as f64 * factor + 0.5) as u128,
-                }
-            }
+            _ => [loads.sent, loads.over_nodes].map(|factor| match factor == 1.0 {
+                true => all,
+                false => (all as f64 * factor + 0.5) as u128,
+            }),
         };
-        u64::try_from(all).unwrap_or(u64::MAX)
+        each.map(|elements| u64::try_from(elements).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the kernels that order copies of tokens between an all-to-all and several experts;
+    /// `spec` is a member's shard of an operator. With a copy per rank or node, routers copy tokens
+    /// in the order of experts after the exchange.
+    fn order_kernels(
+        &self,
+        spec: &OperatorSpec,
+        sizes: &CostParameters,
+    ) -> Result<[Vec<LoweredKernel>; 2], GenerateError> {
+        let context = &self.context;
+        let [rows, width] = match spec.exchange {
+            Some(_) => ['c', 'n'].map(|axis| u128::from(spec.extent_of_axis(axis))),
+            None => return Ok(Default::default()),
+        };
+        let orders = context.expert > 1
+            && context.loads.local_experts > 1
+            && context.exchange == ExpertExchangeForm::Copies
+            && context.expert_products != ExpertProducts::Fused
+            && !context.without.has_effect(AblationEffect::MemoryBound);
+        if !orders {
+            return Ok(Default::default());
+        }
+        let rows = rows.saturating_mul(sizes.samples.into());
+        let rows = match context.loads.experts == 1.0 {
+            true => rows,
+            false => (rows as f64 * context.loads.experts + 0.5) as u128,
+        };
+        sizes.expert_order_kernels([rows, width], sizes.one_by_one)
     }
 
     /// Returns the bytes that a member exchanges with ranks that have other tokens: for queries,
@@ -276,6 +307,9 @@ impl ShardedLowering {
             sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
             let training = step.operator.training;
             sizes.training = training;
+            // Megatron-LM leaves the bias of a row-parallel product to the kernels after it.
+            sizes.adds_expert_biases =
+                sizes.one_by_one && step.operator.cut == TensorSplit::RowParallel;
             let mut kernels = sizes.kernels_of_operator(work.clone())?;
             let adapter = adapter_products(training, &work);
             let adapter_weights = adapter.as_ref().map_or([0; 2], |products| {
@@ -301,6 +335,7 @@ impl ShardedLowering {
                 own.trained = own.trained.saturating_add(trained);
             }
             let exchanged = self.exchanged_elements(&work.to_spec(), &sizes);
+            let orders = self.order_kernels(&work.to_spec(), &sizes)?;
             let context_bytes = self.context_bytes(&work.to_spec(), &sizes);
             let behind = flow.steps.len() - 1 - i;
             let tied_weights = work.to_spec().tied_weights();
@@ -384,6 +419,7 @@ impl ShardedLowering {
                     .output_elements()
                     .saturating_mul(sizes.samples.saturating_mul(sizes.number)),
                 exchanged,
+                orders,
                 context_bytes,
                 ring: self.ring_attention(layer, &spec, &work, &sizes)?,
                 wanted: !step.inputs.is_empty(),

@@ -10,6 +10,7 @@ mod formats;
 mod frozen;
 mod latent;
 mod model_flops;
+mod offload;
 
 fn pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::load_named("gpt2-small").unwrap();

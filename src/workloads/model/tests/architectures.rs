@@ -191,11 +191,30 @@ fn latent_attention_has_the_weights_of_its_formula() {
 /// token attends to (s + 1) / 2 of s tokens on average.
 #[test]
 fn multiplications_are_those_of_active_weights_and_scores() {
-    for (name, heads, both) in [
-        ("deepseek-v3", 128, 192 + 128),
-        ("deepseek-v2-lite", 16, 192 + 128),
-        ("qwen3-235b-a22b", 64, 128 + 128),
-        ("grok-1", 48, 128 + 128),
+    // Every layer attends to all tokens, or every other layer to 128 tokens. Llama 4's parts of 8192 tokens are whole
+    // sequences.
+    let all = u64::MAX;
+    for (name, heads, both, window) in [
+        ("mixtral-8x7b", 32, 128 + 128, all),
+        ("mixtral-8x22b", 48, 128 + 128, all),
+        ("mixtral-8x22b-v0.3", 48, 128 + 128, all),
+        ("grok-1", 48, 128 + 128, all),
+        ("deepseek-v2-lite", 16, 192 + 128, all),
+        ("deepseek-v2", 128, 192 + 128, all),
+        ("deepseek-v3", 128, 192 + 128, all),
+        ("kimi-k2", 64, 192 + 128, all),
+        ("qwen3-0.6b", 16, 128 + 128, all),
+        ("qwen3-1.7b", 16, 128 + 128, all),
+        ("qwen3-4b", 32, 128 + 128, all),
+        ("qwen3-8b", 32, 128 + 128, all),
+        ("qwen3-14b", 40, 128 + 128, all),
+        ("qwen3-32b", 64, 128 + 128, all),
+        ("qwen3-30b-a3b", 32, 128 + 128, all),
+        ("qwen3-235b-a22b", 64, 128 + 128, all),
+        ("gpt-oss-20b", 64, 64 + 64, 128),
+        ("gpt-oss-120b", 64, 64 + 64, 128),
+        ("llama4-scout", 40, 128 + 128, all),
+        ("llama4-maverick", 40, 128 + 128, all),
     ] {
         let model = preset(name);
         let s = model.sequence;
@@ -206,12 +225,15 @@ fn multiplications_are_those_of_active_weights_and_scores() {
             .map(|one| {
                 let spec = one.work.to_spec();
                 match one.work {
-                    // Gains, biases and tables are not factors of matrix products.
+                    // Gains, biases, sinks and tables are not factors of matrix products.
                     OperatorKind::Norm { .. } | OperatorKind::Embedding { .. } => 0,
                     OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. } => 0,
-                    OperatorKind::ExpertLinear { rows, experts, .. } => {
-                        one.parameter_count() / experts * (rows / s)
-                    }
+                    OperatorKind::ExpertLinear {
+                        rows,
+                        inputs,
+                        outputs,
+                        ..
+                    } => inputs * outputs * (rows / s),
                     OperatorKind::ExpertDispatch { width, experts, .. } => width * experts,
                     OperatorKind::Linear {
                         inputs, outputs, ..
@@ -224,9 +246,11 @@ fn multiplications_are_those_of_active_weights_and_scores() {
             })
             .sum();
         let blocks = model.layers.len() as u64 - 2;
-        let pairs = s * (s + 1) / 2;
+        let reach = window.min(s);
+        let narrow = reach * (reach + 1) / 2 + (s - reach) * reach;
+        let pairs = blocks / 2 * narrow + blocks.div_ceil(2) * (s * (s + 1) / 2);
         let found = model.multiplication_count() - model.causally_skipped_multiplications();
-        assert_eq!(found, s * weights + blocks * pairs * heads * both, "{name}");
+        assert_eq!(found, s * weights + pairs * heads * both, "{name}");
     }
 }
 

@@ -6,9 +6,9 @@ use crate::generate::plan::core_placement::EXAMPLE as TILES;
 use crate::generate::plan::{
     AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, CapacityFactor,
     ContextExchange, CorePlacement, ElementwiseKernels, ExpertExchangeForm, ExpertProducts,
-    LossKernel, OperatorPattern, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule,
-    RoutingBalance, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours,
-    ZeroStage,
+    LossKernel, OffloadGather, OffloadedState, OperatorPattern, Optimizer, ParallelAxis,
+    RecomputePolicy, ResidencyRule, RoutingBalance, ScalingRecipe, ScheduleName, SoftmaxKernel,
+    SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::PassOrders;
 use crate::generate::{GenerateError, option_refused};
@@ -117,6 +117,8 @@ words! {
     ResidencyRule: "", |field| field.read_choice(Self::ALL);
     BucketPolicy: "", |field| field.read_choice(Self::ALL);
     Optimizer: "", |field| field.read_choice(Self::ALL);
+    OffloadedState: "", |field| field.read_choice(Self::ALL);
+    OffloadGather: "", |field| field.read_choice(Self::ALL);
     AttentionKernel: "", |field| field.read_choice(Self::ALL);
     SoftmaxKernel: "", |field| field.read_choice(Self::ALL);
     ElementwiseKernels: "", |field| field.read_choice(Self::ALL);

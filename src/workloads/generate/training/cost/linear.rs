@@ -133,7 +133,10 @@ impl CostParameters {
                 // An expert without tokens launches no kernel.
                 break;
             }
-            let own = self.linear_kernels([rows, k, m], 1, bias)?;
+            let mut own = self.linear_kernels([rows, k, m], 1, bias)?;
+            if bias && self.adds_expert_biases {
+                self.add_bias_of_expert([rows, m], &mut own)?;
+            }
             all.forward.extend(own.forward);
             all.backward.extend(own.backward);
             match &all.weights {
@@ -141,6 +144,9 @@ impl CostParameters {
                 Some(_) => all.after_weights.extend(own.weights),
             }
             all.after_weights.extend(own.after_weights);
+        }
+        if bias && self.adds_expert_biases {
+            all.forward.push(self.join_expert_results([n, m])?);
         }
         Ok(all)
     }

@@ -11,6 +11,7 @@
 //! | … with groups of experts: `groups`, keeps the best ones | | `8 tx` |
 //! | `cast`, if tokens are sent in 8 bits | | `(d + 1 + 1 / 32) th` |
 //! | `permute`: copies tokens in the order of experts | | `d (1 + c) th` |
+//! | `counts`, if the host needs the numbers of tokens of all experts, and waits for them | | `8x` |
 //! | backward `permute`: adds gradients of copies | | `d (1 + c) th` |
 //! | … `choose` | | `(8 + d) tx` |
 //! | … `score.dgrad` | `2thx` | `d (tx + hx + th)` |
@@ -75,6 +76,12 @@ impl CostParameters {
             build_kernel(".permute", 0, permuted, &[&tokens], &[&copied])?
                 .moving_kernel(MemoryBoundKernel::Copy),
         );
+        if self.counts_on_host {
+            forward.push(
+                build_kernel(".counts", 0, 8 * x, &[&[x]], &[&[x]])?
+                    .moving_kernel(MemoryBoundKernel::HostCopy),
+            );
+        }
         let inputs: [&[u128]; 2] = [&scores, &weights];
         let backward = vec![
             build_kernel(".permute", 0, permuted, &[&copied], &[&tokens])?

@@ -2,7 +2,10 @@
 
 use super::super::buckets::GradientBucket;
 use super::super::program::ProducedGradients;
-use super::{COMPUTE_LANE, GRADIENT_LANE, PARAMETER_LANE, RankEmitter, StepNode, TENSOR_LANE};
+use super::memory_traffic::remote_access;
+use super::{
+    COMPUTE_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE, RankEmitter, StepNode, TENSOR_LANE,
+};
 use crate::generate::plan::{AblationEffect, Optimizer, ParallelGroupKind, ZeroStage};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{
@@ -98,7 +101,12 @@ impl RankEmitter<'_, '_> {
             self.data.clear();
             self.data.push(id);
         }
+        let in_switches = self.plan.gathers_in_switches(bucket.among);
+        // Bytes of the gradients that each replica stores.
+        let members = self.plan.placement.member_count(bucket.among);
+        let shard = bytes.div_ceil(members.into());
         let (kind, what) = match self.plan.plan.zero {
+            _ if in_switches => (CollectiveKind::ReduceScatter, "store"),
             ZeroStage::None => (CollectiveKind::AllReduce, "all-reduce"),
             _ => (CollectiveKind::ReduceScatter, "reduce-scatter"),
         };
@@ -113,13 +121,39 @@ impl RankEmitter<'_, '_> {
                 "mb{}/{layer}{slash}{operator}/gradients/{what}",
                 pass.micro_batch
             ),
-            op: self.collective_op(kind, bytes, bucket.among),
-            lane: Some(GRADIENT_LANE),
+            op: match in_switches {
+                true => remote_access(true, shard, true),
+                false => self.collective_op(kind, bytes, bucket.among),
+            },
+            lane: Some(if in_switches {
+                MEMORY_LANE
+            } else {
+                GRADIENT_LANE
+            }),
             phase: TrainingPhase::Synchronize,
             pass: Some(pass),
             layer: Some(bucket.layer as u32),
             memory,
         })?;
+        let id = match self.plan.offloads_parameters() && !in_switches {
+            true => {
+                self.data.clear();
+                self.data.push(id);
+                self.emit_node(StepNode {
+                    name: format_args!(
+                        "mb{}/{layer}{slash}{operator}/gradients/store",
+                        pass.micro_batch
+                    ),
+                    op: remote_access(true, shard, false),
+                    lane: Some(MEMORY_LANE),
+                    phase: TrainingPhase::Synchronize,
+                    pass: Some(pass),
+                    layer: Some(bucket.layer as u32),
+                    memory: MemoryChanges::default(),
+                })?
+            }
+            false => id,
+        };
         self.reduced.push(id);
         Ok(())
     }
@@ -170,16 +204,16 @@ impl RankEmitter<'_, '_> {
         }
         let makes = plan.plan.optimizer != Optimizer::None;
         if makes && !plan.plan.without.has_effect(AblationEffect::Optimizer) {
-            // Half of the bytes that a step moves are loads, and half are stores.
             let moved = plan.step_bytes(self.place.stage);
-            self.stream_state(false, moved.div_ceil(2))?;
+            let [loaded, stored] = plan.streamed_step_bytes(self.place.stage);
+            self.stream_state(false, loaded)?;
             let op = Op::Compute {
                 flops: 0,
                 bytes: moved,
                 dtype: Some(plan.plan.dtype),
             };
             self.emit_last("optimizer", op, COMPUTE_LANE, TrainingPhase::Optimizer)?;
-            self.stream_state(true, moved / 2)?;
+            self.stream_state(true, stored)?;
         }
         if plan.gathers_after_step() && !plan.gathers_before_step() {
             self.gather_updated()?;

@@ -1,6 +1,7 @@
 //! Loads and stores of operands that do not stay in SRAM.
 
 use super::{MEMORY_LANE, RankEmitter};
+use crate::generate::plan::OffloadedState;
 use chakram_trace::format::{
     MemoryChanges, MemoryLocation, NodeLabels, Op, TraceError, TrainingPhase,
 };
@@ -30,7 +31,7 @@ impl RankEmitter<'_, '_> {
                     0 => self.out.set_name(format_args!("{name}/{word}")),
                     _ => self.out.set_name(format_args!("{name}/{word}.{piece}")),
                 }
-                let op = remote_access(store == 1, bytes);
+                let op = remote_access(store == 1, bytes, false);
                 let lane = Some(MEMORY_LANE);
                 let none = MemoryChanges::default();
                 all.push(
@@ -49,13 +50,12 @@ impl RankEmitter<'_, '_> {
         )
     }
 
-    /// Emits the optimizer's load or store, of `bytes` in total. Emits no node if weights and state
-    /// stay in SRAM.
+    /// Emits the load or store of the optimizer, of `bytes` in total. Emits nothing if weights and
+    /// state stay in SRAM, or if no state is in remote memory.
     pub(super) fn stream_state(&mut self, store: bool, bytes: u64) -> Result<(), TraceError> {
-        let Some((_, kept)) = self.sram else {
-            return Ok(());
-        };
-        if kept.keeps_weights() || bytes == 0 {
+        let is_kept = self.sram.is_none_or(|(_, kept)| kept.keeps_weights());
+        let is_remote = self.plan.plan.offload != OffloadedState::None;
+        if is_kept && !is_remote || bytes == 0 {
             return Ok(());
         }
         let name = if store {
@@ -66,7 +66,7 @@ impl RankEmitter<'_, '_> {
         for piece in self.access_sizes(bytes) {
             self.emit_last(
                 name,
-                remote_access(store, piece),
+                remote_access(store, piece, false),
                 MEMORY_LANE,
                 TrainingPhase::Synchronize,
             )?;
@@ -93,13 +93,14 @@ fn split_accesses(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |piece| each + u64::from(piece < rest))
 }
 
-/// Returns a load or store of remote memory, which is outside the SRAM.
-fn remote_access(store: bool, bytes: u64) -> Op<'static> {
+/// Returns a load from or a store to remote memory, which is outside the SRAM. With `in_switch`,
+/// switches gather loaded bytes, or reduce stored bytes.
+pub(super) fn remote_access(store: bool, bytes: u64, in_switch: bool) -> Op<'static> {
     Op::Memory {
         store,
         place: MemoryLocation::Remote,
         bytes,
-        in_switch: false,
+        in_switch,
     }
 }
 

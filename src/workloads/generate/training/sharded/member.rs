@@ -86,6 +86,7 @@ impl MemberProgramWriter<'_> {
                 let kept = self.lowering.kept_bytes(one);
                 to.allocate_bytes(TensorClass::Activations, kept);
             }
+            order_copies(one, ExpertExchange::Combine, phase, to);
             self.exchange_tokens(one, ExpertExchange::Combine, phase, to);
             self.exchange_before_attention(one, phase, to);
             match &one.ring {
@@ -94,6 +95,7 @@ impl MemberProgramWriter<'_> {
             }
             self.exchange_behind_attention(one, phase, to);
             self.exchange_tokens(one, ExpertExchange::Dispatch, phase, to);
+            order_copies(one, ExpertExchange::Dispatch, phase, to);
             self.sum_over_classes(one, phase, to);
             for (whose, input) in pending_inputs(own, i) {
                 self.redistribute_input(own, whose, input, phase, to);
@@ -217,30 +219,64 @@ impl MemberProgramWriter<'_> {
         phase: TrainingPhase,
         to: &mut ProgramBuilder,
     ) {
-        if one.spec.exchange == Some(at) && one.exchanged > 0 && !one.idle {
-            let context = self.lowering_context();
-            // Only data on the way to the experts are cast to the exchange format: tokens, and
-            // gradients of results. Data that return from the experts keep their format.
-            let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
-            let (kind, suffix) = match (context.exchange, goes) {
-                (ExpertExchangeForm::AllGather, true) => (CollectiveKind::AllGather, ".all-gather"),
-                (ExpertExchangeForm::AllGather, false) => {
-                    (CollectiveKind::ReduceScatter, ".reduce-scatter")
-                }
-                _ => (CollectiveKind::AllToAll, ".all-to-all"),
-            };
-            let bytes = match context.exchange_dtype {
-                // A scaled format sends a 4 B scale with every 128 numbers of 1 B.
-                Some(_) if goes => one.exchanged.saturating_add(one.exchanged.div_ceil(32)),
-                _ => one.exchanged.saturating_mul(context.sizes.number),
-            };
-            let bytes = match kind {
+        let [exchanged, over_nodes] = one.exchanged;
+        if one.spec.exchange != Some(at) || exchanged == 0 || one.idle {
+            return;
+        }
+        let context = self.lowering_context();
+        // Only data on the way to the experts is cast to the exchange format: tokens, and
+        // gradients of results. Data that return from the experts keep their format.
+        let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
+        let to_bytes = |elements: u64| match context.exchange_dtype {
+            // A scaled format sends a 4 B scale with every 128 numbers of 1 B.
+            Some(_) if goes => elements.saturating_add(elements.div_ceil(32)),
+            _ => elements.saturating_mul(context.sizes.number),
+        };
+        let bytes = to_bytes(exchanged);
+        let all_to_all = CollectiveKind::AllToAll;
+        let among = ParallelGroupKind::Expert;
+        let mut exchanges = match (context.exchange, goes) {
+            (ExpertExchangeForm::AllGather, true) => {
+                vec![(".all-gather", CollectiveKind::AllGather, bytes, among)]
+            }
+            (ExpertExchangeForm::AllGather, false) => {
                 // For a reduce-scatter, `comm_size` is the whole buffer, over all ranks together.
-                CollectiveKind::ReduceScatter => bytes.saturating_mul(context.expert),
-                _ => bytes,
-            };
+                let bytes = bytes.saturating_mul(context.expert);
+                vec![(
+                    ".reduce-scatter",
+                    CollectiveKind::ReduceScatter,
+                    bytes,
+                    among,
+                )]
+            }
+            (ExpertExchangeForm::Nodes, _) => {
+                let across = ParallelGroupKind::ExpertAcross;
+                vec![
+                    (
+                        ".nodes.all-to-all",
+                        all_to_all,
+                        to_bytes(over_nodes),
+                        across,
+                    ),
+                    (
+                        ".all-to-all",
+                        all_to_all,
+                        bytes,
+                        ParallelGroupKind::ExpertNode,
+                    ),
+                ]
+            }
+            (ExpertExchangeForm::Copies | ExpertExchangeForm::Ranks, _) => {
+                vec![(".all-to-all", all_to_all, bytes, among)]
+            }
+        };
+        // Results are summed within a node before they are sent to other nodes.
+        if !goes {
+            exchanges.reverse();
+        }
+        for (suffix, kind, bytes, among) in exchanges {
             let name = node_name(phase, &one.step.operator.name, suffix);
-            self.emit_collective(name, kind, bytes, ParallelGroupKind::Expert, phase, to);
+            self.emit_collective(name, kind, bytes, among, phase, to);
         }
     }
 
@@ -316,6 +352,7 @@ impl MemberProgramWriter<'_> {
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
         // Gradients of the copies return from the experts to which the copies were sent.
+        order_copies(one, ExpertExchange::Dispatch, phase, to);
         self.exchange_tokens(one, ExpertExchange::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
         let kernels = match &one.ring {
@@ -339,6 +376,7 @@ impl MemberProgramWriter<'_> {
             }
         }
         self.exchange_tokens(one, ExpertExchange::Combine, phase, to);
+        order_copies(one, ExpertExchange::Combine, phase, to);
         self.exchange_behind_attention(one, phase, to);
         // The kernels of the weight gradient overlap the sums and redistributions of the input's
         // gradient, or run before them.
@@ -426,6 +464,23 @@ pub(super) fn push_kernels(
             shapes,
         );
     }
+}
+
+/// Orders copies of tokens, or their gradients, between an exchange and the experts, if operator
+/// `one` is at this end (`at`) of the experts.
+fn order_copies(
+    one: &MemberOperator<'_>,
+    at: ExpertExchange,
+    phase: TrainingPhase,
+    to: &mut ProgramBuilder,
+) {
+    if one.spec.exchange != Some(at) || one.idle {
+        return;
+    }
+    let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
+    let [by_expert, by_receiver] = &one.orders;
+    let kernels = if goes { by_expert } else { by_receiver };
+    push_kernels(kernels, phase, &one.step.operator.name, to);
 }
 
 /// Returns true if this operator's result can be the output of its layer.

@@ -4,7 +4,7 @@ use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
 use super::super::*;
 use super::refusal_of;
-use crate::generate::plan::{ElementwiseKernels, ParallelAxis};
+use crate::generate::plan::{ElementwiseKernels, ExpertExchangeForm, ParallelAxis};
 use crate::model::{
     ActivationFunction, ExpertRouting, OperatorKind, OutputHead, PositionEncoding,
     TransformerBlock, TransformerModel,
@@ -233,6 +233,74 @@ fn neighbouring_replicas_have_experts_between_them() {
     assert!(groups.iter().all(|one| one.family != "expert-data"));
 }
 
+/// With ZeRO 3, the weights of experts are gathered by fewer ranks than all other weights.
+#[test]
+fn parameters_of_experts_are_gathered_among_their_replicas() {
+    let mut plan = shared();
+    plan.zero = ZeroStage::Parameters;
+    let nodes = &ranks(plan.clone())[1];
+    let gathered = |name: &str| {
+        let node = nodes.iter().find(|node| node.name == name);
+        let node = node.unwrap_or_else(|| panic!("{name} is not there"));
+        let bytes = node.op.split("bytes: ").nth(1).unwrap();
+        let bytes: u64 = bytes.split(',').next().unwrap().parse().unwrap();
+        (
+            bytes,
+            node.memory.allocates[TensorClass::Temporary as usize],
+        )
+    };
+    let own = OF_EXPERTS / 2;
+    for pass in ["fwd", "bwd"] {
+        // Four replicas share a block; two replicas share two experts of a layer.
+        let name = format!("mb0/layer1/{pass}/gather");
+        assert_eq!(gathered(&name), (2 * OF_BLOCK / 4, 2 * OF_BLOCK));
+        let name = format!("mb0/layer1/{pass}/experts/gather");
+        assert_eq!(gathered(&name), (2 * own / 2, 2 * own));
+    }
+    let after = super::data(nodes, "mb0/layer1/fwd/norm1");
+    assert!(
+        after.contains(&"mb0/layer1/fwd/experts/gather"),
+        "{after:?}"
+    );
+    let stage = &summary(&plan).stages[0];
+    let [common, experts] = [2 * OF_BLOCK + OF_ENDS, 2 * own];
+    for (class, bytes) in [
+        (TensorClass::Weights, 2),
+        (TensorClass::Gradients, 2),
+        (TensorClass::Optimizer, 12),
+    ] {
+        let expected = bytes * common / 4 + bytes * experts / 2;
+        assert_eq!(stage.memory[class as usize], expected, "{class:?}");
+    }
+    let scattered = stage.communication.iter();
+    let mut scattered: Vec<_> = scattered
+        .filter(|one| one.kind == "reduce-scatter")
+        .map(|one| (one.family, one.bytes))
+        .collect();
+    scattered.sort_unstable();
+    // Two micro-batches.
+    let twice = |weights: u64| u128::from(2 * 2 * weights);
+    assert_eq!(
+        scattered,
+        [("data", twice(common)), ("expert-data", twice(experts))]
+    );
+    // If no other rank has the same experts, their weights stay.
+    plan.expert = 4;
+    let nodes = &ranks(plan)[0];
+    assert!(
+        nodes
+            .iter()
+            .all(|node| !node.name.contains("experts/gather"))
+    );
+    let changes = |class: usize| {
+        let of = |node: &EmittedNode| {
+            i128::from(node.memory.allocates[class]) - i128::from(node.memory.frees[class])
+        };
+        nodes.iter().map(of).sum::<i128>()
+    };
+    assert_eq!(changes(TensorClass::Temporary as usize), 0);
+}
+
 /// Returns a plan with `data` replicas of `tensor` members. Each expert has `shards` shards, one
 /// per member; `expert` blocks of ranks divide the experts.
 fn spread(tensor: u32, data: u32, expert: u32, shards: u32) -> ParallelismPlan {
@@ -354,13 +422,10 @@ fn members_that_cut_an_expert_gather_their_copies() {
         ]
     );
     for (name, after) in [
-        (
-            "fwd/experts.up.all-gather",
-            "fwd/experts.dispatch.all-to-all",
-        ),
+        ("fwd/experts.up.all-gather", "fwd/experts.dispatch.sort"),
         ("fwd/experts.up", "fwd/experts.up.all-gather"),
         (
-            "fwd/experts.combine.all-to-all",
+            "fwd/experts.combine.sort",
             "fwd/experts.down.reduce-scatter",
         ),
     ] {
@@ -444,17 +509,31 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
     for (name, after) in [
         (
             "fwd/experts.dispatch.all-to-all",
+            "fwd/experts.dispatch.counts",
+        ),
+        (
+            "fwd/experts.dispatch.counts",
             "fwd/experts.dispatch.permute",
         ),
-        ("fwd/experts.up", "fwd/experts.dispatch.all-to-all"),
-        ("fwd/experts.combine.all-to-all", "fwd/experts.down"),
+        (
+            "fwd/experts.dispatch.sort",
+            "fwd/experts.dispatch.all-to-all",
+        ),
+        ("fwd/experts.up", "fwd/experts.dispatch.sort"),
+        ("fwd/experts.combine.sort", "fwd/experts.down"),
+        ("fwd/experts.combine.all-to-all", "fwd/experts.combine.sort"),
         ("fwd/experts.combine", "fwd/experts.combine.all-to-all"),
         (
             "bwd/experts.combine.all-to-all",
             "bwd/experts.combine.copies",
         ),
-        ("bwd/experts.down.dgrad", "bwd/experts.combine.all-to-all"),
-        ("bwd/experts.dispatch.all-to-all", "bwd/experts.up.wgrad"),
+        ("bwd/experts.combine.sort", "bwd/experts.combine.all-to-all"),
+        ("bwd/experts.down.dgrad", "bwd/experts.combine.sort"),
+        ("bwd/experts.dispatch.sort", "bwd/experts.up.wgrad"),
+        (
+            "bwd/experts.dispatch.all-to-all",
+            "bwd/experts.dispatch.sort",
+        ),
         (
             "bwd/experts.dispatch.permute",
             "bwd/experts.dispatch.all-to-all",
@@ -505,7 +584,7 @@ fn full_recomputation_exchanges_tokens_again() {
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     assert_eq!(exchanges.count(), 2 * 2 * 6);
     let again = super::data(nodes, "mb1/layer0/again/experts.up");
-    assert_eq!(again, ["mb1/layer0/again/experts.dispatch.all-to-all"]);
+    assert_eq!(again, ["mb1/layer0/again/experts.dispatch.sort"]);
 }
 
 #[test]
@@ -697,17 +776,28 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
         assert!(found.contains(&format!("`expert_tensor` {why}")), "{found}");
     }
     refused(
-        |plan| {
-            (plan.tensor, plan.expert, plan.sequence_parallel) = (2, 1, true);
-            (plan.expert_tensor, plan.zero) = (Some(1), ZeroStage::Parameters);
-        },
-        "tensor with zero = 3",
+        |plan| plan.expert_exchange = ExpertExchangeForm::Nodes,
+        "`expert_exchange` is nodes; expected expert_node beside it",
     );
+    refused(
+        |plan| plan.expert_node = Some(2),
+        "expected expert_exchange = nodes beside it",
+    );
+    for nodes in [0, 1, 2, 3] {
+        let mut plan = shared();
+        (plan.expert_exchange, plan.expert_node) = (ExpertExchangeForm::Nodes, Some(nodes));
+        let pattern = TrainingPattern {
+            model: model(),
+            plan,
+        };
+        let found = refusal_of(WorkloadPattern::Training(Box::new(pattern)));
+        let why = format!("`expert_node` is {nodes}; expected a divisor of expert, above 1");
+        assert!(found.contains(&why), "{found}");
+    }
     refused(
         |plan| (plan.data, plan.expert, plan.batch) = (8, 8, 8),
         "`expert` is 8; expected a divisor of the 4 experts of experts.up",
     );
-    refused(|plan| plan.zero = ZeroStage::Parameters, "1 with zero = 3");
     refused(
         |plan| plan.recompute = RecomputePolicy::Operators,
         "none, selective or full for a model with experts",

@@ -69,6 +69,48 @@ fn tokens_are_sent_in_the_chosen_form() {
     }
 }
 
+/// A token chooses 2 of 4 experts on 4 ranks of 2 nodes: it goes to 2 (1 - 1/6) = 5/3 nodes, and within these to 4 (1 -
+/// 3/6) = 2 ranks.
+#[test]
+fn tokens_are_sent_over_nodes_and_then_within_them() {
+    let mut plan = ParallelismPlan::new();
+    (plan.data, plan.expert, plan.batch) = (4, 4, 4);
+    plan.expert_exchange = ExpertExchangeForm::Nodes;
+    plan.expert_node = Some(2);
+    let groups = summary(&plan).groups;
+    let of = |family: &str| {
+        let found = groups.iter().find(|one| one.family == family);
+        found.map(|one| one.all.clone()).unwrap_or_default()
+    };
+    assert_eq!(of("expert-node"), [[0, 1], [2, 3]]);
+    assert_eq!(of("expert-across"), [[0, 2], [1, 3]]);
+    let nodes = &ranks(plan)[2];
+    let own = nodes
+        .iter()
+        .filter(|node| node.name.contains("/layer1/") && node.op.contains("AllToAll"));
+    let own: Vec<_> = own
+        .map(|node| {
+            let bytes = node.op.split("bytes: ").nth(1).unwrap();
+            let bytes: u64 = bytes.split(',').next().unwrap().parse().unwrap();
+            (&node.name["mb0/layer1/".len()..], bytes)
+        })
+        .collect();
+    let [across, within] = [2 * T * H * 5 / 3, 2 * T * H * 2];
+    assert_eq!(
+        own,
+        [
+            ("fwd/experts.dispatch.nodes.all-to-all", across),
+            ("fwd/experts.dispatch.all-to-all", within),
+            ("fwd/experts.combine.all-to-all", within),
+            ("fwd/experts.combine.nodes.all-to-all", across),
+            ("bwd/experts.combine.nodes.all-to-all", across),
+            ("bwd/experts.combine.all-to-all", within),
+            ("bwd/experts.dispatch.all-to-all", within),
+            ("bwd/experts.dispatch.nodes.all-to-all", across),
+        ]
+    );
+}
+
 #[test]
 fn products_of_experts_are_one_many_or_fused() {
     use crate::generate::plan::ExpertProducts as Products;
@@ -169,8 +211,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
     );
     let why = refusal(&|plan| plan.expert_counts = vec![0; 4]);
     assert!(why.contains("tokens of some experts"), "{why}");
-    let why =
-        refusal(&|plan| plan.expert_exchange = crate::generate::plan::ExpertExchangeForm::Ranks);
+    let why = refusal(&|plan| plan.expert_exchange = ExpertExchangeForm::Ranks);
     assert!(why.contains("copies with expert = 1"), "{why}");
     let gpt = |change: &dyn Fn(&mut ParallelismPlan)| {
         let mut plan = ParallelismPlan::new();
@@ -184,6 +225,179 @@ fn all_ranks_have_the_rows_of_the_fullest() {
     let why = gpt(&|plan| plan.capacity_factor = Some("1.5".parse().unwrap()));
     assert!(
         why.contains("`capacity_factor` is 1.5; expected no such option for gpt2-small"),
+        "{why}"
+    );
+}
+
+/// Each of two ranks has two experts, to which C T copies of H numbers of 2 B are sent. The copies
+/// are read and written once each time that they are ordered.
+#[test]
+fn ranks_with_several_experts_order_their_copies() {
+    use crate::generate::plan::ExpertProducts as Products;
+    let own = |nodes: &[EmittedNode], end: &str| -> Vec<(String, u64)> {
+        let own = nodes.iter().filter(|node| node.name.ends_with(end));
+        let own = own.filter_map(|node| Some((node, node.kernel?)));
+        own.filter_map(|(node, (_, bytes, _))| {
+            let name = node.name.strip_prefix("mb0/layer1/")?;
+            Some((name.to_owned(), bytes))
+        })
+        .collect()
+    };
+    let each = 2 * 2 * C * T * H;
+    let names = |suffix: &str, phases: [&str; 4]| -> Vec<(String, u64)> {
+        let name = |at: &str| (format!("{at}{suffix}"), each);
+        phases.into_iter().map(name).collect()
+    };
+    let ends = [
+        "fwd/experts.dispatch",
+        "fwd/experts.combine",
+        "bwd/experts.combine",
+        "bwd/experts.dispatch",
+    ];
+    let copies = &on_two(|_| ())[0];
+    assert_eq!(own(copies, ".sort"), names(".sort", ends));
+    assert!(own(copies, "pad").is_empty());
+    // Copies are ordered after they arrive, and results before they return.
+    for (name, after) in [
+        (
+            "fwd/experts.dispatch.sort",
+            "fwd/experts.dispatch.all-to-all",
+        ),
+        ("fwd/experts.combine.all-to-all", "fwd/experts.combine.sort"),
+        ("bwd/experts.combine.sort", "bwd/experts.combine.all-to-all"),
+        (
+            "bwd/experts.dispatch.all-to-all",
+            "bwd/experts.dispatch.sort",
+        ),
+    ] {
+        let found = super::super::data(copies, &format!("mb0/layer1/{name}"));
+        assert_eq!(found, [format!("mb0/layer1/{after}")]);
+    }
+    // The host needs 8 B for each expert before it launches the exchange.
+    let counts = [("fwd/experts.dispatch.counts".to_owned(), 8 * X)];
+    assert_eq!(own(copies, ".counts"), counts);
+    let padded = &on_two(|plan| {
+        plan.expert_products = Products::OneByOne;
+        plan.linears = Some(Dtype::Fp8);
+    })[0];
+    let [first, last] = [[ends[0], ends[2]], [ends[1], ends[3]]];
+    let mut all = own(padded, "pad");
+    all.sort_unstable();
+    let mut expected: Vec<_> = first
+        .iter()
+        .map(|at| (format!("{at}.pad"), each))
+        .chain(last.iter().map(|at| (format!("{at}.unpad"), each)))
+        .collect();
+    expected.sort_unstable();
+    assert_eq!(all, expected);
+    // No kernel orders copies for a single expert, for fused kernels, or if the router orders them
+    // after the exchange.
+    let alone = &on_two(|plan| (plan.data, plan.expert, plan.batch) = (4, 4, 4))[0];
+    let fused = &on_two(|plan| plan.expert_products = Products::Fused)[0];
+    let by_rank = &on_two(|plan| plan.expert_exchange = ExpertExchangeForm::Ranks)[0];
+    for nodes in [alone, fused, by_rank] {
+        assert!(own(nodes, ".sort").is_empty());
+    }
+    assert_eq!(own(by_rank, ".counts"), counts);
+    assert!(own(fused, ".counts").is_empty());
+    // Slots of experts have a fixed number.
+    let slots = on_two(|plan| plan.capacity_factor = Some("1.5".parse().unwrap()));
+    assert!(own(&slots[0], ".counts").is_empty());
+    assert_eq!(own(&slots[0], ".sort")[0].1, each * 3 / 2);
+}
+
+/// With kernels for each expert, the biases of the last product are added by kernels of their own.
+/// Each of the X experts has C T / X copies of H numbers of 2 B.
+#[test]
+fn biases_of_single_experts_have_their_own_kernels() {
+    use crate::generate::plan::ExpertProducts as Products;
+    let with = |products: Products| {
+        let mut plan = ParallelismPlan::new();
+        plan.expert_products = products;
+        let mut model = model();
+        for layer in &mut model.layers {
+            for operator in &mut layer.operators {
+                if let OperatorKind::ExpertLinear { bias, .. } = &mut operator.work {
+                    *bias = true;
+                }
+            }
+        }
+        every_rank(WorkloadPattern::Training(Box::new(TrainingPattern {
+            model,
+            plan,
+        })))
+        .remove(0)
+    };
+    let bytes = |nodes: &[EmittedNode], name: &str| -> Vec<u64> {
+        let own = nodes
+            .iter()
+            .filter(|node| node.name == format!("mb0/layer0/{name}"));
+        own.filter_map(|node| Some(node.kernel?.1)).collect()
+    };
+    let nodes = with(Products::OneByOne);
+    let each = 2 * (C * T / X) * H;
+    for (name, expected) in [
+        ("fwd/experts.down.bias.scale", vec![each; X as usize]),
+        ("fwd/experts.down.bias.add", vec![3 * each; X as usize]),
+        ("fwd/experts.down.bias.join", vec![2 * X * each]),
+        ("bwd/experts.down.bias.scale", vec![2 * each; X as usize]),
+        ("bwd/experts.down.bias.sum", vec![each; X as usize]),
+        ("bwd/experts.down.bias.scores", vec![2 * each; X as usize]),
+        ("bwd/experts.down.bias.scores.sum", vec![each; X as usize]),
+        ("fwd/experts.up.bias.scale", vec![]),
+    ] {
+        assert_eq!(bytes(&nodes, name), expected, "{name}");
+    }
+    let grouped = with(Products::Grouped);
+    assert!(bytes(&grouped, "fwd/experts.down.bias.add").is_empty());
+}
+
+/// Four experts with 30, 10, 5 and 5 tokens on two ranks: the first rank has 40 of 50, 1.6 times the
+/// mean. With two redundant experts, copies have 10, 10, 10, 10, 5 and 5 tokens, three on each rank,
+/// and both ranks have the mean.
+#[test]
+fn redundant_experts_take_memory_and_even_out_ranks() {
+    let inference = |redundant: u32| {
+        on_two(move |plan| {
+            plan.schedule = PipelineSchedule::Inference;
+            plan.expert_counts = vec![30, 10, 5, 5];
+            plan.redundant_experts = redundant;
+        })
+    };
+    let [alone, copied] = [0, 2].map(inference);
+    let name = "mb0/layer0/fwd/experts.up";
+    let [flops, more] = [&alone, &copied].map(|ranks| kernel(&ranks[0], name)[0]);
+    // 24 copies, or 1.6 times as many: 38.4.
+    assert_eq!(flops * 24, more * 38);
+    let weights = |ranks: &[Vec<EmittedNode>]| {
+        let all = ranks[0].iter();
+        let bytes = all.map(|node| node.memory.allocates[TensorClass::Weights as usize]);
+        bytes.sum::<u64>()
+    };
+    // One more expert on each rank, in both layers.
+    assert_eq!(weights(&copied) - weights(&alone), 2 * 2 * OF_EXPERTS / X);
+    let refused = |change: &dyn Fn(&mut ParallelismPlan)| {
+        let mut plan = ParallelismPlan::new();
+        (plan.data, plan.expert, plan.batch) = (2, 2, 2);
+        plan.redundant_experts = 2;
+        change(&mut plan);
+        let model = model();
+        refusal_of(WorkloadPattern::Training(Box::new(TrainingPattern {
+            model,
+            plan,
+        })))
+    };
+    let why = refused(&|_| ());
+    assert!(
+        why.contains("`redundant_experts` is 2; expected 0 in training"),
+        "{why}"
+    );
+    let why = refused(&|plan| {
+        plan.schedule = PipelineSchedule::Inference;
+        plan.redundant_experts = 1;
+    });
+    assert!(
+        why.contains("4 experts of experts.up and 1 redundant experts"),
         "{why}"
     );
 }

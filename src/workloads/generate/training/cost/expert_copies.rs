@@ -1,0 +1,83 @@
+//! Kernels for copies of tokens on a rank with several experts, and for biases that these experts
+//! add to their results.
+//!
+//! After an all-to-all with a copy per expert, a rank has the copies of each sender in the order of
+//! its own experts, and has to order all copies by expert. Before the results return, the rank
+//! orders them by receiver again. Transformer Engine's 8-bit products need a multiple of 16 or 32
+//! rows, so Megatron-LM pads the rows of each expert before the first product, and removes the
+//! padding after the last. With `r` copies of `h` columns:
+//!
+//! | kernel | where | bytes |
+//! |---|---|---|
+//! | `sort` | after and before each all-to-all | `2d rh` |
+//! | `pad`, `unpad` | 8-bit products, one by one | `2d rh` |
+//!
+//! Megatron-LM's `TEGroupedMLP` adds the biases of the last product by a multiplication with the
+//! scores and a sum for each expert, and joins the results (`_apply_bias`). For an expert with `n`
+//! rows of `m` outputs:
+//!
+//! | kernel | launches | bytes |
+//! |---|---|---|
+//! | `bias.scale`, `bias.add` | one per expert | `d nm`, `3d nm` |
+//! | `bias.join` | one | `2d` per output of all experts |
+//! | `bias.scale`, `bias.sum` backward | one per expert | `2d nm`, `d nm` |
+//! | `bias.scores`, `bias.scores.sum` backward | one per expert | `2d nm`, `d nm` |
+
+use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel};
+use crate::generate::GenerateError;
+use chakram_trace::format::MemoryBoundKernel;
+
+impl CostParameters {
+    /// Returns the kernels that order `rows` copies of `width` columns by expert, and the kernels
+    /// that order results by receiver. `pads` adds kernels for the padding of 8-bit products.
+    pub fn expert_order_kernels(
+        &self,
+        [rows, width]: [u128; 2],
+        pads: bool,
+    ) -> Result<[Vec<LoweredKernel>; 2], GenerateError> {
+        let x = [rows, width];
+        let copy = |suffix| {
+            let moved = 2 * u128::from(self.number) * rows * width;
+            let kernel = build_kernel(suffix, 0, moved, &[&x], &[&x])?;
+            Ok::<_, GenerateError>(kernel.moving_kernel(MemoryBoundKernel::Copy))
+        };
+        let (mut by_expert, mut by_receiver) = (vec![copy(".sort")?], vec![copy(".sort")?]);
+        if pads && self.casts_operands() {
+            by_expert.push(copy(".pad")?);
+            by_receiver.insert(0, copy(".unpad")?);
+        }
+        Ok([by_expert, by_receiver])
+    }
+
+    /// Appends the kernels that add an expert's bias to `rows` results of `outputs` columns.
+    pub(super) fn add_bias_of_expert(
+        &self,
+        [rows, outputs]: [u128; 2],
+        kernels: &mut OperatorKernels,
+    ) -> Result<(), GenerateError> {
+        let x = [rows, outputs];
+        let elements = u128::from(self.number) * rows * outputs;
+        let one = |suffix, times: u128, to: &[u128]| {
+            let kernel = build_kernel(suffix, 0, times * elements, &[&x], &[to])?;
+            Ok::<_, GenerateError>(kernel.moving_kernel(MemoryBoundKernel::ElementWise))
+        };
+        kernels.forward.push(one(".bias.scale", 1, &x)?);
+        kernels.forward.push(one(".bias.add", 3, &x)?);
+        let backward = [
+            one(".bias.scale", 2, &x)?,
+            one(".bias.sum", 1, &[outputs])?,
+            one(".bias.scores", 2, &x)?,
+            one(".bias.scores.sum", 1, &[rows])?,
+        ];
+        // The sum's gradients are computed before the product's gradients.
+        kernels.backward.splice(..0, backward);
+        Ok(())
+    }
+
+    /// Returns the kernel that joins the results of all experts.
+    pub(super) fn join_expert_results(&self, x: [u128; 2]) -> Result<LoweredKernel, GenerateError> {
+        let moved = 2 * u128::from(self.number) * x[0] * x[1];
+        let kernel = build_kernel(".bias.join", 0, moved, &[&x], &[&x])?;
+        Ok(kernel.moving_kernel(MemoryBoundKernel::Copy))
+    }
+}

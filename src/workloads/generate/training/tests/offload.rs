@@ -1,0 +1,126 @@
+//! Tests training state in remote memory: loads, stores and their order.
+
+use super::super::super::WorkloadPattern;
+use super::super::super::testing::{EmittedNode, every_rank};
+use super::super::*;
+use super::{data, refusal_of};
+use crate::generate::plan::{OffloadGather, OffloadedState};
+
+/// Number of replicas.
+const N: u64 = 4;
+
+fn pattern(plan: ParallelismPlan) -> WorkloadPattern {
+    let model = Model::load_named("gpt2-small").unwrap();
+    WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }))
+}
+
+/// Returns the nodes of rank 1 under a plan with four replicas and ZeRO 3, which `change` changes.
+fn nodes(change: impl Fn(&mut ParallelismPlan)) -> Vec<EmittedNode> {
+    let mut plan = ParallelismPlan::new();
+    (plan.data, plan.batch, plan.zero) = (N as u32, N, ZeroStage::Parameters);
+    change(&mut plan);
+    every_rank(pattern(plan)).remove(1)
+}
+
+/// Bytes of a node that loads or stores, or of a collective.
+fn bytes(nodes: &[EmittedNode], name: &str) -> u64 {
+    let node = nodes.iter().find(|node| node.name == name);
+    let op = &node.unwrap_or_else(|| panic!("{name} is not there")).op;
+    let after = op.split("bytes: ").nth(1).unwrap();
+    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+/// Parameters of a block of GPT-2: 12 h^2 + 13 h, with h = 768.
+const BLOCK: u64 = 12 * 768 * 768 + 13 * 768;
+
+/// A rank loads its quarter of a block before the block is gathered, in both passes, and stores its
+/// quarter of the gradients after they are reduced. The optimizer loads gradients of 2 B and state
+/// of 12 B per parameter, and stores weights of 2 B and the state.
+#[test]
+fn shards_are_loaded_before_gathers_and_stored_after_reductions() {
+    let all = nodes(|plan| plan.offload = OffloadedState::All);
+    for pass in ["fwd", "bwd"] {
+        let load = format!("mb0/layer3/{pass}/load");
+        let gather = format!("mb0/layer3/{pass}/gather");
+        assert_eq!(bytes(&all, &load), 2 * BLOCK / N);
+        assert_eq!(bytes(&all, &gather), 2 * BLOCK / N);
+        assert_eq!(data(&all, &gather), [load.as_str()]);
+    }
+    let stored: Vec<_> = all
+        .iter()
+        .filter(|node| node.name.ends_with("/gradients/store"))
+        .collect();
+    for store in &stored {
+        let reduced = store.name.replace("/store", "/reduce-scatter");
+        assert_eq!(bytes(&all, &store.name) * N, bytes(&all, &reduced));
+        assert_eq!(data(&all, &store.name), [reduced.as_str()]);
+        assert!(store.op.contains("store: true"), "{}", store.op);
+    }
+    assert!(stored.len() > 1);
+    let parameters = Model::load_named("gpt2-small").unwrap().parameter_count();
+    let own = parameters.div_ceil(N);
+    assert_eq!(bytes(&all, "optimizer/load"), 14 * own);
+    assert_eq!(bytes(&all, "optimizer/store"), 14 * own);
+    let after = data(&all, "optimizer");
+    assert_eq!(after, ["optimizer/load"]);
+}
+
+/// ZeRO-Offload keeps only the optimizer's state in remote memory: 12 B per parameter.
+#[test]
+fn an_optimizer_streams_its_state() {
+    let own = nodes(|plan| {
+        (plan.zero, plan.offload) = (ZeroStage::Optimizer, OffloadedState::Optimizer);
+    });
+    let parameters = Model::load_named("gpt2-small").unwrap().parameter_count();
+    assert_eq!(bytes(&own, "optimizer/load"), 12 * parameters.div_ceil(N));
+    assert_eq!(bytes(&own, "optimizer/store"), 12 * parameters.div_ceil(N));
+    let mut others = own.iter().filter(|node| node.op.contains("Memory"));
+    assert!(others.all(|node| node.name.starts_with("optimizer/")));
+}
+
+/// Switches of a pool gather while NPUs load, and reduce while they store: no collective is left for
+/// parameters and gradients.
+#[test]
+fn switches_gather_loads_and_reduce_stores() {
+    let all = nodes(|plan| {
+        plan.offload = OffloadedState::All;
+        plan.offload_gather = OffloadGather::InSwitch;
+    });
+    let collectives = all.iter().filter(|node| node.op.contains("Collective"));
+    assert_eq!(collectives.count(), 0);
+    let accesses = all
+        .iter()
+        .filter(|node| node.op.contains("in_switch: true"));
+    let names: Vec<_> = accesses.map(|node| &node.name[..]).collect();
+    assert!(names.contains(&"mb0/layer3/fwd/load"), "{names:?}");
+    assert!(names.iter().any(|name| name.ends_with("/gradients/store")));
+    assert_eq!(bytes(&all, "mb0/layer3/bwd/load"), 2 * BLOCK / N);
+    assert!(data(&all, "mb0/layer3/fwd/norm1").contains(&"mb0/layer3/fwd/load"));
+}
+
+#[test]
+fn offloading_is_refused_where_it_has_no_rule() {
+    let refused = |change: &dyn Fn(&mut ParallelismPlan), why: &str| {
+        let mut plan = ParallelismPlan::new();
+        (plan.data, plan.batch) = (4, 4);
+        change(&mut plan);
+        let found = refusal_of(pattern(plan));
+        assert!(found.contains(why), "{found}");
+    };
+    refused(
+        &|plan| plan.offload = OffloadedState::All,
+        "`offload` is all; expected none or optimizer, or zero = 3 beside",
+    );
+    refused(
+        &|plan| plan.offload_gather = OffloadGather::InSwitch,
+        "`offload_gather` is in-switch; expected network, or offload = all beside it",
+    );
+    refused(
+        &|plan| {
+            (plan.offload, plan.zero) = (OffloadedState::All, ZeroStage::Parameters);
+            (plan.offload_gather, plan.tensor) = (OffloadGather::InSwitch, 2);
+        },
+        "because switches gather for all NPUs",
+    );
+}
