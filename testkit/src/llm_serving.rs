@@ -35,6 +35,8 @@ pub struct PlainEngine {
     pub watermark: usize,
     /// Static batching: `true` if the engine admits requests only when no other request runs.
     pub is_static: bool,
+    /// Whether a step has prompts only, as long as there are any that fit.
+    pub prompts_first: bool,
     /// `true` if the engine reserves blocks for all tokens of a request when it admits the request.
     pub reserves_whole: bool,
     /// Number of blocks that a request occupies from its admission on, in addition to the blocks
@@ -232,136 +234,149 @@ pub fn serve_step_by_step(
         let mut parts: Vec<(usize, usize, usize)> = Vec::new();
         let mut put_back: Vec<usize> = Vec::new();
         let joined_before = running.len();
-        // First, compose the running requests in order of admission.
-        let mut queue = running.clone();
-        queue.reverse();
-        'next: while let Some(who) = queue.pop() {
-            if budget == 0 {
+        // With prompts first, a step has prompts of running and waiting requests, or else answers.
+        let passes: &[Option<bool>] = match engine.prompts_first {
+            true => &[Some(true), Some(false)],
+            false => &[None],
+        };
+        for &prompts in passes {
+            if prompts == Some(false) && (!parts.is_empty() || !put_back.is_empty()) {
                 break;
             }
-            if !running.contains(&who) {
-                continue;
-            }
-            if all[who].answered + all[who].coming == all[who].target {
-                continue;
-            }
-            let known = text(&all, who);
-            let mut count = known.len() + all[who].coming - all[who].computed;
-            if engine.threshold > 0 {
-                count = count.min(engine.threshold);
-            }
-            count = count.min(budget);
-            let needed = blocks_for(all[who].computed + count);
-            while needed > all[who].held.len() + memory.free.len() {
-                let victim = match engine.by_priority {
-                    false => running[running.len() - 1],
-                    true => *running
-                        .iter()
-                        .max_by_key(|&&who| (requests[who].priority, who))
-                        .unwrap(),
-                };
-                running.retain(|&other| other != victim);
-                if let Some(place) = parts.iter().position(|part| part.0 == victim) {
-                    budget += parts.remove(place).2;
+            // First, compose the running requests in order of admission.
+            let mut queue = running.clone();
+            queue.reverse();
+            'next: while let Some(who) = queue.pop() {
+                if budget == 0 {
+                    break;
                 }
-                let of = &mut all[victim];
-                memory.release_blocks(&mut of.held);
-                of.computed = 0;
-                of.times.put_back += 1;
-                put_back.push(victim);
-                waiting.insert(0, victim);
-                if victim == who {
-                    break 'next;
+                if !running.contains(&who) {
+                    continue;
                 }
-            }
-            while all[who].held.len() < needed {
-                let cell = memory.take_block();
-                all[who].held.push(cell);
-            }
-            if engine.caching {
-                // Tokens that are not generated yet are unknown, so their blocks stay without
-                // content.
-                let end = (all[who].computed + count).min(known.len());
-                for block in 0..end / size {
-                    memory.fill_block(all[who].held[block], &known[..(block + 1) * size]);
+                if all[who].answered + all[who].coming == all[who].target {
+                    continue;
                 }
-            }
-            parts.push((who, all[who].computed, count));
-            budget -= count;
-        }
-        if engine.by_priority {
-            waiting.sort_by_key(|&who| (requests[who].priority, who));
-        }
-        // Then, admit waiting requests.
-        let may_join = !engine.is_static || joined_before == 0;
-        while put_back.is_empty()
-            && may_join
-            && budget > 0
-            && running.len() < engine.most_running
-            && !waiting.is_empty()
-        {
-            let who = waiting[0];
-            let known = text(&all, who);
-            let mut shared: Vec<usize> = Vec::new();
-            if engine.caching {
-                while (shared.len() + 1) * size < known.len() {
-                    match memory.find_block(&known[..(shared.len() + 1) * size]) {
-                        Some(cell) => shared.push(cell),
-                        None => break,
+                let known = text(&all, who);
+                let mut count = known.len() + all[who].coming - all[who].computed;
+                if prompts.is_some_and(|prompts| prompts != (count > 1)) {
+                    continue;
+                }
+                if engine.threshold > 0 {
+                    count = count.min(engine.threshold);
+                }
+                count = count.min(budget);
+                let needed = blocks_for(all[who].computed + count);
+                while needed > all[who].held.len() + memory.free.len() {
+                    let victim = match engine.by_priority {
+                        false => running[running.len() - 1],
+                        true => *running
+                            .iter()
+                            .max_by_key(|&&who| (requests[who].priority, who))
+                            .unwrap(),
+                    };
+                    running.retain(|&other| other != victim);
+                    if let Some(place) = parts.iter().position(|part| part.0 == victim) {
+                        budget += parts.remove(place).2;
+                    }
+                    let of = &mut all[victim];
+                    memory.release_blocks(&mut of.held);
+                    of.computed = 0;
+                    of.times.put_back += 1;
+                    put_back.push(victim);
+                    waiting.insert(0, victim);
+                    if victim == who {
+                        break 'next;
                     }
                 }
-            }
-            let hit = shared.len() * size;
-            let mut count = known.len() - hit;
-            if engine.threshold > 0 {
-                count = count.min(engine.threshold);
-            }
-            if !engine.chunked && count > budget {
-                break;
-            }
-            count = count.min(budget);
-            let woken = shared
-                .iter()
-                .filter(|&&cell| memory.cells[cell].holders == 0)
-                .count();
-            let margin = if running.is_empty() {
-                0
-            } else {
-                engine.watermark
-            };
-            let free = memory.free.len();
-            let fits = |tokens: usize| {
-                blocks_for(tokens).saturating_sub(shared.len()) + woken + margin <= free
-            };
-            let first = match engine.reserves_whole {
-                true => requests[who].prompt.len() + all[who].target - 1,
-                false => hit + count,
-            };
-            if !fits(first) || engine.whole_must_fit && !fits(known.len()) {
-                break;
-            }
-            waiting.remove(0);
-            running.push(who);
-            shared.iter().for_each(|&cell| memory.hold_block(cell));
-            all[who].held = shared;
-            while all[who].held.len() < blocks_for(first) {
-                let cell = memory.take_block();
-                all[who].held.push(cell);
-            }
-            if engine.caching {
-                for block in 0..(hit + count) / size {
-                    memory.fill_block(all[who].held[block], &known[..(block + 1) * size]);
+                while all[who].held.len() < needed {
+                    let cell = memory.take_block();
+                    all[who].held.push(cell);
                 }
+                if engine.caching {
+                    // Tokens that are not generated yet are unknown, so their blocks stay without
+                    // content.
+                    let end = (all[who].computed + count).min(known.len());
+                    for block in 0..end / size {
+                        memory.fill_block(all[who].held[block], &known[..(block + 1) * size]);
+                    }
+                }
+                parts.push((who, all[who].computed, count));
+                budget -= count;
             }
-            let of = &mut all[who];
-            if !of.was_admitted {
-                of.was_admitted = true;
-                of.times.scheduled = now;
-                of.times.hit = hit;
+            if engine.by_priority {
+                waiting.sort_by_key(|&who| (requests[who].priority, who));
             }
-            of.computed = hit;
-            parts.push((who, hit, count));
-            budget -= count;
+            // Then, admit waiting requests.
+            let may_join = (!engine.is_static || joined_before == 0) && prompts != Some(false);
+            while put_back.is_empty()
+                && may_join
+                && budget > 0
+                && running.len() < engine.most_running
+                && !waiting.is_empty()
+            {
+                let who = waiting[0];
+                let known = text(&all, who);
+                let mut shared: Vec<usize> = Vec::new();
+                if engine.caching {
+                    while (shared.len() + 1) * size < known.len() {
+                        match memory.find_block(&known[..(shared.len() + 1) * size]) {
+                            Some(cell) => shared.push(cell),
+                            None => break,
+                        }
+                    }
+                }
+                let hit = shared.len() * size;
+                let mut count = known.len() - hit;
+                if engine.threshold > 0 {
+                    count = count.min(engine.threshold);
+                }
+                if !engine.chunked && count > budget {
+                    break;
+                }
+                count = count.min(budget);
+                let woken = shared
+                    .iter()
+                    .filter(|&&cell| memory.cells[cell].holders == 0)
+                    .count();
+                let margin = if running.is_empty() {
+                    0
+                } else {
+                    engine.watermark
+                };
+                let free = memory.free.len();
+                let fits = |tokens: usize| {
+                    blocks_for(tokens).saturating_sub(shared.len()) + woken + margin <= free
+                };
+                let first = match engine.reserves_whole {
+                    true => requests[who].prompt.len() + all[who].target - 1,
+                    false => hit + count,
+                };
+                if !fits(first) || engine.whole_must_fit && !fits(known.len()) {
+                    break;
+                }
+                waiting.remove(0);
+                running.push(who);
+                shared.iter().for_each(|&cell| memory.hold_block(cell));
+                all[who].held = shared;
+                while all[who].held.len() < blocks_for(first) {
+                    let cell = memory.take_block();
+                    all[who].held.push(cell);
+                }
+                if engine.caching {
+                    for block in 0..(hit + count) / size {
+                        memory.fill_block(all[who].held[block], &known[..(block + 1) * size]);
+                    }
+                }
+                let of = &mut all[who];
+                if !of.was_admitted {
+                    of.was_admitted = true;
+                    of.times.scheduled = now;
+                    of.times.hit = hit;
+                }
+                of.computed = hit;
+                parts.push((who, hit, count));
+                budget -= count;
+            }
         }
         let yields = |&(who, past, count): &(usize, usize, usize)| {
             past + count == requests[who].prompt.len() + all[who].answered + all[who].coming

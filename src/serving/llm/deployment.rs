@@ -6,7 +6,7 @@ use super::block_pool::MOST_BLOCKS;
 use super::model_sizes::LlmSizes;
 use super::rules::{EngineHardware, EngineRules};
 use super::scenario::{LlmScenario, ServedLlm};
-use super::step_cost::{StepCost, name_of};
+use super::step_cost::{EngineShape, StepCost, StepFormats, name_of};
 use super::step_price::StepPrice;
 use super::step_profile::StepProfile;
 use chakram_base::ids::Npu;
@@ -45,6 +45,9 @@ pub struct EnginePlace {
     pub model: String,
     /// Format of the model's weights.
     pub weights: String,
+    /// Format of the weights of experts, if it is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expert_weights: Option<String>,
     /// Format of keys and values.
     pub kv: String,
     /// Number of NPUs of each rank of an engine.
@@ -127,7 +130,7 @@ impl MemoryPlan {
         let of_tokens = 2 * budget.saturating_mul(4 * sizes.hidden + sizes.working_columns(npus));
         let logits = 8 * rows * sizes.vocabulary;
         let usable = (memory as f64 * served.memory_utilization) as u64;
-        let weights = sizes.weight_bytes(npus, ranks, served.weights);
+        let weights = sizes.weight_bytes(npus, ranks, [served.weights, served.expert_weights]);
         let activations = of_tokens.saturating_add(logits);
         let taken = weights
             .saturating_add(activations)
@@ -354,13 +357,35 @@ impl<'a> PlacedModel<'a> {
                 needed.div_ceil(u64::from(self.machine.topology().npu_count()))
             )));
         }
-        let formats = (self.served.weights, self.served.kv);
+        let formats = StepFormats {
+            weights: self.served.weights,
+            experts: self.served.expert_weights,
+            kv: self.served.kv,
+        };
+        if self.scenario.states_rule("expert_weights") && !self.sizes.has_experts() {
+            return Err(ServeError::Unfit(format!(
+                "engine.expert_weights: found {}, expected no such key: {name} has no experts",
+                name_of(self.served.expert_weights)
+            )));
+        }
+        let whole = self.served.has_whole_experts;
+        if whole && !(self.sizes.has_experts() && self.sizes.shares_experts(npus)) {
+            return Err(ServeError::Unfit(format!(
+                "engine.expert_parallel: found true with tensor = {npus}, expected NPUs that can have equally many experts of \
+                 {name}\n  try: expert_parallel = false"
+            )));
+        }
         let cost = match parse_stated_price(self.scenario)? {
             Some(given) => given,
             None => StepPrice::Model(Box::new(StepCost::new(
                 self.sizes.clone(),
                 self.machine,
-                (npus, ranks),
+                EngineShape {
+                    npus,
+                    ranks,
+                    has_whole_experts: whole || ranks > 1,
+                    all_reduce: self.rules.all_reduce,
+                },
                 formats,
                 &self.scenario.left_out,
             )?)),
@@ -376,6 +401,8 @@ impl<'a> PlacedModel<'a> {
                 npus: self.machine.topology().npu_count(),
                 model: name.clone(),
                 weights: name_of(self.served.weights).to_owned(),
+                expert_weights: (self.served.expert_weights != self.served.weights)
+                    .then(|| name_of(self.served.expert_weights).to_owned()),
                 kv: name_of(self.served.kv).to_owned(),
                 tensor: npus,
                 data_parallel: ranks,

@@ -406,17 +406,20 @@ impl BlockKind {
         }
     }
 
-    /// Returns how many weights each NPU has for the products of all these blocks. Each rank has
-    /// `npus` NPUs, and the `ranks` ranks share the experts.
-    fn product_weights(&self, npus: u32, ranks: u32) -> u64 {
-        let of_products = self.products.iter().map(|product| {
+    /// Returns the number of the products' weights in all these blocks, per NPU: of products outside
+    /// experts, and of experts. Each rank has `npus` NPUs, and the `ranks` ranks share the experts.
+    fn product_weights(&self, npus: u32, ranks: u32) -> [u64; 2] {
+        let mut weights = [0; 2];
+        for product in &self.products {
             let [inputs, outputs] = self.own_product(product, npus);
             match product.experts {
-                None => inputs * outputs,
-                Some([count, _]) => (inputs * outputs * count).div_ceil(ranks.into()),
+                None => weights[0] += self.count * inputs * outputs,
+                Some([count, _]) => {
+                    weights[1] += self.count * (inputs * outputs * count).div_ceil(ranks.into());
+                }
             }
-        });
-        self.count * of_products.sum::<u64>()
+        }
+        weights
     }
 }
 
@@ -521,7 +524,8 @@ impl LlmSizes {
             })
             .next_back()
             .ok_or_else(|| unfit("the model has no logits"))?;
-        let of_products: u64 = kinds.iter().map(|kind| kind.product_weights(1, 1)).sum();
+        let of_products = kinds.iter().flat_map(|kind| kind.product_weights(1, 1));
+        let of_products: u64 = of_products.sum();
         let is_table = |operator: &&LayerOperator| {
             matches!(operator.work, OperatorKind::Embedding { .. })
                 || matches!(operator.work, OperatorKind::Linear { outputs, .. } if outputs == vocabulary)
@@ -595,16 +599,18 @@ impl LlmSizes {
         experts.all(|[experts, _]| experts.is_multiple_of(npus.into()))
     }
 
-    /// Returns the bytes of weights per NPU. The products' weights are in `format`, and all other
-    /// weights in BF16. Each rank has `npus` NPUs, and the `ranks` ranks share the experts.
-    pub fn weight_bytes(&self, npus: u32, ranks: u32, format: Dtype) -> u64 {
-        let products = self
-            .kinds
-            .iter()
-            .map(|kind| kind.product_weights(npus, ranks));
-        let products = products.sum::<u64>();
+    /// Returns the bytes of weights per NPU: products outside experts and of experts in `formats`,
+    /// all other weights in BF16. Each rank has `npus` NPUs, and the `ranks` ranks share the
+    /// experts.
+    pub fn weight_bytes(&self, npus: u32, ranks: u32, formats: [Dtype; 2]) -> u64 {
+        let mut products = [0; 2];
+        for kind in &self.kinds {
+            let own = kind.product_weights(npus, ranks);
+            products = [products[0] + own[0], products[1] + own[1]];
+        }
+        let bytes = |at: usize| products[at] as f64 * formats[at].element_bytes();
         let tables = self.table_weights.div_ceil(u64::from(npus));
-        (products as f64 * format.element_bytes()) as u64 + 2 * (tables + self.small_weights)
+        (bytes(0) + bytes(1)) as u64 + 2 * (tables + self.small_weights)
     }
 
     /// Returns the bytes that each of `npus` NPUs caches per token: keys and values, or latent
@@ -734,7 +740,7 @@ mod tests {
         ] {
             let sizes = sizes(name);
             assert_eq!(
-                sizes.weight_bytes(1, 1, Dtype::Bf16),
+                sizes.weight_bytes(1, 1, [Dtype::Bf16; 2]),
                 2 * sizes.parameters,
                 "{name}"
             );
@@ -746,7 +752,7 @@ mod tests {
         let tables = 2 * 128_256 * 8192;
         let norms = (2 * 80 + 1) * 8192;
         assert_eq!(
-            sizes("llama3-70b").weight_bytes(4, 1, Dtype::Bf16),
+            sizes("llama3-70b").weight_bytes(4, 1, [Dtype::Bf16; 2]),
             2 * ((80 * block + tables) / 4 + norms)
         );
     }

@@ -11,6 +11,8 @@ use chakram_base::units::Bytes;
 pub const RULE_SETS: &[(&str, &str)] = &[
     ("vllm-v1", include_str!("rules/vllm-v1.toml")),
     ("static", include_str!("rules/static.toml")),
+    ("tensorrt-llm", include_str!("rules/tensorrt-llm.toml")),
+    ("sglang", include_str!("rules/sglang.toml")),
 ];
 
 /// Name of the rules for scenarios that name no rules.
@@ -31,6 +33,7 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "watermark",
     "reserve",
     "state_blocks",
+    "all_reduce",
     "async_scheduling",
 ];
 
@@ -67,6 +70,8 @@ pub enum BatchingRule {
     Continuous,
     /// Waiting requests may join only when no request is running.
     Static,
+    /// Prompts are computed in steps of their own, before requests that answer: a step with prompts has no other tokens.
+    PromptsFirst,
 }
 
 /// Rule for the order of waiting requests.
@@ -88,9 +93,24 @@ pub enum BlockReserve {
     WholeRequest,
 }
 
+/// Kernels by which an engine reduces sums of its NPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllReduceKernels {
+    /// vLLM's own kernels; norms are kernels of their own.
+    Vllm,
+    /// TensorRT-LLM's kernels, which FlashInfer has too; the norm after a sum is part of its kernel.
+    TensorrtLlm,
+}
+
+impl AllReduceKernels {
+    /// All kernels with their names in files.
+    pub const NAMES: &[(Self, &str)] = &[(Self::Vllm, "vllm"), (Self::TensorrtLlm, "tensorrt-llm")];
+}
+
 const BATCHINGS: &[(BatchingRule, &str)] = &[
     (BatchingRule::Continuous, "continuous"),
     (BatchingRule::Static, "static"),
+    (BatchingRule::PromptsFirst, "prompts-first"),
 ];
 const POLICIES: &[(SchedulingPolicy, &str)] = &[
     (SchedulingPolicy::FirstCome, "fcfs"),
@@ -137,6 +157,8 @@ pub struct EngineRules {
     /// Number of blocks that a request holds for states of linear attention, in addition to the
     /// blocks of its tokens.
     pub state_blocks: u32,
+    /// Kernels by which an engine with several NPUs reduces sums.
+    pub all_reduce: AllReduceKernels,
     /// True if the scheduler composes the next step while a step runs, before the tokens of the
     /// running step are known.
     pub async_scheduling: bool,
@@ -202,6 +224,7 @@ impl EngineRules {
             watermark: 0.0,
             reserve: root.read_choice("reserve", RESERVES)?,
             state_blocks: 0,
+            all_reduce: AllReduceKernels::Vllm,
             async_scheduling: false,
         };
         rules.apply_table(&root)?;
@@ -249,6 +272,9 @@ impl EngineRules {
         self.prefix_caching = flag("prefix_caching", self.prefix_caching)?;
         self.full_sequence_must_fit = flag("full_sequence_must_fit", self.full_sequence_must_fit)?;
         self.async_scheduling = flag("async_scheduling", self.async_scheduling)?;
+        self.all_reduce = table.read_or_default("all_reduce", self.all_reduce, |field| {
+            field.read_choice(AllReduceKernels::NAMES)
+        })?;
         self.state_blocks = table.read_or_default("state_blocks", self.state_blocks, |field| {
             Ok(field.read_integer_between(0, u64::from(MOST_TOKENS))? as u32)
         })?;
@@ -302,12 +328,23 @@ impl EngineRules {
             ("watermark", self.watermark.to_string()),
             ("reserve", name_of(RESERVES, self.reserve)),
             ("state_blocks", self.state_blocks.to_string()),
+            (
+                "all_reduce",
+                name_of(AllReduceKernels::NAMES, self.all_reduce),
+            ),
             ("async_scheduling", self.async_scheduling.to_string()),
         ]
     }
 
     /// Checks that no rules contradict one another; the error names the contradictory rules.
     pub fn check_consistency(&self) -> Result<(), ServeError> {
+        if self.batching == BatchingRule::PromptsFirst && !self.full_sequence_must_fit {
+            return Err(ServeError::Unfit(
+                "engine.full_sequence_must_fit: found false with batching = prompts-first, expected true: a prompt that does not \
+                 fit as a whole could be admitted and put back forever, before any answer\n  try: full_sequence_must_fit = true"
+                    .to_owned(),
+            ));
+        }
         if self.prefix_caching && self.state_blocks > 0 {
             return Err(ServeError::Unfit(format!(
                 "engine.prefix_caching: found true with state_blocks = {}, expected false: the state after a prefix is not \

@@ -4,8 +4,10 @@
 //!
 //! - `name`, and optionally `seed` (1);
 //! - `[engine]`: `rules` (`vllm-v1`), and any key of these rules. `model` is a preset or a file.
-//!   The model's options are `tensor` (NPUs per engine), `weights` (their format), `kv` (the format
-//!   of keys and values), and `memory_utilization`. `blocks` is an engine's number of blocks of
+//!   The model's options are `tensor` (NPUs per engine), `weights` (their format),
+//!   `expert_weights` (the format of the weights of experts, as `weights`), `expert_parallel`
+//!   (false; true if each NPU has whole experts), `kv` (the format of keys and values), and
+//!   `memory_utilization`. `blocks` is an engine's number of blocks of
 //!   keys and values, and is required without a model. `data_parallel` (1) is an engine's number of
 //!   ranks. Ranks attend to their own requests, run in lockstep, and share the experts. `replicas`
 //!   (1) is the number of engines. `router` is `round-robin`, `least-outstanding` or
@@ -99,6 +101,10 @@ pub struct ServedLlm {
     pub tensor: Option<u32>,
     /// Format of weights and activations.
     pub weights: Dtype,
+    /// Format of the weights of experts.
+    pub expert_weights: Dtype,
+    /// True if each NPU has whole experts, false if it has a part of each.
+    pub has_whole_experts: bool,
     /// Format of keys and values.
     pub kv: Dtype,
     /// Fraction of an NPU's memory that an engine may use.
@@ -112,6 +118,8 @@ impl ServedLlm {
             name: name.into(),
             tensor: None,
             weights: Dtype::Bf16,
+            expert_weights: Dtype::Bf16,
+            has_whole_experts: false,
             kv: Dtype::Bf16,
             memory_utilization: 0.9,
         }
@@ -172,6 +180,8 @@ const ENGINE: &[&str] = &[
     "model",
     "tensor",
     "weights",
+    "expert_weights",
+    "expert_parallel",
     "kv",
     "memory_utilization",
     "blocks",
@@ -417,7 +427,15 @@ fn engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, ConfigErr
 
 fn served_model(engine: &ConfigTable<'_>, folder: &Path) -> Result<Option<ServedLlm>, ConfigError> {
     let Some(field) = engine.get("model") else {
-        for key in ["tensor", "weights", "kv", "memory_utilization"] {
+        for key in [
+            "tensor",
+            "weights",
+            "expert_weights",
+            "expert_parallel",
+            "all_reduce",
+            "kv",
+            "memory_utilization",
+        ] {
             if let Some(field) = engine.get(key) {
                 return Err(field.invalid_value_error(
                     field.raw_text(),
@@ -439,6 +457,11 @@ fn served_model(engine: &ConfigTable<'_>, folder: &Path) -> Result<Option<Served
     Ok(Some(ServedLlm {
         tensor: engine.read_optional("tensor", |field| field.read_count(1024))?,
         weights,
+        expert_weights: engine.read_or_default("expert_weights", weights, |field| {
+            field.read_choice(FORMATS)
+        })?,
+        has_whole_experts: engine
+            .read_or_default("expert_parallel", false, |field| field.read_flag())?,
         kv: engine.read_or_default("kv", own.kv, |field| field.read_choice(KV_FORMATS))?,
         memory_utilization: engine.read_or_default(
             "memory_utilization",

@@ -17,6 +17,9 @@
 //! 3. The step runs. If all tokens of a request are computed, the request gets one more token. A
 //!    request ends with its last token, and frees its blocks.
 //!
+//! With *prompts first*, a step has either the tokens of prompts, of running and then of waiting requests, or, if there are
+//! none, one token of each running request.
+//!
 //! With *asynchronous scheduling*, the next step is composed when a step begins. The number of
 //! tokens of the running step is known, but their content is not. The blocks that these tokens fill
 //! are therefore not shared yet. If the running step produces a request's last token, the request
@@ -194,6 +197,16 @@ impl WaitingRequests {
     }
 }
 
+/// Running requests that may take part in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RunningPart {
+    All,
+    /// Requests with several tokens that are not computed.
+    Prompts,
+    /// Requests with one such token.
+    Answers,
+}
+
 /// The scheduler of an engine: its requests, its blocks, and its rules.
 #[derive(Clone, Debug)]
 pub struct StepScheduler {
@@ -349,10 +362,20 @@ impl StepScheduler {
         self.step.put_back.clear();
         let mut budget = self.rules.max_num_batched_tokens;
         let was_idle = self.running.is_empty();
-        self.take_running(&mut budget);
-        let may_join = self.rules.batching == BatchingRule::Continuous || was_idle;
-        if self.step.put_back.is_empty() && may_join {
-            self.take_waiting(&mut budget);
+        if self.rules.batching == BatchingRule::PromptsFirst {
+            self.take_running(&mut budget, RunningPart::Prompts);
+            if self.step.put_back.is_empty() {
+                self.take_waiting(&mut budget);
+            }
+            if self.step.shares.is_empty() && self.step.put_back.is_empty() {
+                self.take_running(&mut budget, RunningPart::Answers);
+            }
+        } else {
+            self.take_running(&mut budget, RunningPart::All);
+            let may_join = self.rules.batching == BatchingRule::Continuous || was_idle;
+            if self.step.put_back.is_empty() && may_join {
+                self.take_waiting(&mut budget);
+            }
         }
         self.step.tokens = self.rules.max_num_batched_tokens - budget;
         for share in &self.step.shares {
@@ -461,7 +484,7 @@ impl StepScheduler {
         );
         let shares = &self.step.shares;
         let may_join = self.waiting.len() > 0
-            && self.rules.batching == BatchingRule::Continuous
+            && self.rules.batching != BatchingRule::Static
             && self.running.len() < self.rules.max_num_seqs as usize
             && self.step.tokens < self.rules.max_num_batched_tokens;
         let decodes = |share: &StepShare| {
@@ -530,7 +553,7 @@ impl StepScheduler {
         wanted.min(budget)
     }
 
-    fn take_running(&mut self, budget: &mut u32) {
+    fn take_running(&mut self, budget: &mut u32, part: RunningPart) {
         let mut at = 0;
         while at < self.running.len() && *budget > 0 {
             let slot = self.running[at];
@@ -541,6 +564,13 @@ impl StepScheduler {
                 continue;
             }
             let past = of.computed;
+            let has_prompt = of.token_count() - past > 1;
+            if part == RunningPart::Prompts && !has_prompt
+                || part == RunningPart::Answers && has_prompt
+            {
+                at += 1;
+                continue;
+            }
             let wanted = self.wanted_tokens(of.token_count(), past, *budget);
             let mut fits = true;
             while !self.grow_blocks(slot, past + wanted) {

@@ -409,8 +409,9 @@ pub struct MetricScores {
 
 /// Computes an interval from the errors in other folds. It contains the logarithmic errors of 90 %
 /// of the rows of a new fold. Errors in one fold are similar, so each fold has its own mean, and
-/// errors vary around this mean (a random-effects model). Returns `None` for fewer than three folds
-/// or fewer than eight rows.
+/// and errors vary around this mean (a random-effects model). The means are taken as normal. Errors around a mean have
+/// longer tails than a normal distribution, so the 90th percentile of their sizes is taken as it is. Returns `None` for
+/// fewer than three folds or fewer than eight rows.
 fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let count = folds.len();
     let rows: usize = folds.iter().map(|errors| errors.len()).sum();
@@ -424,17 +425,19 @@ fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let between: f64 = means.iter().map(|mean| square(mean - center)).sum();
     let between = between / (count - 1) as f64;
     let off = folds.iter().zip(&means);
-    let off = off.flat_map(|(errors, mean)| errors.iter().map(move |error| square(error - mean)));
-    let within = match rows - count {
-        0 => 0.0,
-        degrees => off.sum::<f64>() / degrees as f64,
-    };
+    let off = off.flat_map(|(errors, mean)| errors.iter().map(move |error| (error - mean).abs()));
+    let mut off: Vec<f64> = off.collect();
+    off.sort_by(f64::total_cmp);
+    // Errors are nearer to the mean of their own fold than to its true mean.
+    let degrees = (rows - count).max(1) as f64;
+    let within = off.iter().map(|off| square(*off)).sum::<f64>() / degrees;
+    let reach = square(interpolate_percentile(&off, 0.9)) * rows as f64 / degrees;
     // The variance between the means of folds includes the variation of rows within folds, so
     // subtract that part.
     let of_rows = folds.iter().map(|errors| within / errors.len() as f64);
     let of_folds = (between - of_rows.sum::<f64>() / count as f64).max(0.0);
-    let variance = of_folds + between / count as f64 + within;
-    let half = student_quantile(NORMAL_90, count - 1) * variance.sqrt();
+    let of_means = square(student_quantile(NORMAL_90, count - 1));
+    let half = (of_means * (of_folds + between / count as f64) + reach).sqrt();
     Some([center - half, center + half])
 }
 
@@ -570,8 +573,9 @@ mod tests {
         let folds: Vec<&[f64]> = folds.iter().map(|errors| errors.as_slice()).collect();
         let [low, high] = interval_of_new_fold(&folds).unwrap();
         let within = 0.12 / 9.0;
-        let variance: f64 = (1.0 - within / 4.0) + 1.0 / 3.0 + within;
-        let half = student_quantile(NORMAL_90, 2) * variance.sqrt();
+        let variance: f64 = (1.0 - within / 4.0) + 1.0 / 3.0;
+        let reach = 0.01 * 12.0 / 9.0;
+        let half = (student_quantile(NORMAL_90, 2).powi(2) * variance + reach).sqrt();
         assert!((low - (1.0 - half)).abs() < 1e-12 && (high - (1.0 + half)).abs() < 1e-12);
         // Two folds, or seven rows, are too few for an interval.
         assert_eq!(interval_of_new_fold(&folds[..2]), None);

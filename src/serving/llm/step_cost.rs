@@ -23,6 +23,7 @@ use super::super::error::ServeError;
 use super::model_sizes::{
     BlockAttention, BlockDelta, BlockKind, BlockProduct, LlmSizes, TokenMixing,
 };
+use super::rules::AllReduceKernels;
 use super::step_load::StepLoad;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::config::ConfigDocument;
@@ -111,6 +112,11 @@ const DELTA_CHUNK: u64 = 64;
 /// Fraction of the peak rate that products reach if their four-bit weights are converted first; the
 /// value is an assumption.
 const WEIGHT_ONLY_PEAK: f64 = 0.7;
+/// NPUs on which TensorRT-LLM's all-reduces are taken to be as fast as on H100, where they were measured: their links are as
+/// fast or faster, and up to 256 KiB the time is mostly latency.
+const AS_H100: &[&str] = &["h200", "b200", "b300", "gb200", "gb300"];
+/// NPUs with the links of B200, whose curves their machines have too.
+const AS_B200: &[&str] = &["b300", "gb200", "gb300"];
 /// Largest step, in tokens, that vLLM pads to the size of a captured graph. Sizes above 4 are
 /// multiples of `GRAPH_STEP`.
 const LARGEST_GRAPH: u64 = 512;
@@ -123,6 +129,30 @@ struct MemoryBoundWork {
     elements: u64,
 }
 
+/// NPUs of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineShape {
+    /// NPUs that divide each block.
+    pub npus: u32,
+    /// Ranks of attention that run in lockstep, each with `npus` NPUs; all share the experts.
+    pub ranks: u32,
+    /// True if each NPU has whole experts, false if it has a part of each.
+    pub has_whole_experts: bool,
+    /// Kernels of all-reduces.
+    pub all_reduce: AllReduceKernels,
+}
+
+/// Number formats of a served model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepFormats {
+    /// Weights outside experts.
+    pub weights: Dtype,
+    /// Weights of experts.
+    pub experts: Dtype,
+    /// Keys and values.
+    pub kv: Dtype,
+}
+
 /// Computes the time of a model's steps on the NPUs of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCost {
@@ -131,16 +161,17 @@ pub struct StepCost {
     npus: u32,
     /// Number of attention ranks that run in lockstep; the NPUs of all ranks share the experts.
     ranks: u32,
-    weights: Dtype,
-    kv: Dtype,
+    has_whole_experts: bool,
+    formats: StepFormats,
     left_out: Vec<CostPart>,
     /// Measured times of all-reduces.
     all_reduce: AllReducePrices,
 }
 
 /// Times of all-reduces among an engine's NPUs, as points (bytes, seconds).
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct AllReducePrices {
+    kernels: AllReduceKernels,
     /// Times of the engine's own all-reduce kernel, if they were measured.
     own: Vec<(f64, f64)>,
     machine: Option<Box<Machine>>,
@@ -198,16 +229,29 @@ fn measured_or_ring(machine: &Machine, bytes: u64, npus: u32) -> f64 {
     steps * (latency + part)
 }
 
-/// Returns the measured times of the engine's own all-reduces on NPUs called `npu`.
-fn own_all_reduce(npu: &str, npus: u32) -> Result<Vec<(f64, f64)>, ServeError> {
+/// Returns the times of an engine's own all-reduces `kernels` among `npus` NPUs called `npu`; TensorRT-LLM's were measured on
+/// H100 only, and are taken as no slower on NPUs whose vLLM kernels were measured and are of that or a later generation.
+fn own_all_reduce(
+    kernels: AllReduceKernels,
+    npu: &str,
+    npus: u32,
+) -> Result<Vec<(f64, f64)>, ServeError> {
+    let npu = match kernels {
+        AllReduceKernels::TensorrtLlm if AS_H100.contains(&npu) => "h100",
+        AllReduceKernels::Vllm if AS_B200.contains(&npu) => "b200",
+        _ => npu,
+    };
     let text = include_str!("engine_all_reduce.toml");
     let document = ConfigDocument::parse(text, "engine_all_reduce.toml")?;
     let root = document.root_table(&["curve"])?;
     for curve in root
         .require_field("curve", "curves")?
-        .read_tables(&["npu", "members", "points"])?
+        .read_tables(&["npu", "kernels", "members", "points"])?
     {
-        let is = curve.require_field("npu", "a name")?.read_line()? == npu;
+        let of = curve.read_or_default("kernels", AllReduceKernels::Vllm, |field| {
+            field.read_choice(AllReduceKernels::NAMES)
+        })?;
+        let is = of == kernels && curve.require_field("npu", "a name")?.read_line()? == npu;
         if !is || curve.read_count("members", 64)? != npus {
             continue;
         }
@@ -228,8 +272,7 @@ fn own_all_reduce(npu: &str, npus: u32) -> Result<Vec<(f64, f64)>, ServeError> {
 }
 
 impl StepCost {
-    /// Creates the step costs of a model. The engine has `ranks` ranks in lockstep, each with
-    /// `npus` NPUs of `machine`.
+    /// Creates the costs for a model on the NPUs of `shape` of `machine`.
     ///
     /// # Errors
     ///
@@ -237,17 +280,24 @@ impl StepCost {
     pub fn new(
         sizes: LlmSizes,
         machine: &Machine,
-        (npus, ranks): (u32, u32),
-        (weights, kv): (Dtype, Dtype),
+        shape: EngineShape,
+        formats: StepFormats,
         left_out: &[CostPart],
     ) -> Result<Self, ServeError> {
+        let EngineShape {
+            npus,
+            ranks,
+            has_whole_experts,
+            all_reduce,
+        } = shape;
         let class = machine.classes()[machine.class_of_npu(Npu(0))].clone();
         let cost = Self {
             all_reduce: AllReducePrices {
                 own: match npus {
                     1 => Vec::new(),
-                    _ => own_all_reduce(&class.name, npus)?,
+                    _ => own_all_reduce(all_reduce, &class.name, npus)?,
                 },
+                kernels: all_reduce,
                 machine: (npus * ranks > 1).then(|| Box::new(machine.clone())),
                 npus,
             },
@@ -255,23 +305,25 @@ impl StepCost {
             class,
             npus,
             ranks,
-            weights,
-            kv,
+            has_whole_experts,
+            formats,
             left_out: left_out.to_vec(),
         };
         let kind = &cost.sizes.kinds[0];
         let [k, n] = kind.own_product(&kind.products[0], npus);
-        let computes_in = cost.product_format();
-        if let KernelTiming::NoPeak(_) | KernelTiming::Unknown =
-            cost.price_kernel(gemm_kernel([1, 1, n, k], computes_in))
-        {
-            return Err(ServeError::Unfit(format!(
-                "machine {}: NPUs of class {} have no peak rate for {}, the number format of the served \
-                 model\n  try: another format of weights, or a machine that states one",
-                machine.name(),
-                cost.class.name,
-                name_of(weights)
-            )));
+        for weights in [formats.weights, formats.experts] {
+            let computes_in = cost.compute_format(weights);
+            if let KernelTiming::NoPeak(_) | KernelTiming::Unknown =
+                cost.price_kernel(gemm_kernel([1, 1, n, k], computes_in))
+            {
+                return Err(ServeError::Unfit(format!(
+                    "machine {}: NPUs of class {} have no peak rate for {}, the number format of the served \
+                     model\n  try: another format of weights, or a machine that states one",
+                    machine.name(),
+                    cost.class.name,
+                    name_of(weights)
+                )));
+            }
         }
         Ok(cost)
     }
@@ -285,20 +337,31 @@ impl StepCost {
         self.price_kernel(kernel).duration().as_seconds() * self.class.slowdown
     }
 
-    /// Returns the format in which products are computed. Products are computed in the weights'
-    /// format. If four-bit weights are on NPUs that do not compute in four bits, products are
-    /// computed in BF16.
-    fn product_format(&self) -> Dtype {
-        match self.weights {
+    /// Returns the format in which products with weights in `weights` are computed: the weights' format, or BF16 for weights
+    /// of four bits on NPUs that do not compute in four bits.
+    fn compute_format(&self, weights: Dtype) -> Dtype {
+        match weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
             weights => weights,
         }
     }
 
-    /// Returns the seconds of a product of activations and weights.
-    fn product_seconds(&self, [batch, m, n, k]: [u64; 4]) -> f64 {
-        let format = self.product_format();
-        if format == self.weights {
+    /// Returns true if products in four bits are priced by the curve of FP8.
+    fn prices_fp4_by_fp8(&self) -> bool {
+        let known = |format: Dtype| self.class.curves.gemm[format as usize].is_some();
+        known(Dtype::Fp4) && known(Dtype::Fp8)
+    }
+
+    /// Returns the seconds of a product of activations and weights in `weights`.
+    fn product_seconds(&self, [batch, m, n, k]: [u64; 4], weights: Dtype) -> f64 {
+        let format = self.compute_format(weights);
+        if format == Dtype::Fp4 && self.prices_fp4_by_fp8() {
+            // The measured curve of FP4 contains the kernel that quantizes activations, which engines fuse into the kernel
+            // before it. Without it, a product reads 9/16 of the bytes of FP8 and computes at twice the rate.
+            let columns = (n * 9).div_ceil(16);
+            return self.kernel_seconds(gemm_kernel([batch, m, columns, k], Dtype::Fp8));
+        }
+        if format == weights {
             return self.kernel_seconds(gemm_kernel([batch, m, n, k], format));
         }
         // The kernel reads 0.5625 bytes per weight instead of 2, and computes the same products.
@@ -339,7 +402,7 @@ impl StepCost {
         let touched = touched_experts(experts, chosen, tokens);
         let gathered = padded * u64::from(self.ranks);
         let rows = (gathered * chosen).div_ceil(touched);
-        if self.ranks == 1 {
+        if !self.has_whole_experts {
             let [k, n] = kind.own_product(product, self.npus);
             return [touched, rows, n, k];
         }
@@ -360,11 +423,13 @@ impl StepCost {
             let count = kind.count as f64;
             let products = kind.products.iter().map(|product| {
                 let [k, n] = kind.own_product(product, self.npus);
-                let sizes = match product.experts {
-                    None => [1, padded, n, k],
-                    Some(experts) => self.expert_sizes(kind, product, experts, [all, padded]),
-                };
-                self.product_seconds(sizes)
+                match product.experts {
+                    None => self.product_seconds([1, padded, n, k], self.formats.weights),
+                    Some(experts) => {
+                        let sizes = self.expert_sizes(kind, product, experts, [all, padded]);
+                        self.product_seconds(sizes, self.formats.experts)
+                    }
+                }
             });
             let router = kind.experts.map_or(0.0, |[experts, _]| {
                 self.kernel_seconds(gemm_kernel(
@@ -434,22 +499,20 @@ impl StepCost {
     fn moving_work(&self, kind: &BlockKind) -> Vec<MemoryBoundWork> {
         let sizes = &self.sizes;
         let parts = u64::from(self.npus);
-        let mut work = vec![
+        let mut work = vec![MemoryBoundWork {
+            kernel: MemoryBoundKernel::ElementWise,
+            elements: (kind.widest + kind.widest / 2) / parts,
+        }];
+        if !self.fuses_norms() {
             // Each of the two norms includes the residual sum before it, so it has two reads and
             // two writes.
-            MemoryBoundWork {
-                kernel: MemoryBoundKernel::Normalization,
-                elements: 4 * sizes.hidden,
-            },
-            MemoryBoundWork {
-                kernel: MemoryBoundKernel::Normalization,
-                elements: 4 * sizes.hidden,
-            },
-            MemoryBoundWork {
-                kernel: MemoryBoundKernel::ElementWise,
-                elements: (kind.widest + kind.widest / 2) / parts,
-            },
-        ];
+            work.extend(
+                [MemoryBoundWork {
+                    kernel: MemoryBoundKernel::Normalization,
+                    elements: 4 * sizes.hidden,
+                }; 2],
+            );
+        }
         match &kind.mixing {
             TokenMixing::Attention(attention) => self.add_attention_work(attention, &mut work),
             TokenMixing::Delta(delta) => {
@@ -477,6 +540,13 @@ impl StepCost {
             });
         }
         work
+    }
+
+    /// Returns true if norms are part of the all-reduces before them.
+    fn fuses_norms(&self) -> bool {
+        self.npus > 1
+            && self.all_reduce.kernels == AllReduceKernels::TensorrtLlm
+            && !self.all_reduce.own.is_empty()
     }
 
     /// Adds the kernels that move bytes before and after a block's attention.
@@ -560,7 +630,7 @@ impl StepCost {
         };
         // FP8 keys have half as many bytes as BF16 keys, so look up half as many keys in the BF16
         // curve.
-        let keys = match (queries, self.kv) {
+        let keys = match (queries, self.formats.kv) {
             (1, Dtype::Fp8) => keys.div_ceil(2),
             _ => keys,
         };
@@ -594,7 +664,7 @@ impl StepCost {
     /// read the same latent vector.
     fn latent_decode(&self, heads: u64, [latent, turned]: [u64; 2], batch: u64, keys: u64) -> f64 {
         let pairs = (batch * keys) as f64;
-        let bytes = pairs * (latent + turned) as f64 * self.kv.element_bytes();
+        let bytes = pairs * (latent + turned) as f64 * self.formats.kv.element_bytes();
         let flops = pairs * (2 * heads * (2 * latent + turned)) as f64;
         let memory = self.class.memory_bandwidth().map_or(0.0, |memory| {
             bytes / (LATENT_MEMORY * memory.bytes_per_second())
@@ -717,30 +787,47 @@ impl StepCost {
         parts
     }
 
-    /// Describes where the step times come from.
-    pub fn describe_basis(&self) -> Vec<String> {
-        let curves = &self.class.curves;
+    /// Describes the source of the times of products with weights in `weights`.
+    fn describe_products(&self, weights: Dtype) -> Vec<String> {
+        let computes_in = self.compute_format(weights);
         let mut all = Vec::new();
-        let computes_in = self.product_format();
-        if computes_in != self.weights {
+        if computes_in != weights {
             all.push(format!(
                 "weights in {} are read as such, and products computed in {}, at most at {} of its peak rate (an assumption)",
-                name_of(self.weights),
+                name_of(weights),
                 name_of(computes_in),
                 format_percent(WEIGHT_ONLY_PEAK)
             ));
         }
-        let format = computes_in as usize;
-        let known = curves.gemm[format].is_some();
+        let known = self.class.curves.gemm[computes_in as usize].is_some();
         all.push(format!(
             "products in {}: {}",
             name_of(computes_in),
-            if known {
-                "fitted curve of the machine"
-            } else {
-                "roofline at the peak rates, a lower bound"
+            match known {
+                true if computes_in == Dtype::Fp4 && self.prices_fp4_by_fp8() => {
+                    "curve of FP8 with 9/16 of its columns, because the curve of FP4 contains the quantization of activations"
+                }
+                true => "fitted curve of the machine",
+                false => "roofline at the peak rates, a lower bound",
             }
         ));
+        all
+    }
+
+    /// Describes the sources of the times.
+    pub fn describe_basis(&self) -> Vec<String> {
+        let curves = &self.class.curves;
+        let mut all = Vec::new();
+        let StepFormats {
+            weights, experts, ..
+        } = self.formats;
+        let mut formats = vec![weights];
+        if experts != weights && self.sizes.has_experts() {
+            formats.push(experts);
+        }
+        for weights in formats {
+            all.extend(self.describe_products(weights));
+        }
         let known = curves.attention[Dtype::Bf16 as usize].is_some();
         all.push(format!(
             "attention: {}",
@@ -790,6 +877,9 @@ impl StepCost {
                 "all-reduces among {}: {}",
                 self.npus,
                 match own {
+                    true if self.fuses_norms() => {
+                        "TensorRT-LLM's kernels with the norm after them, as measured on H100 up to 4 MiB, the machine's collectives above 4 MiB"
+                    }
                     true => "vLLM's own kernels as measured up to 4 MiB, the machine's collectives above 4 MiB",
                     false => "the machine's collectives",
                 }
@@ -865,8 +955,19 @@ mod tests {
             .unwrap();
         let sizes = LlmSizes::from_definition(&definition).unwrap();
         let machine = Machine::load_by_name(machine).unwrap();
-        let formats = (Dtype::Bf16, Dtype::Bf16);
-        StepCost::new(sizes, &machine, (npus, 1), formats, left_out).unwrap()
+        let [weights, experts, kv] = [Dtype::Bf16; 3];
+        let formats = StepFormats {
+            weights,
+            experts,
+            kv,
+        };
+        let shape = EngineShape {
+            npus,
+            ranks: 1,
+            has_whole_experts: false,
+            all_reduce: AllReduceKernels::Vllm,
+        };
+        StepCost::new(sizes, &machine, shape, formats, left_out).unwrap()
     }
 
     fn decode(requests: u64, context: u64) -> StepLoad {
@@ -965,6 +1066,73 @@ mod tests {
         let padded = [1, 2, 3, 5, 9, 511, 513]
             .map(|tokens| cost("llama3-8b", "dgx-h100", 1, &[]).padded_tokens(tokens));
         assert_eq!(padded, [1, 2, 4, 8, 16, 512, 513]);
+    }
+
+    /// The curve of FP4 on B200 starts at 7.1 us, with the quantization of activations; that of FP8 at 1.9 us.
+    #[test]
+    fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
+        let blackwell = cost("llama3-70b", "dgx-b200", 1, &[]);
+        let seconds = |format, rows| blackwell.product_seconds([1, rows, 8192, 8192], format);
+        let gain = seconds(Dtype::Fp8, 16) / seconds(Dtype::Fp4, 16);
+        assert!((1.4..1.78).contains(&gain), "{gain}");
+        let start = seconds(Dtype::Fp4, 1) - 8192.0 * 8192.0 * 9.0 / 16.0 / 8e12;
+        assert!(start < 7.1e-6, "{start}");
+        // H100 does not compute in four bits: weights are read as such, and products computed in BF16.
+        let hopper = cost("llama3-70b", "dgx-h100", 1, &[]);
+        let hopper = |format, rows| hopper.product_seconds([1, rows, 8192, 8192], format);
+        assert!(hopper(Dtype::Fp4, 16) < hopper(Dtype::Fp8, 16));
+        assert!(hopper(Dtype::Fp4, 8192) > hopper(Dtype::Bf16, 8192));
+    }
+
+    /// Eight NPUs with whole experts have an eighth of the experts with all their columns, instead of an eighth of the
+    /// columns of all.
+    #[test]
+    fn whole_experts_are_fewer_and_wider() {
+        let mut cost = cost("qwen3-235b-a22b", "dgx-h100", 8, &[]);
+        let kind = cost.sizes.kinds[0].clone();
+        let up = *kind
+            .products
+            .iter()
+            .find(|product| product.experts.is_some())
+            .unwrap();
+        let sizes = |cost: &StepCost| cost.expert_sizes(&kind, &up, [128, 8], [4096, 4096]);
+        assert_eq!(sizes(&cost), [128, 256, 2 * 1536 / 8, 4096]);
+        cost.has_whole_experts = true;
+        assert_eq!(sizes(&cost), [16, 256, 2 * 1536, 4096]);
+    }
+
+    /// TensorRT-LLM's kernels take 4.3 us for 128 KiB on four H100, and contain the norms.
+    #[test]
+    fn norms_are_part_of_fused_all_reduces() {
+        let definition = ModelSource::find_source("llama3-70b")
+            .unwrap()
+            .parse_definition(None)
+            .unwrap();
+        let machine = Machine::load_by_name("dgx-h100").unwrap();
+        let [weights, experts, kv] = [Dtype::Bf16; 3];
+        let cost = |npus, all_reduce| {
+            let formats = StepFormats {
+                weights,
+                experts,
+                kv,
+            };
+            let shape = EngineShape {
+                npus,
+                ranks: 1,
+                has_whole_experts: false,
+                all_reduce,
+            };
+            let sizes = LlmSizes::from_definition(&definition).unwrap();
+            StepCost::new(sizes, &machine, shape, formats, &[]).unwrap()
+        };
+        let [own, fused] =
+            [AllReduceKernels::Vllm, AllReduceKernels::TensorrtLlm].map(|kernels| cost(4, kernels));
+        assert!((fused.all_reduce.seconds_for(131_072) - 4.3e-6).abs() < 1e-9);
+        let kernels = |cost: &StepCost| cost.moving_work(&cost.sizes.kinds[0]).len();
+        assert_eq!(kernels(&own) - kernels(&fused), 2);
+        // One NPU has nothing to reduce, so its norms are kernels.
+        let alone = cost(1, AllReduceKernels::TensorrtLlm);
+        assert_eq!(kernels(&alone), kernels(&own));
     }
 
     #[test]

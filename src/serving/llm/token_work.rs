@@ -28,8 +28,13 @@ impl TokenWork {
     /// Fails if there is no such model, or if the model cannot be served.
     pub fn new(model: &str, place: &EnginePlace, batch: f64) -> Result<Self, ServeError> {
         let sizes = LlmSizes::load_by_name(model)?;
-        let known = FORMATS.iter().find(|(_, name)| *name == place.weights);
-        let format = known.map_or(Dtype::Bf16, |(format, _)| *format);
+        let format_called = |named: &str| {
+            let known = FORMATS.iter().find(|(_, name)| *name == named);
+            known.map_or(Dtype::Bf16, |(format, _)| *format)
+        };
+        let format = format_called(&place.weights);
+        let of_experts = place.expert_weights.as_deref();
+        let of_experts = of_experts.map_or(format, format_called);
         let (mut unread, mut unused) = (0.0, 0.0);
         for kind in &sizes.kinds {
             for product in &kind.products {
@@ -39,7 +44,7 @@ impl TokenWork {
                 let [inputs, outputs] = kind.own_product(product, place.tensor);
                 let touched = touched_experts(experts, chosen, batch.max(1.0).round() as u64);
                 let each = (inputs * outputs * kind.count) as f64;
-                let unread_bytes = (experts - touched) as f64 * each * format.element_bytes();
+                let unread_bytes = (experts - touched) as f64 * each * of_experts.element_bytes();
                 unread += unread_bytes / f64::from(place.data_parallel);
                 let whole = (product.inputs * product.outputs * kind.count) as f64;
                 unused += (experts - chosen) as f64 * whole;

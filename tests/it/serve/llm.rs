@@ -2,7 +2,7 @@
 //! formulas, and tables with values by hand.
 
 use chakram::serve::llm::{
-    CompletedLlmRequest, LlmObserver, LlmReport, LlmScenario, StepRecord, serve_llm,
+    CompletedLlmRequest, LlmObserver, LlmReport, LlmScenario, NoLlmObserver, StepRecord, serve_llm,
 };
 use std::fmt::Write;
 use std::path::Path;
@@ -172,6 +172,7 @@ fn random_engine(numbers: &mut Numbers, length: u64) -> PlainEngine {
         whole_must_fit: numbers.one_in(2),
         watermark: 0,
         is_static: numbers.one_in(6),
+        prompts_first: false,
         reserves_whole: numbers.one_in(6),
         state: 0,
         ahead: false,
@@ -203,10 +204,10 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
             "fcfs"
         },
         engine.whole_must_fit,
-        if engine.is_static {
-            "static"
-        } else {
-            "continuous"
+        match (engine.is_static, engine.prompts_first) {
+            (true, _) => "static",
+            (false, true) => "prompts-first",
+            (false, false) => "continuous",
         },
         if engine.reserves_whole {
             "whole-request"
@@ -238,9 +239,13 @@ fn compare_case(case: u64, folder: &Path, seen: &mut Seen) {
     let mut engine = random_engine(&mut numbers, length);
     // This is drawn separately, so that the other cases stay as they were.
     engine.ahead = Numbers(case ^ 0x5a5a).below(8) % 2 == 1;
+    engine.prompts_first = !engine.is_static && Numbers(case ^ 0x6b6b).below(4) == 1;
+    engine.whole_must_fit |= engine.prompts_first;
     // Requests with states share no blocks.
-    engine.state = [1, 2, 5, 0, 0, 0, 0, 0][Numbers(case ^ 0x3c3c).below(8) as usize];
+    engine.state = [1, 5, 0, 0, 0, 0, 0, 0][Numbers(case ^ 0x3c3c).below(8) as usize];
     engine.caching &= engine.state == 0;
+    // Without cached blocks, a request that was put back may be longer than a step.
+    engine.chunked |= engine.state > 0;
     let watermark = if numbers.one_in(3) {
         numbers.below(40) as f64 / 100.0
     } else {
@@ -394,4 +399,69 @@ fn states_of_linear_attention_take_blocks() {
     let blocks = of_state + 21;
     let (_, alone) = serve(&format!("blocks = {blocks}")).unwrap();
     assert_eq!(alone.running, 1);
+}
+
+/// Experts may have a format of their own, and whole experts on each NPU take the memory of parts of all.
+#[test]
+fn experts_have_formats_and_places() {
+    let machine = chakram::machine::Machine::load_by_name("dgx-b200").unwrap();
+    let serve = |model: &str, rules: &str| {
+        let text = format!(
+            "name = \"experts\"\n[engine]\nmodel = \"{model}\"\n{rules}\n[requests]\narrivals = \"users\"\nusers = 8\n\
+             count = 16\n[[class]]\nname = \"all\"\ninput = 100\noutput = 10\n"
+        );
+        serve_llm(&llm_scenario(&text), Some(&machine), &mut NoLlmObserver)
+    };
+    let weights = |report: &LlmReport| report.place.as_ref().unwrap().memory.weights as f64;
+    let plain = serve("gpt-oss-120b", "tensor = 2").unwrap();
+    let narrow = serve("gpt-oss-120b", "tensor = 2\nexpert_weights = \"fp4\"").unwrap();
+    // 36 x 128 experts of 3 x 2880 x 2880 weights, in two bytes and in half a byte and more.
+    let experts = 36.0 * 128.0 * 3.0 * 2880.0 * 2880.0 / 2.0;
+    let saved = (weights(&plain) - weights(&narrow)) / experts;
+    assert!((1.4..=1.5).contains(&saved), "{saved}");
+    let tokens = |report: &LlmReport| report.row_of_all_classes().unwrap().tpot.mean.clone();
+    assert!(tokens(&narrow).unwrap().value < tokens(&plain).unwrap().value);
+    assert!(
+        narrow
+            .basis
+            .iter()
+            .any(|line| line.contains("products in fp4")),
+        "{:?}",
+        narrow.basis
+    );
+    let whole = serve(
+        "gpt-oss-120b",
+        "tensor = 2\nexpert_weights = \"fp4\"\nexpert_parallel = true",
+    )
+    .unwrap();
+    assert_eq!(weights(&whole), weights(&narrow));
+    assert_ne!(
+        tokens(&whole).unwrap().value,
+        tokens(&narrow).unwrap().value
+    );
+    for (model, rules, expected) in [
+        (
+            "llama3-8b",
+            "expert_weights = \"fp4\"",
+            "llama3-8b has no experts",
+        ),
+        (
+            "llama3-8b",
+            "expert_parallel = true",
+            "engine.expert_parallel: found true with tensor",
+        ),
+        (
+            "grok-1",
+            "tensor = 8\nweights = \"fp8\"\nexpert_parallel = true",
+            "",
+        ),
+    ] {
+        match serve(model, rules) {
+            Ok(_) => assert!(expected.is_empty(), "{model} {rules}"),
+            Err(error) => assert!(
+                !expected.is_empty() && error.to_string().contains(expected),
+                "{error}"
+            ),
+        }
+    }
 }

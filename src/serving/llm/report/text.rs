@@ -73,7 +73,10 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
             format_gigabytes(memory.memory),
             format_gigabytes(memory.usable),
             format_gigabytes(memory.weights),
-            place.weights,
+            match &place.expert_weights {
+                None => place.weights.clone(),
+                Some(experts) => format!("{}, experts {experts}", place.weights),
+            },
             format_gigabytes(memory.activations),
             format_gigabytes(memory.context),
             format_gigabytes(memory.left),

@@ -209,7 +209,13 @@ impl RowScenarios {
                 continue;
             }
             let number = |columns: &[String], numbers: &mut BTreeMap<Vec<String>, usize>| {
-                let key = columns.iter().map(|column| text(column).to_owned());
+                // By its name, a model is one fold even if the table has it under several.
+                let key = columns.iter().map(|column| {
+                    let value = text(column);
+                    let names = self.names.get(column);
+                    let named = names.and_then(|names| names.get(value));
+                    named.map_or(value, String::as_str).to_owned()
+                });
                 let next = numbers.len();
                 *numbers.entry(key.collect()).or_insert(next)
             };
