@@ -59,7 +59,7 @@ fn no_replay_is_faster_than_its_bounds() {
     let (mut checked, mut near) = (0, 0);
     for (v, variant) in variants.iter().enumerate() {
         for index in 0..study.layer_size(layer) {
-            // Each variant tests a third of the points, and all three variants cover all points.
+            // Each variant tests a third of the points, and the variants together test all points.
             if !(index as usize + v).is_multiple_of(3) {
                 continue;
             }
