@@ -471,11 +471,13 @@ def generate(
     expert: Optional[int] = None,
     expert_tensor: Optional[int] = None,
     expert_products: Optional[Literal['one-by-one', 'grouped', 'fused']] = None,
-    expert_exchange: Optional[Literal['copies', 'ranks', 'all-gather']] = None,
+    expert_exchange: Optional[Literal['copies', 'ranks', 'nodes', 'all-gather']] = None,
+    expert_node: Optional[int] = None,
     expert_exchange_dtype: Optional[Literal['fp64', 'fp32', 'tf32', 'fp16', 'bf16', 'fp8', 'fp4', 'int8']] = None,
     routing: Optional[str] = None,
     expert_counts: Optional[Union[str, Sequence[str]]] = None,
     capacity_factor: Optional[str] = None,
+    redundant_experts: Optional[int] = None,
     context: Optional[int] = None,
     context_exchange: Optional[Literal['all-gather', 'all-to-all', 'ring']] = None,
     sequence_parallel: Optional[bool] = None,
@@ -497,6 +499,8 @@ def generate(
     residency: Optional[Literal['none', 'corrected', 'as-printed']] = None,
     sram: Optional[Union[str, int]] = None,
     largest_access: Optional[Union[str, int]] = None,
+    offload: Optional[Literal['none', 'optimizer', 'all']] = None,
+    offload_gather: Optional[Literal['network', 'in-switch']] = None,
     lora: Optional[str] = None,
     lora_targets: Optional[Union[str, Sequence[str]]] = None,
     frozen: Optional[Union[str, Sequence[str]]] = None,
@@ -610,13 +614,16 @@ def generate(
         expert_tensor: Tensor-parallel degree of experts; by default ``tensor``
         expert_products: Kernels of experts' products: one-by-one, grouped, or fused with copies, gates and casts
             [default: grouped]
-        expert_exchange: How tokens reach experts: copies per expert, copies per rank of an expert, or an all-gather
-            [default: copies]
+        expert_exchange: How tokens reach experts: copies per expert, per rank of an expert, or per node and then per
+            rank, or an all-gather [default: copies]
+        expert_node: Ranks of an expert group on one node, with ``expert_exchange`` nodes
         expert_exchange_dtype: Data type of tokens sent to experts; by default as activations
         routing: Tokens per expert: balanced, or by a power law, skewed:POWER or skewed:POWER:SEED [default: balanced]
         expert_counts: Measured number of tokens of each expert: 40,3,17,…
         capacity_factor: Token slots of each expert divided by its mean tokens; further tokens are dropped, free slots
             padded
+        redundant_experts: Copies of full experts, in addition to one copy of each, with ``schedule`` inference
+            [default: 0]
         context: Context-parallel degree [default: 1]
         context_exchange: Context parallelism: gather keys and values, exchange heads, or pass keys and values around a
             ring [default: all-gather]
@@ -641,6 +648,9 @@ def generate(
         residency: Rule for data that SRAM does not keep (as-printed: as in PALM) [default: none]
         sram: SRAM of a core, for ``residency``; by default the machine's
         largest_access: Largest load or store, for ``residency``; by default all of memory
+        offload: State in remote memory: the optimizer's, or all, with ``zero`` 3 (as ZeRO-Infinity) [default: none]
+        offload_gather: Where offloaded parameters are gathered and gradients reduced: network, or in-switch (of a pool)
+            [default: network]
         lora: Rank of low-rank adapters (LoRA), with all other weights frozen
         lora_targets: Products with adapters, with ``lora``; by default all of blocks: attention.qkv,mlp.*
         frozen: Operators whose weights are not trained: tokens,layer0/*
@@ -736,10 +746,12 @@ def generate(
             ("--expert-tensor", expert_tensor, "value"),
             ("--expert-products", expert_products, "value"),
             ("--expert-exchange", expert_exchange, "value"),
+            ("--expert-node", expert_node, "value"),
             ("--expert-exchange-dtype", expert_exchange_dtype, "value"),
             ("--routing", routing, "value"),
             ("--expert-counts", expert_counts, "list"),
             ("--capacity-factor", capacity_factor, "value"),
+            ("--redundant-experts", redundant_experts, "value"),
             ("--context", context, "value"),
             ("--context-exchange", context_exchange, "value"),
             ("--sequence-parallel", sequence_parallel, "value"),
@@ -761,6 +773,8 @@ def generate(
             ("--residency", residency, "value"),
             ("--sram", sram, "size"),
             ("--largest-access", largest_access, "size"),
+            ("--offload", offload, "value"),
+            ("--offload-gather", offload_gather, "value"),
             ("--lora", lora, "value"),
             ("--lora-targets", lora_targets, "list"),
             ("--frozen", frozen, "list"),
