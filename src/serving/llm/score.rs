@@ -409,9 +409,9 @@ pub struct MetricScores {
 
 /// Computes an interval from the errors in other folds. It contains the logarithmic errors of 90 %
 /// of the rows of a new fold. Errors in one fold are similar, so each fold has its own mean, and
-/// and errors vary around this mean (a random-effects model). The means are taken as normal. Errors around a mean have
-/// longer tails than a normal distribution, so the 90th percentile of their sizes is taken as it is. Returns `None` for
-/// fewer than three folds or fewer than eight rows.
+/// errors vary around this mean (a random-effects model). The means are taken as normal. Errors
+/// around a mean have longer tails than a normal distribution, so the interval contains the 90th
+/// percentile of their sizes. Returns `None` for fewer than three folds or fewer than eight rows.
 fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let count = folds.len();
     let rows: usize = folds.iter().map(|errors| errors.len()).sum();
