@@ -5,14 +5,14 @@ use chakram_trace::format::CollectiveKind;
 /// Rules that the user added. Each consists of a part of a kernel's name and the kind of collective
 /// that it identifies. User rules apply in addition to the table of known libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CommKernels {
+pub struct CommKernelRules {
     added: Vec<(String, CollectiveKind)>,
 }
 
 /// Table of the communication kernels of known libraries. The format is documented in `comm_kernels.txt`.
 const KNOWN: &str = include_str!("comm_kernels.txt");
 
-impl CommKernels {
+impl CommKernelRules {
     /// Adds a rule: every kernel whose name contains `PART` executes a collective of kind `KIND`. `text` has the
     /// form `PART=KIND`, with a kind such as `all-reduce`.
     ///
@@ -29,7 +29,7 @@ impl CommKernels {
             .rsplit_once('=')
             .filter(|(part, _)| !part.is_empty())
             .ok_or_else(|| format!("`{text}` is not PART=KIND; KIND is one of {}", kinds()))?;
-        let known = kind_named(kind);
+        let known = collective_kind_of_name(kind);
         let kind = known.ok_or_else(|| {
             format!(
                 "`{kind}` is not a kind of collective; expected one of {}",
@@ -100,14 +100,14 @@ fn iter_known_kernels() -> impl Iterator<Item = KnownKernel> {
         let (_, pattern, kind) = (cells.next()?, cells.next()?, cells.next()?);
         Some(KnownKernel {
             pattern,
-            kind: kind_named(kind),
+            kind: collective_kind_of_name(kind),
             #[cfg(test)]
             example: cells.next()?,
         })
     })
 }
 
-fn kind_named(name: &str) -> Option<CollectiveKind> {
+fn collective_kind_of_name(name: &str) -> Option<CollectiveKind> {
     let mut all = CollectiveKind::ALL.iter();
     let (kind, ..) = all.find(|(_, known, _)| *known == name)?;
     Some(*kind)
@@ -175,14 +175,17 @@ mod tests {
         let kinds = KNOWN.lines().filter(|line| !line.starts_with('#'));
         let kinds = kinds.filter_map(|line| line.split('|').nth(2));
         for kind in kinds.map(str::trim) {
-            assert!(kind == "?" || kind_named(kind).is_some(), "{kind}");
+            assert!(
+                kind == "?" || collective_kind_of_name(kind).is_some(),
+                "{kind}"
+            );
         }
     }
 
     #[test]
     fn names_say_what_a_kernel_does_and_users_add_to_them() {
-        let mut kernels = CommKernels::default();
-        let kind = |kernels: &CommKernels, name| kernels.lookup_table().classify_name(name);
+        let mut kernels = CommKernelRules::default();
+        let kind = |kernels: &CommKernelRules, name| kernels.lookup_table().classify_name(name);
         for (name, expected) in [
             (
                 "nccldevkernel_allreduce_sum_f32_ring_ll",

@@ -23,7 +23,7 @@ pub(crate) fn list_folder(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
 ///
 /// Fails if `own` fails, or if it finds no files in a folder. The message then contains `expected`
 /// and `hint`.
-pub(crate) fn files_of(
+pub(crate) fn expand_folders(
     paths: &[PathBuf],
     (expected, hint): (&str, &str),
     own: impl Fn(&Path) -> Result<Vec<PathBuf>, TraceError>,

@@ -68,7 +68,7 @@ impl GoalSchedule {
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
         // Skip comments, which may precede the first statement. For comments, the parser returns
         // only the line ends as words.
-        let mut words = parse::GoalWords::new(&text).filter(|(_, word)| *word != "\n");
+        let mut words = parse::GoalTokenizer::new(&text).filter(|(_, word)| *word != "\n");
         matches!(words.next(), Some((_, "num_ranks")))
     }
 

@@ -16,7 +16,7 @@ mod connections;
 mod emit;
 mod parse;
 
-pub use emit::MscclScripts;
+pub use emit::MscclTraceWriter;
 
 /// Algorithm of a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ mod sqlite;
 #[cfg(test)]
 mod tests;
 
-use crate::folder::{files_of, list_folder};
+use crate::folder::{expand_folders, list_folder};
 use crate::pytorch::summary::ConversionSummary;
 use crate::pytorch::{ConvertOptions, ProcessGroup, convert_kineto};
 use chakram_base::ids::MAX_NPUS;
@@ -85,7 +85,7 @@ pub fn find_exports(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
         "an export of Nsight Systems",
         "export its reports: nsys export -t sqlite REPORT.nsys-rep",
     );
-    files_of(paths, expected, |folder| {
+    expand_folders(paths, expected, |folder| {
         let mut own = list_folder(folder)?;
         own.retain(|path| path.is_file() && is_export(path));
         Ok(own)
@@ -195,7 +195,7 @@ fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
     };
     let calls: Vec<BTreeMap<u32, NcclCall>> = processes
         .iter_mut()
-        .map(|process| nccl::calls_of_kernels(std::mem::take(&mut process.moments)))
+        .map(|process| nccl::map_kernels_to_nccl_calls(std::mem::take(&mut process.moments)))
         .collect();
     let named = calls.iter().flat_map(BTreeMap::values);
     let named: BTreeSet<&String> = named

@@ -52,14 +52,14 @@ mod token_repair;
 mod transfer_times;
 mod view_operators;
 
-pub use calls::CommKernels;
+pub use calls::CommKernelRules;
 pub use event_links::{LinkMethod, ThreadLinks};
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
 pub(crate) use job::convert_kineto;
-pub use job::{ConvertOptions, RankFiles, RankTrace, convert_bytes, convert_pairs};
+pub use job::{ConvertOptions, RankFiles, RankTrace, convert_in_memory_captures, convert_pairs};
 pub use kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack, PythonEvent};
 pub use sniff::{CaptureFileKind, sniff_file};
-pub(crate) use sniff::{foreign_description, foreign_magic};
+pub(crate) use sniff::{describe_foreign_file, describe_foreign_magic};
 use std::collections::BTreeMap;
 
 /// A process group that a file declares.
@@ -154,7 +154,7 @@ const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
 
 /// Returns whether an interval with this name is communication in flight that the host executes.
-fn is_in_flight(name: &str) -> bool {
+fn is_in_flight_interval_name(name: &str) -> bool {
     IN_FLIGHT.iter().any(|prefix| name.starts_with(prefix))
 }
 

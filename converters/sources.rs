@@ -5,14 +5,16 @@ use crate::folder::list_folder;
 use crate::goal::GoalSchedule;
 use crate::msccl::MscclAlgorithm;
 use crate::nsys;
-use crate::pytorch::tar::is_tar;
-use crate::pytorch::{CaptureFileKind, files, foreign_description, foreign_magic, sniff_file};
+use crate::pytorch::tar::begins_as_tar;
+use crate::pytorch::{
+    CaptureFileKind, describe_foreign_file, describe_foreign_magic, files, sniff_file,
+};
 use crate::simai::SimaiWorkload;
 use crate::text_workload::TextWorkload;
 use crate::xplane;
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::file::DecompressedStream;
-use chakram_trace::format::trace_format::text_form;
+use chakram_trace::format::trace_format::detect_text_format;
 use chakram_trace::format::wire::{FrameCursor, WireCursor};
 use chakram_trace::format::{TraceError, discover_traces, escape_name};
 use std::io::Read;
@@ -122,12 +124,12 @@ impl TraceSource {
     }
 
     /// Returns the source's name on the command line.
-    pub fn source_word(self) -> &'static str {
+    pub fn source_command_word(self) -> &'static str {
         self.description().word
     }
 
     /// Returns a noun phrase for one input, for use in a sentence.
-    pub fn noun_phrase(self) -> &'static str {
+    pub fn input_noun_phrase(self) -> &'static str {
         self.description().noun
     }
 
@@ -146,7 +148,7 @@ impl TraceSource {
         }
         match detect_file_source(path)? {
             Ok(source) => Ok(source),
-            Err(found) => Err(unknown_source(path, found)),
+            Err(found) => Err(unknown_source_error(path, found)),
         }
     }
 
@@ -164,9 +166,9 @@ impl TraceSource {
                 Some((other, of)) if of != source => {
                     let found = format!(
                         "this file is of source {}, but {} is of source {}",
-                        source.source_word(),
+                        source.source_command_word(),
                         other.display(),
-                        of.source_word()
+                        of.source_command_word()
                     );
                     let hint = "files of one source per command";
                     return Err(TraceError::invalid_file(path, found, hint));
@@ -202,7 +204,7 @@ impl RecognizedInput {
                     .metadata()
                     .is_ok_and(|file| file.is_file() && file.len() > 0) =>
             {
-                foreign_description(path).map(Self::Foreign)
+                describe_foreign_file(path).map(Self::Foreign)
             }
             Err(_) => None,
         }
@@ -231,8 +233,8 @@ fn detect_file_source(path: &Path) -> Result<Result<TraceSource, String>, TraceE
     ) {
         return Ok(Ok(TraceSource::Pytorch));
     }
-    if is_tar(&head) {
-        return Ok(match files::find_pairs(&[path.to_owned()]) {
+    if begins_as_tar(&head) {
+        return Ok(match files::find_capture_pairs(&[path.to_owned()]) {
             Ok(_) => Ok(TraceSource::Pytorch),
             Err(error) => Err(error.describe_finding()),
         });
@@ -242,11 +244,11 @@ fn detect_file_source(path: &Path) -> Result<Result<TraceSource, String>, TraceE
     }
     // Check for databases and archives first, because their first bytes could be mistaken for a
     // trace's record.
-    if let Some(found) = foreign_magic(&head) {
+    if let Some(found) = describe_foreign_magic(&head) {
         return Ok(Err(found.to_owned()));
     }
     Ok(detect_source_of_bytes(&head)
-        .map_err(|found| foreign_description(path).map_or(found, str::to_owned)))
+        .map_err(|found| describe_foreign_file(path).map_or(found, str::to_owned)))
 }
 
 /// Returns the source of a file that begins with `head`. If the source is unknown, returns a
@@ -267,7 +269,7 @@ fn detect_source_of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     if xplane::begins_as_xplane(head) {
         return Ok(TraceSource::Xplane);
     }
-    match text_form(head) {
+    match detect_text_format(head) {
         Some(Ok(_)) => return Ok(TraceSource::Trace),
         Some(Err(_)) => {
             return Err("JSON that has neither the keys of a trace nor of a capture".to_owned());
@@ -276,7 +278,7 @@ fn detect_source_of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     }
     match FrameCursor::new(head).next_record() {
         Ok(Some(record)) if is_record(record.bytes) => Ok(TraceSource::Trace),
-        _ => Err(describe_unknown(head)),
+        _ => Err(describe_unknown_contents(head)),
     }
 }
 
@@ -296,7 +298,7 @@ fn is_record(bytes: &[u8]) -> bool {
 }
 
 /// Describes contents whose source is unknown.
-fn describe_unknown(head: &[u8]) -> String {
+fn describe_unknown_contents(head: &[u8]) -> String {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = &line[..line.len().min(40)];
     let text = std::str::from_utf8(line).ok();
@@ -334,7 +336,7 @@ fn detect_folder_source(path: &Path) -> Result<TraceSource, TraceError> {
     if sources.next() == Some(TraceSource::Pytorch) {
         return Ok(TraceSource::Pytorch);
     }
-    Err(unknown_source(
+    Err(unknown_source_error(
         path,
         format!(
             "a folder with {} files, none of a known source",
@@ -352,7 +354,7 @@ fn folder_entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TraceEr
     Ok((files, folders))
 }
 
-fn unknown_source(path: &Path, found: String) -> TraceError {
+fn unknown_source_error(path: &Path, found: String) -> TraceError {
     let words = TraceSource::ALL.map(|source| source.word).join(", ");
     TraceError::invalid_file(
         path,
@@ -371,7 +373,7 @@ mod tests {
 
     #[test]
     fn every_source_has_a_word_of_its_own() {
-        let words = TraceSource::ALL.map(|described| described.source.source_word());
+        let words = TraceSource::ALL.map(|described| described.source.source_command_word());
         assert_eq!(words, TraceSource::ALL.map(|described| described.word));
     }
 

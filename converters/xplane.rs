@@ -32,7 +32,7 @@ pub use files::{begins_as_xplane, find_profiles};
 use calls::CollectiveCalls;
 use hlo::HloModules;
 use space::ProfileSpace;
-use timeline::{DeviceTimeline, HostTimelines};
+use timeline::{DeviceTimeline, LaunchingHostCalls};
 
 /// A profile's path and its contents.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl<'a> XplaneJob<'a> {
         for file in files {
             let named = |error: TraceError| error.in_file(&file.path);
             let space = ProfileSpace::parse(&file.contents).map_err(named)?;
-            let hosts = HostTimelines::new(&space).map_err(named)?;
+            let hosts = LaunchingHostCalls::new(&space).map_err(named)?;
             let first = devices.len() as u64;
             modules.begin_file(first);
             modules.read_programs(&space).map_err(named)?;
@@ -183,8 +183,8 @@ impl<'a> XplaneJob<'a> {
         let lanes = device.lane_names();
         let end = device.last_end().map_or(0, |end| ns_since(end, self.base));
         let metadata = emit::metadata_attributes(rank, self.rank_count(), end, &lanes);
-        let mut writer = TraceWriter::with_metadata(out, &metadata).map_err(io)?;
-        let written = emit::write_device(device, rank, &self.calls, self.base, &mut writer)?;
+        let mut writer = TraceWriter::start_with_metadata(out, &metadata).map_err(io)?;
+        let written = emit::write_device_nodes(device, rank, &self.calls, self.base, &mut writer)?;
         self.summary.devices.push(written);
         Ok(writer.into_inner())
     }

@@ -19,4 +19,4 @@ pub use chakram_cli::embed::{
     CommandFailure, CommandOutput, FailureKind, NodeIdentity, WaitingNodeIdentity,
     describe_commands, execute_command, prepare_process,
 };
-pub use chakram_cli::main_with;
+pub use chakram_cli::run_with_arguments;

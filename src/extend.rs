@@ -1,8 +1,8 @@
 //! Extension points: the traits that other crates can implement, and the types that these traits use.
 //!
 //! - A network implements [`NetworkBackend`]. Pass it to
-//!   [`CompiledReplay::run_over`](crate::engine::CompiledReplay::run_over).
-//! - A collective algorithm implements [`AlgorithmModel`]. Pass it to
+//!   [`CompiledReplay::run_on_network`](crate::engine::CompiledReplay::run_on_network).
+//! - A collective algorithm implements [`UserAlgorithmModel`]. Pass it to
 //!   [`Machine::with_algorithm`](crate::Machine::with_algorithm).
 //! - Durations of kernels come from a [`KernelModel`], and memories from a [`MemoryDesign`] with its [`MemoryModel`].
 //!   Pass them as [`Extensions`] of the [options](crate::engine::ReplayOptions).
@@ -38,8 +38,8 @@
 pub use chakram_base::ids::{EndpointId, OpIndex};
 pub use chakram_engine::{Extensions, KernelModel, MemoryDesign};
 pub use chakram_hardware::collective::{
-    AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage,
-    LinePosition, SendStep, UserAlgorithm,
+    AlgorithmChoice, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, LinePosition,
+    SendStep, UserAlgorithm, UserAlgorithmModel,
 };
 pub use chakram_hardware::compute::KernelProfile;
 pub use chakram_hardware::memory::{LocalMemory, MemoryModel, RemoteMemoryAccess};

@@ -29,7 +29,7 @@ pub use chakram_trace::graph::stable_hash;
 pub use chakram_analysis::edit::slice::MOST_BEHIND;
 
 /// Conversion of MSCCL algorithms to scripts, which another crate's reader must accept.
-pub use chakram_converters::msccl::{MscclAlgorithm, MscclScripts};
+pub use chakram_converters::msccl::{MscclAlgorithm, MscclTraceWriter};
 
 /// Parser of ASTRA-sim's logging file, fuzzed with arbitrary bytes.
 pub use chakram_astra_sim::logging;

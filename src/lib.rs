@@ -58,8 +58,8 @@ pub mod archive {
     //! ```
 
     pub use chakram_archive::{
-        Archive, CompressionLevel, ListedWorkload, MetadataQuery, MetadataValue, Provenance,
-        TraceRow, WorkloadEntry,
+        Archive, CompressionLevel, MetadataQuery, MetadataValue, Provenance, TraceRow,
+        WorkloadEntry, WorkloadListingRow,
     };
 }
 
@@ -73,9 +73,9 @@ pub mod astra_sim {
     //!
     //! let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
     //! let mut flags = AstraFlags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
-    //! let original = AstraSimJob::open_inputs(&flags)?.replay_report(&ReplayOptions::default())?;
+    //! let original = AstraSimJob::open_inputs(&flags)?.replay_for_report(&ReplayOptions::default())?;
     //! flags.quirks = QuirkSet::NONE;
-    //! let corrected = AstraSimJob::open_inputs(&flags)?.replay_report(&ReplayOptions::default())?;
+    //! let corrected = AstraSimJob::open_inputs(&flags)?.replay_for_report(&ReplayOptions::default())?;
     //! println!("{} and {}", original.outcome.makespan, corrected.outcome.makespan);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -86,21 +86,21 @@ pub mod astra_sim {
         AstraFlags, AstraInputs, AstraNetworkFile, AstraPhase, AstraRankGraph, AstraTraceReader,
         CollectiveImplementation, CollectiveImplementations, CollectiveOptimization, CommGroupFile,
         CompletedNode, CongestionAware, CongestionUnaware, CutThroughLinks, CutThroughPorts,
-        EndlessWait, InputError, InputNote, LogGpParams, NodeTypes, PerCollectiveKind, PerNodeFile,
-        Quirk, QuirkSet, RankTensors, RankWork, RemoteMemoryFile, RooflineMeans, RoutePosition,
-        SchedulingPolicy, ServerHop, ServerRouting, ServerSharing, SystemFile, TensorMemory,
-        build_machine, counts_as,
+        EndlessWait, InputError, InputNote, LogGpParams, NodeTypes, PerCollectiveKind,
+        PerNodeImplementationFile, Quirk, QuirkSet, RankTensors, RankWorkTotals, RemoteMemoryFile,
+        RooflineMeans, RoutePosition, SchedulingPolicy, ServerHop, ServerRouting, ServerSharing,
+        SystemFile, TensorMemory, build_machine, counts_as,
     };
 }
 
 pub mod convert {
     //! Conversion of captures from PyTorch's profiler and execution trace observer.
 
-    pub use chakram_converters::pytorch::files::{CapturePair, CaptureSet, find_pairs};
+    pub use chakram_converters::pytorch::files::{CapturePair, CaptureSet, find_capture_pairs};
     pub use chakram_converters::pytorch::summary::ConversionSummary;
     pub use chakram_converters::pytorch::{
         CaptureFileKind, ConvertOptions, EventCategory, HostTrace, KinetoTrace, LinkMethod,
-        RankFiles, convert_bytes, convert_pairs, sniff_file,
+        RankFiles, convert_in_memory_captures, convert_pairs, sniff_file,
     };
     pub use chakram_trace::files::OutputSet;
 }
@@ -139,8 +139,8 @@ pub mod edit {
     //! ```
 
     pub use chakram_analysis::edit::{
-        AnonymiserCounts, CommunicationMatches, JobScaling, RankGrid, RankSelection,
-        ScaledDimension, ShardScaling, SliceSummary, SliceTarget, TraceAnonymiser, TraceAudit,
+        AnonymiserCounts, CommunicationMatches, JobScaling, KeptNodesOfRank, RankGrid,
+        ScaledDimension, ShardSizeRule, SliceSummary, SliceTarget, TraceAnonymiser, TraceAudit,
         name_matches_pattern,
     };
 }
@@ -180,18 +180,18 @@ pub mod engine {
 
     pub use chakram_base::setting::{SettingChoice, SettingKey};
     pub use chakram_engine::{
-        ChangedTime, CollectiveChange, FailureOutcome, KernelChange, KernelJitter,
-        PriceChangeCount, PriceChanges,
+        CollectiveChange, DurationAdjustment, DurationChangeCount, FailureOutcome,
+        KernelDurationChange, KernelJitter, RequestedDurationChanges,
     };
     pub use chakram_engine::{
-        CollectiveModel, CollectiveRecord, CollectiveTiming, CommTiming, CompiledReplay,
-        ComputeModel, Discipline, Engine, Extensions, GroupSplit, GroupView, HostTiming,
-        InstanceId, JobTimes, KernelModel, Launch, LaunchFeed, LaunchMode, LaunchPrices,
-        LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial, LoopCounts, MemoryDesign,
-        NetworkModel, NodeRef, Observer, OptionRefusal, PricingCoverage, ProcessorJob,
-        ProcessorModel, RepeatedLaunch, ReplayError, ReplayGroupId, ReplayOptions, ReplayOutcome,
-        ReplayRefusal, RepresentativeCheck, RooflineEfficiency, RunSegment, SingleLaunch,
-        StepTimes, Stuck, TimeCategory, TimedLaunches, WaitingNode, place_ranks,
+        CollectiveRecord, CollectiveTiming, CommTiming, CompiledReplay, ComputeModel,
+        CriticalPathSegment, Discipline, DurationSourceCounts, Engine, EngineCollectiveBackend,
+        Extensions, FeedRequests, GroupSplit, GroupView, HostTiming, InstanceId, JobTimes,
+        KernelModel, Launch, LaunchFeed, LaunchKernelDurations, LaunchMode, LaunchRecord,
+        LaunchRelease, LaunchSerial, LoopCounts, MemoryDesign, NetworkModel, NodeRef, Observer,
+        OptionRefusal, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError, ReplayGroupId,
+        ReplayOptions, ReplayOutcome, ReplayRefusal, RepresentativeCheck, RooflineEfficiency,
+        SingleLaunch, StepTimes, Stuck, TimeCategory, TimedLaunches, WaitingNode, place_ranks,
         replay_representatives, run_launches,
     };
 }
@@ -213,17 +213,18 @@ pub mod generate {
     //! ```
 
     pub use chakram_workloads::generate::plan::{
-        AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, CapacityFactor,
-        ContextExchange, ExpertExchangeForm, ExpertProducts, OffloadGather, OffloadedState,
-        OperatorDegrees, OperatorPattern, Optimizer, RecomputePolicy, RoutingBalance, ZeroStage,
+        AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
+        ExpertCapacityFactor, ExpertExchangeForm, ExpertProducts, ExpertRoutingBalance,
+        OffloadGather, OffloadedState, OperatorDegrees, OperatorPattern, Optimizer,
+        RecomputePolicy, ZeroStage,
     };
-    pub use chakram_workloads::generate::schedule::{PassOrders, PipelineSchedule};
+    pub use chakram_workloads::generate::schedule::{PipelineSchedule, StagePassOrders};
     pub use chakram_workloads::generate::sharding::ShardingDegrees;
     pub use chakram_workloads::generate::training::PlanSummary;
     pub use chakram_workloads::generate::{
-        ChainPattern, CollectivePattern, DataParallelPattern, GenerateError, GeneratedJob,
-        MemoryPattern, P2pPattern, PalmPattern, ParallelismPlan, TrafficPattern, TrainingPattern,
-        WorkloadPattern,
+        CollectivePattern, DataParallelPattern, GenerateError, GeneratedJob, KernelChainPattern,
+        MemoryAccessPattern, P2pPattern, PalmPattern, ParallelismPlan, TrafficPattern,
+        TrainingPattern, WorkloadPattern,
     };
 }
 
@@ -258,10 +259,11 @@ pub mod inspect {
     pub use chakram_analysis::inspect::{
         AttributeFilter, ClassFilter, CountedFault, CriticalPath, FaultSummary, InspectedTrace,
         JobInspection, LaneKey, LaneTable, NamePattern, NearbyNode, NearbyNodes, NodeClass,
-        NodeFilter, NodeNeighbourhood, NodeRecord, NodeRow, NodeSums, PathInput, PathSegment,
-        PathTime, RECEIVED, RankInspection, RankOverview, RankSet, RankTimes, SENT, SpreadRow,
-        SpreadTable, TimeBasis, TraceHeader, critical_path, for_each_in_order, group_label,
-        inspect_job, inspect_job_with, spent_by,
+        NodeFilter, NodeNeighbourhood, NodeRecord, NodeRow, NodeSums, PathSegment, PathTimeTotals,
+        RECEIVED, RankInspection, RankNodeTimes, RankOverview, RankPathInput, RankSet,
+        RankSpreadRow, RankSpreadTable, SENT, TimeBasis, TraceHeader, critical_path,
+        for_each_in_order, group_label, inspect_job, inspect_job_with_progress,
+        sum_path_time_by_key,
     };
 }
 
@@ -282,7 +284,8 @@ pub mod interrupt {
     //! ```
 
     pub use chakram_base::interrupt::{
-        Interruption, StopToken, check_interruption, current_token, inherit_token, run_with_token,
+        Interruption, StopToken, check_interruption, current_token, run_with_token,
+        wrap_with_current_token,
     };
 }
 
@@ -307,14 +310,15 @@ pub mod job {
     //!
     //! let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
     //! let flags = AstraFlags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
-    //! let report = AstraSimJob::open_inputs(&flags)?.replay_report(&ReplayOptions::default())?;
+    //! let report = AstraSimJob::open_inputs(&flags)?.replay_for_report(&ReplayOptions::default())?;
     //! assert_eq!(report.ranks, 8);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
     pub use chakram_jobs::{
-        AstraSimJob, CustomFiles, GivenSetting, Job, JobError, JobOptions, LoadProgress,
-        MachineEdit, RunWithoutSetting, edits_of, load_custom, note_settings, replay_workload,
+        AstraSimJob, CustomAlgorithmFiles, GivenSetting, Job, JobError, JobOptions, LoadProgress,
+        MachineEdit, RunWithoutSetting, edits_from_preset, load_custom_algorithms,
+        note_settings_without_effect, replay_workload,
     };
 }
 
@@ -325,14 +329,16 @@ pub mod limits {
     //! use chakram::limits;
     //! use chakram::units::Bytes;
     //!
-    //! let before = limits::set_memory(Bytes(1 << 30));
+    //! let before = limits::set_memory_limit(Bytes(1 << 30));
     //! assert_eq!(limits::memory_limit(), Bytes(1 << 30));
-    //! limits::set_memory(before);
+    //! limits::set_memory_limit(before);
     //! ```
 
     pub use chakram_base::bounds::allocator::{CountingAllocator, allocated_bytes};
-    pub use chakram_base::bounds::{MemoryLimitError, default_memory, memory_limit, set_memory};
-    pub use chakram_base::interrupt::keep_process;
+    pub use chakram_base::bounds::{
+        MemoryLimitError, default_memory_limit, memory_limit, set_memory_limit,
+    };
+    pub use chakram_base::interrupt::survive_memory_limit;
 }
 
 pub mod machine {
@@ -347,14 +353,14 @@ pub mod machine {
     //! ```
 
     pub use chakram_hardware::collective::{
-        AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
-        CustomCollective, InterDimensionPolicy, IntraDimensionPolicy,
+        AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm, CollectiveCurve,
+        CollectiveProtocol, CustomCollective, InterDimensionPolicy, IntraDimensionPolicy,
     };
     pub use chakram_hardware::compute::{AttentionSizes, PeakRates, PowerThrottling};
     pub use chakram_hardware::machine::{
-        FailedPart, Host, HostWait, Machine, MachineError, MachineFailure, MachinePreset,
-        MachineSource, NpuClass, PRESETS, PriceCorrection, find_source, is_inline, is_preset,
-        lacks_rates, load_for_ranks, name_for_ranks, names_file, read_preset_text_text,
+        FailedPart, Host, HostWait, KernelTimeCorrection, Machine, MachineError, MachineFailure,
+        MachinePreset, MachineSource, NpuClass, PRESETS, find_source, is_inline, is_preset,
+        lacks_rates, load_for_ranks, machine_name_for_ranks, names_file, read_preset_text_text,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletion;
@@ -372,13 +378,14 @@ pub mod model {
     //! ```
 
     pub use chakram_workloads::model::{
-        ActivationFunction, AttentionSpan, AxisCut, AxisSpec, ChainInput, DefinitionKind,
-        ElementBytes, ExpertExchange, ExpertRouting, KeptByKernels, KeptTensor, KernelSpec,
-        LatentAttention, LayerOperator, LayerRole, MemoryBoundKernels, MemoryBoundSpec, Model,
-        ModelDefinition, ModelError, ModelLayer, ModelPreset, ModelSource, OperatorAxis,
-        OperatorKind, OperatorSpec, OutputHead, PRESETS, PositionEncoding, ProductSpec, RouterForm,
-        TensorSplit, TransformerArchitecture, TransformerBlock, TransformerModel,
-        VisionTransformer, WeightSpec, WeightTraining, WindowSpec,
+        ActivationFunction, AttentionSpan, AxisDivision, BytesPerElement, ExpertExchangeSide,
+        ExpertRouterRule, ExpertRoutingCounts, KeepingAttentionKernels, LatentAttentionSizes,
+        LayerOperator, LayerRole, MemoryBoundKernelSpec, MemoryBoundKernels, Model,
+        ModelDefinition, ModelDefinitionForm, ModelError, ModelLayer, ModelPreset, ModelSource,
+        OperatorAxesAndTensors, OperatorAxis, OperatorInputSource, OperatorKernelSpec,
+        OperatorKind, OutputHead, PRESETS, PositionEncoding, TensorAxis, TensorContraction,
+        TensorKeptForBackward, TensorSplit, TrainedOperatorWeights, TransformerArchitecture,
+        TransformerBlock, TransformerModel, VisionTransformer, WeightTensorAxes, WindowSpec,
     };
 }
 
@@ -410,15 +417,17 @@ pub mod report {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
-    pub use chakram_report::node_table::{CodedTextColumn, NodeColumn, PartialColumn, StartCause};
+    pub use chakram_report::node_table::{
+        CodedTextColumn, NodeColumn, OptionalNumberColumn, StartCause,
+    };
     pub use chakram_report::{
         BreakdownObserver, BusyObserver, ChargedTime, CollectiveObserver, CollectiveRecord,
-        CriticalPathSummary, HashedInput, MachineColumn, MachineComparison, MachineResult,
-        MemoryObserver, MemoryRow, NodeSpan, NodeTable, Observer, OperatorObserver,
-        PictureRecorder, RankBusyTime, ReplayPictures, Report, RunSegment, SpanRecorder,
-        Throughput, TimeCategory, TimelineFormat, TimelineSelection, TimelineWriter,
-        gather_reports, replay_folded, replay_in, replay_launched, replay_to_report,
-        replay_to_report_with_nodes, report_csv, report_text,
+        CriticalPathSegment, CriticalPathSummary, HashedInput, MachineColumn, MachineComparison,
+        MachineResult, MemoryObserver, MemoryRow, NodeSpan, NodeTable, Observer, OperatorObserver,
+        PictureRecorder, RankBusyTime, ReplayPictures, Report, SpanRecorder, Throughput,
+        TimeCategory, TimelineFormat, TimelineSelection, TimelineWriter, attach_neighbour_reports,
+        replay_folded, replay_launched_programs, replay_to_report, replay_to_report_with_nodes,
+        replay_with_given_models, report_csv, report_text,
     };
     pub use chakram_report::{compare, csv, edits, json, sensitivity, settings, text};
 }
@@ -427,10 +436,11 @@ pub mod score {
     //! Compares predictions with measured runs: the errors of the predictions, and the predicted order of plans.
 
     pub use chakram_studies::score::{
-        FittedConstant, FoldFit, GemmPoints, IntervalSummary, KernelTimes, MeasuredRun,
-        PredictedRun, RecordedKernels, RunColumns, RunTable, ScoreError, ScoreSummary,
-        StepCorrection, assign_folds, fit_corrections, fit_in_folds, gemm_points, left_out_errors,
-        left_out_sizes, nccl_log, predict_with_one_rate, score_runs, with_factors,
+        FittedConstant, FoldFit, GemmPoints, GroupKernelTimeCorrection, IntervalSummary,
+        KernelTimesBySize, MeasuredRun, PredictedRun, RecordedKernelTimes, RunColumnRules,
+        RunTable, ScoreError, ScoreSummary, assign_folds, cross_validate_runs, fit_corrections,
+        gemm_points, left_out_gemm_errors, left_out_size_error, nccl_log, predict_with_one_rate,
+        scale_machine_constants, score_runs,
     };
 }
 
@@ -459,14 +469,15 @@ pub mod serve {
     //! ```
 
     pub use chakram_serving::{
-        ArrivalRate, ArrivalStream, CompletedRequest, ConvolutionTasks, CoreClock, ImportOptions,
-        IntervalEstimate, JobGraph, JobLowering, LatencyCurve, LevelSummary, MeasuredLatency,
-        MeasurementSummary, ModelValueLocation, ModelWork, NoRequestObserver, PRESETS, Platform,
-        PlatformFacts, PlatformPreset, PolicyChoice, PolicyKind, RatePoint, RateSweep,
-        RequestObserver, RequestTimeline, Scenario, ServeCapacity, ServeError, ServeOptions,
-        ServeParts, ServeReport, ServeRow, ServeRowKind, ServedJob, ServedModel, StopRule, TimeSum,
-        TraceJob, VectorJob, compare, find_capacity, html, import_measurements, llm, platform_file,
-        platform_text, rows, serve_requests, sweep_rates, text,
+        ArrivalRate, ArrivalStream, CompletedRequest, ConvolutionTaskSplit, CoreCountAndClock,
+        IntervalEstimate, JobGraph, JobLoweringOptions, LatencyCurve, LevelSummary,
+        MeasuredLatency, MeasurementImportDefaults, MeasurementSummary, ModelValueLocation,
+        NoRequestObserver, PRESETS, Platform, PlatformFacts, PlatformPreset, RatePoint, RateSweep,
+        RequestObserver, RequestTimelineWriter, RequestWork, RunStopRule, Scenario, ServeCapacity,
+        ServeError, ServeOptions, ServeParts, ServeReport, ServeRow, ServeRowKind, ServedJob,
+        ServedModel, ServicePolicyChoice, ServicePolicyKind, TimeSum, TraceJob, VectorJob, compare,
+        find_capacity, format_platform_file, html, import_measurements, llm, read_platform_text,
+        rows, serve_requests, sweep_rates, text,
     };
 }
 
@@ -505,7 +516,7 @@ pub mod sweep {
     pub use chakram_studies::sweep::{
         JournalEntry, LayerTurn, NewWorkCounts, PointCommand, PointEvaluator, PointWorkload,
         RESULTS, Settings, Study, StudyError, StudyExplorer, StudyShard, SweepError, SweepJournal,
-        SweepOptions, SweepStep, SweepTable, explain_row, load_study, render_sweep_page,
+        SweepOptions, SweepProgress, SweepTable, explain_row, load_study, render_sweep_page,
     };
 }
 
@@ -550,14 +561,14 @@ pub mod trace {
     //! ```
 
     pub use chakram_trace::format::file::{CompressedWriter, TraceFinder, decompress_bytes};
-    pub use chakram_trace::format::split_sizes::{SplitSizes, split_text};
+    pub use chakram_trace::format::split_sizes::{SplitSizes, format_size_list};
     pub use chakram_trace::format::write::{AttributeValue, NamedAttribute, NodeExtras};
     pub use chakram_trace::format::{
         CollectiveKind, Dtype, FoundTraces, GroupName, KernelShape, KernelShapeError,
         MemoryBoundKernel, MemoryChanges, MemoryLocation, NodeLabels, NodeView, Op, RankFile,
         SchemaGeneration, Sink, TensorClass, TraceContents, TraceError, TraceLocation, TraceWriter,
         TrainingPhase, VerifyLevel, append_name_family, discover_traces, escape_control_characters,
-        escape_name, is_harmful, strip_micro_batch,
+        escape_name, is_harmful_character, strip_micro_batch,
     };
 }
 
@@ -594,8 +605,8 @@ pub mod validate {
     //! ```
 
     pub use chakram_analysis::validate::{
-        Defect, DefectCounts, DefectKind, DefectLocation, DefectLog, ReportedTrace, Severity,
-        ValidateOptions, ValidatedTrace, ValidationReport, ValidationStyle, to_json, to_text,
+        Defect, DefectCounts, DefectKind, DefectLocation, DefectLog, Severity, ValidateOptions,
+        ValidatedTrace, ValidatedTraceFile, ValidationReport, ValidationStyle, to_json, to_text,
         validate_job,
     };
 }
@@ -630,7 +641,7 @@ pub mod workload {
     //! ```
 
     pub use chakram_trace::graph::{
-        DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, GraphRepairs, GroupRoles, Lane,
+        DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, GraphRepairCounts, GroupRoles, Lane,
         NodeKind, SlotBinding,
     };
     pub use chakram_trace::workload::{

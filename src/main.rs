@@ -9,6 +9,6 @@ use std::process::ExitCode;
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
-    allocator::keep_freed();
+    allocator::keep_freed_memory();
     chakram_cli::main()
 }

@@ -1,7 +1,7 @@
 //! Measures how fast generated captures of two ranks are converted on one thread.
 
 use super::{best, held_since, rate, reset_peak};
-use chakram::convert::{ConvertOptions, OutputSet, convert_pairs, find_pairs};
+use chakram::convert::{ConvertOptions, OutputSet, convert_pairs, find_capture_pairs};
 use std::path::{Path, PathBuf};
 use testkit::capture::{self, Device, Style, generate_capture};
 
@@ -34,7 +34,7 @@ fn one(
     options.layers = 32;
     options.steps = steps;
     let json = write(folder.path(), &options) as f64;
-    let found = find_pairs(&[folder.path().to_owned()]).expect("they were just written");
+    let found = find_capture_pairs(&[folder.path().to_owned()]).expect("they were just written");
     let pairs = found.pairs;
     let path = |rank: u32| -> PathBuf { folder.path().join(format!("job.{rank}.et")) };
     let one_thread = ConvertOptions {

@@ -10,7 +10,7 @@ mod conversion;
 mod counting;
 
 use chakram::engine::{CompiledReplay, InstanceId, ReplayOptions};
-use chakram::generate::{ChainPattern, DataParallelPattern, GeneratedJob, WorkloadPattern};
+use chakram::generate::{DataParallelPattern, GeneratedJob, KernelChainPattern, WorkloadPattern};
 use chakram::ids::NodeIndex;
 use chakram::internals::FrameCursor;
 use chakram::internals::proto::attribute_proto::Value;
@@ -55,7 +55,7 @@ fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
 /// unless `distinct` is `true`.
 fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
     let job = GeneratedJob::new(WorkloadPattern::DataParallel(
-        DataParallelPattern::with_nodes(8, nodes),
+        DataParallelPattern::defaults_with_min_node_count(8, nodes),
     ));
     let mut writer = TraceWriter::new(Vec::new()).expect("a vector takes it");
     job.expect("the defaults make sense")
@@ -224,11 +224,13 @@ fn main() {
 }
 
 fn chain(ranks: u32, nodes: u32) -> WorkloadPattern {
-    WorkloadPattern::Chain(ChainPattern::new(ranks, nodes))
+    WorkloadPattern::Chain(KernelChainPattern::new(ranks, nodes))
 }
 
 fn parallel(ranks: u32, nodes: u32) -> WorkloadPattern {
-    WorkloadPattern::DataParallel(DataParallelPattern::with_nodes(ranks, nodes))
+    WorkloadPattern::DataParallel(DataParallelPattern::defaults_with_min_node_count(
+        ranks, nodes,
+    ))
 }
 
 fn loads() {

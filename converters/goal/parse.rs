@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 
 /// Splits a text into words with line numbers, which are counted from 1. A line end becomes the word `\n`; each
 /// `:`, `{` and `}` is a separate word.
-pub(super) struct GoalWords<'t> {
+pub(super) struct GoalTokenizer<'t> {
     rest: &'t str,
     line: usize,
 }
 
-impl<'t> GoalWords<'t> {
+impl<'t> GoalTokenizer<'t> {
     pub fn new(text: &'t str) -> Self {
         Self {
             rest: text.strip_prefix('\u{feff}').unwrap_or(text),
@@ -37,7 +37,7 @@ impl<'t> GoalWords<'t> {
     }
 }
 
-impl<'t> Iterator for GoalWords<'t> {
+impl<'t> Iterator for GoalTokenizer<'t> {
     type Item = (usize, &'t str);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -72,7 +72,7 @@ impl<'t> Iterator for GoalWords<'t> {
 
 /// A parser with one word of lookahead.
 struct GoalParser<'t> {
-    words: std::iter::Peekable<GoalWords<'t>>,
+    words: std::iter::Peekable<GoalTokenizer<'t>>,
     /// Number of the line that contains the word read last, counted from 1.
     line: usize,
 }
@@ -95,7 +95,7 @@ impl GoalSchedule {
     /// duplicate; a rank is missing, duplicate or too large; a receive accepts any rank or any tag.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let mut parser = GoalParser {
-            words: GoalWords::new(text).peekable(),
+            words: GoalTokenizer::new(text).peekable(),
             line: 1,
         };
         parser.skip_line_ends();
@@ -161,7 +161,7 @@ impl<'t> GoalParser<'t> {
         while self.is_next("\n") {}
     }
 
-    fn unexpected_word(&mut self, expected: &str) -> TraceError {
+    fn unexpected_word_error(&mut self, expected: &str) -> TraceError {
         let found = match self.words.peek() {
             Some(&(line, word)) => {
                 self.line = line;
@@ -176,7 +176,7 @@ impl<'t> GoalParser<'t> {
         if self.is_next(word) {
             Ok(())
         } else {
-            Err(self.unexpected_word(expected))
+            Err(self.unexpected_word_error(expected))
         }
     }
 
@@ -188,7 +188,9 @@ impl<'t> GoalParser<'t> {
                 self.next();
                 Ok(number)
             }
-            None => Err(self.unexpected_word(&format!("{what}, a whole number from 0 to {most}"))),
+            None => {
+                Err(self.unexpected_word_error(&format!("{what}, a whole number from 0 to {most}")))
+            }
         }
     }
 
@@ -203,14 +205,14 @@ impl<'t> GoalParser<'t> {
                 break;
             }
             let Some(&(line, word)) = self.words.peek() else {
-                return Err(self.unexpected_word("an operation, a dependency or `}`"));
+                return Err(self.unexpected_word_error("an operation, a dependency or `}`"));
             };
             let mut label = "";
             if !matches!(word, "calc" | "send" | "recv")
                 && word.starts_with(|c: char| c.is_ascii_alphabetic())
             {
                 self.next();
-                if let Some(begins) = self.read_relation() {
+                if let Some(begins) = self.read_dependency_keyword() {
                     dependencies.push(self.read_dependency(line, word, begins)?);
                     continue;
                 }
@@ -269,7 +271,7 @@ impl<'t> GoalParser<'t> {
 
     /// Consumes the next word if it is the keyword of a dependency. Returns true if the earlier
     /// operation only needs to begin.
-    fn read_relation(&mut self) -> Option<bool> {
+    fn read_dependency_keyword(&mut self) -> Option<bool> {
         if self.is_next("requires") {
             Some(false)
         } else {
@@ -285,10 +287,10 @@ impl<'t> GoalParser<'t> {
     ) -> Result<LabelledDependency<'t>, TraceError> {
         let earlier = match self.words.peek() {
             Some(&(_, word)) if word.starts_with(|c: char| c.is_ascii_alphabetic()) => word,
-            _ => return Err(self.unexpected_word("a label")),
+            _ => return Err(self.unexpected_word_error("a label")),
         };
         self.next();
-        self.end_of_line()?;
+        self.expect_line_end()?;
         Ok(LabelledDependency {
             line,
             later,
@@ -297,10 +299,10 @@ impl<'t> GoalParser<'t> {
         })
     }
 
-    fn end_of_line(&mut self) -> Result<(), TraceError> {
+    fn expect_line_end(&mut self) -> Result<(), TraceError> {
         match self.words.peek() {
             None | Some((_, "\n" | "}")) => Ok(()),
-            _ => Err(self.unexpected_word("the end of the line")),
+            _ => Err(self.unexpected_word_error("the end of the line")),
         }
     }
 
@@ -311,7 +313,7 @@ impl<'t> GoalParser<'t> {
         ranks: u32,
     ) -> Result<(GoalOperationKind, u32), TraceError> {
         let Some(&(line, word)) = self.words.peek() else {
-            return Err(self.unexpected_word(OPERATION));
+            return Err(self.unexpected_word_error(OPERATION));
         };
         let receive = match word {
             "calc" => {
@@ -322,12 +324,12 @@ impl<'t> GoalParser<'t> {
                 } else {
                     0
                 };
-                self.end_of_line()?;
+                self.expect_line_end()?;
                 return Ok((GoalOperationKind::Calculation { ns }, cpu as u32));
             }
             "send" => false,
             "recv" => true,
-            _ => return Err(self.unexpected_word(OPERATION)),
+            _ => return Err(self.unexpected_word_error(OPERATION)),
         };
         self.next();
         let bytes = self.read_size()?;
@@ -360,7 +362,7 @@ impl<'t> GoalParser<'t> {
         if self.is_next("nic") {
             self.read_number("a network interface", MOST_CPU)?;
         }
-        self.end_of_line()?;
+        self.expect_line_end()?;
         let kind = GoalOperationKind::Message {
             receive,
             peer,
@@ -379,7 +381,7 @@ impl<'t> GoalParser<'t> {
             None => (word, false),
         };
         let Some(bytes) = digits.parse().ok().filter(|bytes| *bytes <= MOST_BYTES) else {
-            return Err(self.unexpected_word(EXPECTED));
+            return Err(self.unexpected_word_error(EXPECTED));
         };
         self.next();
         if !unit {

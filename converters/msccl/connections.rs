@@ -18,7 +18,9 @@ impl MscclAlgorithm {
     /// Checks that each connection has one thread block at each end, and that both ends agree on
     /// the number and the sizes of messages. Maps each connection to its messages, in order.
     /// Each message is given as its first chunk in the sender's buffer.
-    pub(super) fn match_connections(&self) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
+    pub(super) fn match_connection_ends(
+        &self,
+    ) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
         let mut all: BTreeMap<Connection, [ConnectionEnd; 2]> = BTreeMap::new();
         for (own, gpu) in (0..).zip(&self.gpus) {
             for (id, block) in (0..).zip(&gpu.blocks) {

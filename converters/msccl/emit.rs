@@ -11,7 +11,7 @@ use std::io::Write;
 
 /// An algorithm and a buffer size, from which traces are written.
 #[derive(Debug)]
-pub struct MscclScripts<'a> {
+pub struct MscclTraceWriter<'a> {
     algorithm: &'a MscclAlgorithm,
     /// For each connection, the first chunk of each message.
     messages: BTreeMap<Connection, Vec<u64>>,
@@ -19,7 +19,7 @@ pub struct MscclScripts<'a> {
     buffer: u64,
 }
 
-impl<'a> MscclScripts<'a> {
+impl<'a> MscclTraceWriter<'a> {
     /// Prepares the traces for a buffer of `buffer` bytes.
     ///
     /// # Errors
@@ -28,7 +28,7 @@ impl<'a> MscclScripts<'a> {
     pub fn new(algorithm: &'a MscclAlgorithm, buffer: u64) -> Result<Self, TraceError> {
         Ok(Self {
             algorithm,
-            messages: algorithm.match_connections()?,
+            messages: algorithm.match_connection_ends()?,
             buffer,
         })
     }
@@ -46,7 +46,7 @@ impl<'a> MscclScripts<'a> {
     /// # Errors
     ///
     /// Fails if writing to `out` fails.
-    pub fn write_gpu<W: Write>(&self, gpu: u32, out: W) -> Result<(W, u64), TraceError> {
+    pub fn write_gpu_trace<W: Write>(&self, gpu: u32, out: W) -> Result<(W, u64), TraceError> {
         let io = |source: std::io::Error| TraceError::from_io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
         let blocks = &self.algorithm.gpus[gpu as usize].blocks;
@@ -142,7 +142,7 @@ mod tests {
             range: None,
             gpus: Vec::new(),
         };
-        let scripts = MscclScripts::new(&algorithm, 10).unwrap();
+        let scripts = MscclTraceWriter::new(&algorithm, 10).unwrap();
         // Three chunks of 10 B end at the bytes 3, 6 and 10.
         let bytes = [(0, 1), (1, 1), (2, 1), (0, 3), (1, 2)]
             .map(|(first, n)| scripts.chunk_bytes(first, n));

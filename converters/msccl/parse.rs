@@ -74,7 +74,7 @@ impl<'d> XmlElement<'d> {
 
     /// Returns the child elements, sorted by their attribute `key`. All child elements must be named `name`, and
     /// their attributes `key` must be 0, 1, 2, ….
-    fn numbered_children(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
+    fn children_sorted_by_number(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
         let mut inner = Vec::new();
         for element in self.0.children().filter(Node::is_element).map(XmlElement) {
             if element.tag_name() != name {
@@ -143,7 +143,7 @@ impl MscclAlgorithm {
                 format!("one of {words}"),
             ));
         };
-        let gpus = algo.numbered_children("gpu", "id")?;
+        let gpus = algo.children_sorted_by_number("gpu", "id")?;
         let stated = algo.number_attribute("ngpus", MOST)?;
         if gpus.len() as u64 != stated || stated < 2 {
             let found = format!("{} <gpu> elements, but `ngpus` is {stated}", gpus.len());
@@ -173,7 +173,9 @@ impl MscclAlgorithm {
             }
             _ => None,
         };
-        let gpus = (0..).zip(&gpus).map(|(id, gpu)| gpu_of(gpu, id, stated));
+        let gpus = (0..)
+            .zip(&gpus)
+            .map(|(id, gpu)| parse_gpu_element(gpu, id, stated));
         let this = Self {
             name: algo.0.attribute("name").unwrap_or("msccl").to_owned(),
             kind: *kind,
@@ -182,7 +184,7 @@ impl MscclAlgorithm {
             gpus: gpus.collect::<Result<_, _>>()?,
         };
         this.check_waits()?;
-        this.match_connections()?;
+        this.match_connection_ends()?;
         Ok(this)
     }
 
@@ -209,8 +211,8 @@ impl MscclAlgorithm {
     }
 }
 
-fn gpu_of(gpu: &XmlElement<'_>, id: u32, gpus: u64) -> Result<MscclGpu, TraceError> {
-    let blocks = gpu.numbered_children("tb", "id")?;
+fn parse_gpu_element(gpu: &XmlElement<'_>, id: u32, gpus: u64) -> Result<MscclGpu, TraceError> {
+    let blocks = gpu.children_sorted_by_number("tb", "id")?;
     let blocks = blocks.iter().map(|block| block_of(block, id, gpus));
     Ok(MscclGpu {
         blocks: blocks.collect::<Result<_, _>>()?,
@@ -233,7 +235,7 @@ fn block_of(block: &XmlElement<'_>, own: u32, gpus: u64) -> Result<ThreadBlock, 
         Ok(peer)
     };
     let (send, receive) = (peer("send")?, peer("recv")?);
-    let steps = block.numbered_children("step", "s")?;
+    let steps = block.children_sorted_by_number("step", "s")?;
     let steps = steps.iter().map(step_of).collect::<Result<Vec<_>, _>>()?;
     for step in &steps {
         let lacks = |needed, peer: Option<u32>| needed && peer.is_none();

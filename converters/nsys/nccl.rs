@@ -100,7 +100,7 @@ impl NcclRangeArguments {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
             };
-            facts.take_fact(&key.to_lowercase(), &text);
+            facts.set_argument_by_key(&key.to_lowercase(), &text);
         }
         // The text contains `key value, key value`, after a colon or as the whole name.
         let tail = name.split_once("(): ").map_or(name, |(_, tail)| tail);
@@ -117,12 +117,12 @@ impl NcclRangeArguments {
                 "nranks" => "nranks",
                 _ => continue,
             };
-            facts.take_fact(key, pair[1]);
+            facts.set_argument_by_key(key, pair[1]);
         }
         facts
     }
 
-    fn take_fact(&mut self, key: &str, value: &str) {
+    fn set_argument_by_key(&mut self, key: &str, value: &str) {
         let number = || value.parse().ok();
         if key.contains("communicator") || key == "comm" {
             self.communicator = Some(value.to_owned());
@@ -151,7 +151,7 @@ pub(super) enum ThreadNcclEvent {
 /// Maps each kernel (by its event index) to the call that it executes. Omits kernels whose call or
 /// size cannot be determined. `threads` contains the events of each thread, sorted by time. If one
 /// kernel executes several calls of a group, it gets one call with their total bytes.
-pub(super) fn calls_of_kernels(
+pub(super) fn map_kernels_to_nccl_calls(
     threads: BTreeMap<u32, Vec<(i64, ThreadNcclEvent)>>,
 ) -> BTreeMap<u32, NcclCall> {
     let mut found = BTreeMap::new();
@@ -165,7 +165,7 @@ pub(super) fn calls_of_kernels(
             match moment {
                 ThreadNcclEvent::Call(call) => {
                     if !launches.is_empty() {
-                        assign_calls(&pending, &launches, &mut found);
+                        assign_calls_to_launches(&pending, &launches, &mut found);
                         pending.clear();
                         launches.clear();
                     }
@@ -174,14 +174,14 @@ pub(super) fn calls_of_kernels(
                 ThreadNcclEvent::Launch(event, kind) => launches.push((event, kind)),
             }
         }
-        assign_calls(&pending, &launches, &mut found);
+        assign_calls_to_launches(&pending, &launches, &mut found);
     }
     found
 }
 
 /// Assigns a group's calls to the launches after the group, separately for each kind. A single
 /// kernel gets all calls. Otherwise there must be as many kernels as calls.
-fn assign_calls(
+fn assign_calls_to_launches(
     calls: &[NcclCall],
     launches: &[(u32, Option<&'static str>)],
     found: &mut BTreeMap<u32, NcclCall>,
@@ -329,7 +329,7 @@ mod tests {
     fn kernels_have_the_calls_before_their_launches() {
         let of = |moments: &[ThreadNcclEvent]| {
             let moments = (0..).zip(moments.iter().cloned()).collect();
-            calls_of_kernels(BTreeMap::from([(0, moments)]))
+            map_kernels_to_nccl_calls(BTreeMap::from([(0, moments)]))
         };
         let calls = [100, 28].map(|bytes| ThreadNcclEvent::Call(call("allreduce", bytes)));
         let launch = |event| ThreadNcclEvent::Launch(event, Some("allreduce"));

@@ -3,7 +3,7 @@
 
 use super::nccl::{NcclRange, ThreadNcclEvent};
 use super::sqlite::{SqliteDatabase, SqliteTable, SqliteValue};
-use crate::comm_kernels::{CommKernelTable, CommKernels, KernelNameHint};
+use crate::comm_kernels::{CommKernelRules, CommKernelTable, KernelNameHint};
 use crate::pytorch::kineto::{
     EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack, NONE,
 };
@@ -117,7 +117,7 @@ pub(super) fn is_export(path: &Path) -> bool {
 /// Fails if the file is not an export, is damaged, or has no device work.
 pub(super) fn read_processes(
     path: &Path,
-    kernels: &CommKernels,
+    kernels: &CommKernelRules,
 ) -> Result<Vec<ProcessCapture>, TraceError> {
     let database = SqliteDatabase::open_database(path)?;
     if !WORK.iter().any(|name| database.find_table(name).is_some()) {
@@ -129,21 +129,21 @@ pub(super) fn read_processes(
         let found = format!("{what}: it has none of the tables {}", WORK.join(", "));
         return Err(TraceError::invalid_file(path, found, TRACE_CUDA));
     }
-    let mut reader = ReportReader::new(&database, path, kernels)?;
+    let mut reader = NsysExportReader::new(&database, path, kernels)?;
     reader.read_kernels()?;
     reader.read_copies()?;
-    reader.read_sets()?;
-    reader.read_graphs()?;
+    reader.read_memory_sets()?;
+    reader.read_graph_launches()?;
     reader.read_runtime()?;
-    reader.read_ranges()?;
-    reader.read_records()?;
+    reader.read_nvtx_ranges()?;
+    reader.read_event_records()?;
     reader.read_syncs()?;
     reader.name_threads()?;
     reader.finish_processes()
 }
 
 /// State of reading an export.
-struct ReportReader<'d> {
+struct NsysExportReader<'d> {
     database: &'d SqliteDatabase,
     path: &'d Path,
     texts: NameTable,
@@ -173,11 +173,11 @@ struct KinetoEventFields<'e> {
     details: Option<EventDetails>,
 }
 
-impl<'d> ReportReader<'d> {
+impl<'d> NsysExportReader<'d> {
     fn new(
         database: &'d SqliteDatabase,
         path: &'d Path,
-        comm_kernels: &'d CommKernels,
+        comm_kernels: &'d CommKernelRules,
     ) -> Result<Self, TraceError> {
         let work = WORK.iter().filter_map(|name| database.find_table(name));
         let mut this = Self {
@@ -240,7 +240,7 @@ impl<'d> ReportReader<'d> {
 
     /// Returns the process to which a row belongs. The bits of the global id above the lowest 24
     /// contain the process id.
-    fn process_of(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
+    fn process_of_row(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
         let key = match self.has_processes {
             true => global.to_integer().map_or(0, |id| id.cast_unsigned() >> 24),
             false => 0,
@@ -277,7 +277,7 @@ impl<'d> ReportReader<'d> {
         };
         let span = span();
         if span.is_none() {
-            self.process_of(global).trace.untimed += 1;
+            self.process_of_row(global).trace.untimed += 1;
         }
         span
     }
@@ -289,7 +289,7 @@ impl<'d> ReportReader<'d> {
         event: KinetoEventFields<'_>,
     ) -> Result<u32, TraceError> {
         let path = self.path;
-        let process = self.process_of(global);
+        let process = self.process_of_row(global);
         let trace = &mut process.trace;
         let name = trace.texts.intern_name(event.name);
         let name = name.ok_or_else(|| too_many_records_error(path))?;
@@ -315,7 +315,7 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Adds device work from a row that begins with [`WORK_COLUMNS`].
-    fn push_work(
+    fn add_device_work(
         &mut self,
         row: &[SqliteValue<'_>],
         name: &str,
@@ -331,7 +331,7 @@ impl<'d> ReportReader<'d> {
             .and_then(|device| i32::try_from(device).ok());
         let device = device.unwrap_or(-1);
         let stream = row[3].to_integer().unwrap_or(-1);
-        let process = self.process_of(global);
+        let process = self.process_of_row(global);
         process.devices.insert(device);
         let tracks = &mut process.trace.tracks;
         let track = *process.streams.entry((device, stream)).or_insert_with(|| {
@@ -350,8 +350,8 @@ impl<'d> ReportReader<'d> {
             start,
             duration,
             track,
-            correlation: row[4].to_count().unwrap_or(0),
-            details: Some(device_details(device, stream, bytes)),
+            correlation: row[4].to_unsigned_integer().unwrap_or(0),
+            details: Some(device_event_details(device, stream, bytes)),
         };
         self.push(global, event).map(Some)
     }
@@ -377,16 +377,16 @@ impl<'d> ReportReader<'d> {
             let shown = name
                 .map_or("kernel", |name| this.texts.get(name))
                 .to_owned();
-            let Some(event) = this.push_work(row, &shown, EventCategory::Kernel, 0)? else {
+            let Some(event) = this.add_device_work(row, &shown, EventCategory::Kernel, 0)? else {
                 return Ok(());
             };
             let hint = name.map_or(KernelNameHint::Nothing, |name| this.kernel_hint(name));
-            let is_of_graph = row[8].to_count().is_some_and(|node| node > 0);
+            let is_of_graph = row[8].to_unsigned_integer().is_some_and(|node| node > 0);
             if let (KernelNameHint::Communicates(kind), false) = (hint, is_of_graph)
-                && let Some(correlation) = row[4].to_count()
+                && let Some(correlation) = row[4].to_unsigned_integer()
             {
                 let kind = kind.and_then(record_name);
-                let process = this.process_of(row[5]);
+                let process = this.process_of_row(row[5]);
                 let kernels = process.kernels.entry(correlation).or_default();
                 kernels.push((event, kind));
             }
@@ -400,31 +400,31 @@ impl<'d> ReportReader<'d> {
             let kind = row[7].to_integer();
             let name = COPIES.iter().find(|(number, _)| Some(*number) == kind);
             let name = name.map_or("Memcpy", |(_, name)| name);
-            let bytes = row[6].to_count().unwrap_or(0);
-            this.push_work(row, name, EventCategory::Copy, bytes)
+            let bytes = row[6].to_unsigned_integer().unwrap_or(0);
+            this.add_device_work(row, name, EventCategory::Copy, bytes)
                 .map(drop)
         })
     }
 
-    fn read_sets(&mut self) -> Result<(), TraceError> {
+    fn read_memory_sets(&mut self) -> Result<(), TraceError> {
         let columns = ["bytes"];
         self.for_each_work_row(WORK[2], &columns, &mut |this, row| {
-            let bytes = row[6].to_count().unwrap_or(0);
-            this.push_work(row, "Memset (Device)", EventCategory::Set, bytes)
+            let bytes = row[6].to_unsigned_integer().unwrap_or(0);
+            this.add_device_work(row, "Memset (Device)", EventCategory::Set, bytes)
                 .map(drop)
         })
     }
 
     /// Reads the launches of CUDA graphs that the profiler traced as a whole. Each launched graph
     /// becomes one kernel, on the stream that ran it.
-    fn read_graphs(&mut self) -> Result<(), TraceError> {
+    fn read_graph_launches(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
         self.for_each_work_row(WORK[3], &columns, &mut |this, row| {
             let name = match row[6].to_integer() {
                 Some(graph) => format!("CUDA graph {graph}"),
                 None => "CUDA graph".to_owned(),
             };
-            this.push_work(row, &name, EventCategory::Kernel, 0)
+            this.add_device_work(row, &name, EventCategory::Kernel, 0)
                 .map(drop)
         })
     }
@@ -433,7 +433,7 @@ impl<'d> ReportReader<'d> {
     /// id contain the thread id.
     fn thread_track(&mut self, global: SqliteValue<'_>) -> u32 {
         let id = global.to_integer().unwrap_or(0).cast_unsigned();
-        let process = self.process_of(global);
+        let process = self.process_of_row(global);
         let pid = process.pid;
         let tracks = &mut process.trace.tracks;
         *process.threads.entry(id).or_insert_with(|| {
@@ -466,8 +466,8 @@ impl<'d> ReportReader<'d> {
             let name = this
                 .text_index(row[4])
                 .map_or("CUDA call", |name| this.texts.get(name));
-            let name = without_version(name).to_owned();
-            let correlation = row[3].to_count().unwrap_or(0);
+            let name = strip_api_version(name).to_owned();
+            let correlation = row[3].to_unsigned_integer().unwrap_or(0);
             let track = this.thread_track(global);
             let event = KinetoEventFields {
                 name: &name,
@@ -479,7 +479,7 @@ impl<'d> ReportReader<'d> {
                 details: None,
             };
             this.push(global, event)?;
-            let process = this.process_of(global);
+            let process = this.process_of_row(global);
             let kernels = process.kernels.get(&correlation).into_iter().flatten();
             let launches = kernels.map(|&(event, kind)| (start, ThreadNcclEvent::Launch(event, kind)));
             let moments = process.moments.entry(track).or_default();
@@ -488,7 +488,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    fn read_ranges(&mut self) -> Result<(), TraceError> {
+    fn read_nvtx_ranges(&mut self) -> Result<(), TraceError> {
         let columns = [
             "start",
             "end",
@@ -519,7 +519,7 @@ impl<'d> ReportReader<'d> {
                 ranks,
             }) = &said
             {
-                let members = &mut this.process_of(global).members;
+                let members = &mut this.process_of_row(global).members;
                 members.push((communicator.clone(), *rank, *ranks));
             }
             // Skip ranges that end on another thread, because they are not nested, and skip marks,
@@ -527,7 +527,11 @@ impl<'d> ReportReader<'d> {
             let kind = row[3].to_integer();
             if kind.is_some_and(|kind| !PUSHED.contains(&kind)) {
                 let what = "NVTX marks, and ranges across threads".to_owned();
-                *this.process_of(global).left_out.entry(what).or_default() += 1;
+                *this
+                    .process_of_row(global)
+                    .left_out
+                    .entry(what)
+                    .or_default() += 1;
                 return Ok(());
             }
             let Some((start, duration)) = this.host_time(row, global) else {
@@ -535,7 +539,11 @@ impl<'d> ReportReader<'d> {
             };
             let track = this.thread_track(global);
             if let Some(NcclRange::Call(call)) = said {
-                let moments = this.process_of(global).moments.entry(track).or_default();
+                let moments = this
+                    .process_of_row(global)
+                    .moments
+                    .entry(track)
+                    .or_default();
                 moments.push((start, ThreadNcclEvent::Call(call)));
             }
             let event = KinetoEventFields {
@@ -552,16 +560,18 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Reads the records of CUDA events, for which streams wait.
-    fn read_records(&mut self) -> Result<(), TraceError> {
+    fn read_event_records(&mut self) -> Result<(), TraceError> {
         let columns = ["correlationId", "streamId", "eventId", "globalPid"];
         self.for_each_row(
             "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
             &columns,
             &mut |this, row| {
-                if let (Some(correlation), Some(stream), Some(event)) =
-                    (row[0].to_count(), row[1].to_integer(), row[2].to_integer())
-                {
-                    let records = &mut this.process_of(row[3]).records;
+                if let (Some(correlation), Some(stream), Some(event)) = (
+                    row[0].to_unsigned_integer(),
+                    row[1].to_integer(),
+                    row[2].to_integer(),
+                ) {
+                    let records = &mut this.process_of_row(row[3]).records;
                     records
                         .entry(event)
                         .or_default()
@@ -588,8 +598,8 @@ impl<'d> ReportReader<'d> {
             let Some((start, duration)) = this.host_time(row, global) else {
                 return Ok(());
             };
-            let correlation = row[4].to_count().unwrap_or(0);
-            let process = this.process_of(global);
+            let correlation = row[4].to_unsigned_integer().unwrap_or(0);
+            let process = this.process_of_row(global);
             let mut args = NONE;
             let records = row[7]
                 .to_integer()
@@ -609,7 +619,7 @@ impl<'d> ReportReader<'d> {
                 ]);
             }
             let stream = row[3].to_integer().unwrap_or(-1);
-            let track = this.sync_track(global);
+            let track = this.track_of_syncs(global);
             let event = KinetoEventFields {
                 name,
                 category: EventCategory::Sync,
@@ -619,7 +629,7 @@ impl<'d> ReportReader<'d> {
                 correlation,
                 details: Some(EventDetails {
                     args,
-                    ..device_details(-1, stream, 0)
+                    ..device_event_details(-1, stream, 0)
                 }),
             };
             this.push(global, event).map(drop)
@@ -627,8 +637,8 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Returns the track of synchronizations; no work runs on it.
-    fn sync_track(&mut self, global: SqliteValue<'_>) -> u32 {
-        let process = self.process_of(global);
+    fn track_of_syncs(&mut self, global: SqliteValue<'_>) -> u32 {
+        let process = self.process_of_row(global);
         let tracks = &mut process.trace.tracks;
         *process.streams.entry((i32::MIN, 0)).or_insert_with(|| {
             add_track(
@@ -650,7 +660,7 @@ impl<'d> ReportReader<'d> {
                 return Ok(());
             };
             let id = row[1].to_integer().unwrap_or(0).cast_unsigned();
-            let process = this.process_of(row[1]);
+            let process = this.process_of_row(row[1]);
             if let Some(track) = process.threads.get(&id) {
                 let track = &mut process.trace.tracks[*track as usize];
                 track.name = format!("thread {} ({name})", track.tid);
@@ -734,7 +744,7 @@ fn too_many_records_error(path: &Path) -> TraceError {
     )
 }
 
-fn device_details(device: i32, stream: i64, bytes: u64) -> EventDetails {
+fn device_event_details(device: i32, stream: i64, bytes: u64) -> EventDetails {
     EventDetails {
         stream,
         device,
@@ -749,7 +759,7 @@ fn device_details(device: i32, stream: i64, bytes: u64) -> EventDetails {
 
 /// Returns the name of a call without its API version: `cudaLaunchKernel` for
 /// `cudaLaunchKernel_v7000`.
-fn without_version(name: &str) -> &str {
+fn strip_api_version(name: &str) -> &str {
     match name.rsplit_once("_v") {
         Some((plain, version))
             if version.len() > 1 && version.bytes().all(|b| b.is_ascii_digit()) =>

@@ -75,7 +75,7 @@ impl<'r> SqliteValue<'r> {
     }
 
     /// Returns the integer; `None` if the value is a negative integer, or no integer.
-    pub fn to_count(self) -> Option<u64> {
+    pub fn to_unsigned_integer(self) -> Option<u64> {
         u64::try_from(self.to_integer()?).ok()
     }
 
@@ -226,13 +226,13 @@ impl SqliteDatabase {
             );
             return Err(refuse(&found, DAMAGED));
         }
-        this.check_log(header[18] == 2 || header[19] == 2)?;
+        this.check_write_ahead_log(header[18] == 2 || header[19] == 2)?;
         this.read_tables()?;
         Ok(this)
     }
 
     /// Rejects a file whose newest pages are only in its write-ahead log.
-    fn check_log(&self, logs: bool) -> Result<(), TraceError> {
+    fn check_write_ahead_log(&self, logs: bool) -> Result<(), TraceError> {
         let mut log = self.path.clone().into_os_string();
         log.push("-wal");
         let log = PathBuf::from(log);
@@ -341,7 +341,7 @@ impl SqliteDatabase {
                     .checked_add(length)
                     .and_then(|end| bytes.get(start..end));
                 into.extend_from_slice(
-                    found.ok_or_else(|| self.damaged_at(offset, "the file ends here"))?,
+                    found.ok_or_else(|| self.damaged_file_error(offset, "the file ends here"))?,
                 );
                 Ok(())
             }
@@ -364,7 +364,7 @@ impl SqliteDatabase {
                 "a reference to page {number}, but the file has {} pages",
                 self.pages
             );
-            return Err(self.damaged_at(0, &found));
+            return Err(self.damaged_file_error(0, &found));
         }
         self.read_at(self.page_offset(number), self.page, into)
     }
@@ -373,7 +373,7 @@ impl SqliteDatabase {
         u64::from(page - 1) * self.page as u64
     }
 
-    fn damaged_at(&self, offset: u64, found: &str) -> TraceError {
+    fn damaged_file_error(&self, offset: u64, found: &str) -> TraceError {
         let place = TraceLocation {
             file: Some(self.path.clone()),
             offset: usize::try_from(offset).ok(),
@@ -419,7 +419,7 @@ impl TableRowReader<'_> {
             };
             self.count_page(number)?;
             self.database.read_page(number, &mut leaf)?;
-            match leaf[header_at(number)] {
+            match leaf[page_header_offset(number)] {
                 5 if path.len() < DEEPEST => path.push(BtreeInnerPage {
                     number,
                     bytes: std::mem::take(&mut leaf),
@@ -427,13 +427,13 @@ impl TableRowReader<'_> {
                 }),
                 5 => {
                     let found = format!("more than {DEEPEST} levels of inner pages");
-                    return Err(self.damaged_page(number, &found));
+                    return Err(self.damaged_page_error(number, &found));
                 }
                 13 => self.read_leaf(number, &leaf, take)?,
                 kind => {
                     let found =
                         format!("page {number} has type {kind}, expected 5 (inner) or 13 (leaf)");
-                    return Err(self.damaged_page(number, &found));
+                    return Err(self.damaged_page_error(number, &found));
                 }
             }
         }
@@ -443,7 +443,7 @@ impl TableRowReader<'_> {
     /// from `path`.
     fn next_child(&self, path: &mut Vec<BtreeInnerPage>) -> Result<Option<u32>, TraceError> {
         while let Some(page) = path.last_mut() {
-            let head = header_at(page.number);
+            let head = page_header_offset(page.number);
             let cells = usize::from(self.read_u16(page.number, &page.bytes, head + 3)?);
             let place = page.next;
             page.next += 1;
@@ -461,7 +461,8 @@ impl TableRowReader<'_> {
             return match child {
                 Some(child) => Ok(Some(child)),
                 None => {
-                    Err(self.damaged_page(number, "a cell that begins after the end of its page"))
+                    Err(self
+                        .damaged_page_error(number, "a cell that begins after the end of its page"))
                 }
             };
         }
@@ -474,7 +475,7 @@ impl TableRowReader<'_> {
         page: &[u8],
         take: &mut dyn FnMut(&[SqliteValue<'_>]) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
-        let head = header_at(number);
+        let head = page_header_offset(number);
         let cells = usize::from(self.read_u16(number, page, head + 3)?);
         for place in 0..cells {
             let at = usize::from(self.read_u16(number, page, head + 8 + 2 * place)?);
@@ -482,7 +483,7 @@ impl TableRowReader<'_> {
             let row_id = self.read_row(number, page, at, &mut row)?;
             let mut values = [SqliteValue::Null; MOST_COLUMNS];
             self.decode_row(&row, row_id, &mut values).ok_or_else(|| {
-                self.damaged_page(number, "a row whose header contradicts its length")
+                self.damaged_page_error(number, "a row whose header contradicts its length")
             })?;
             take(&values[..self.places.len()])?;
             self.row = row;
@@ -499,7 +500,8 @@ impl TableRowReader<'_> {
         at: usize,
         row: &mut Vec<u8>,
     ) -> Result<i64, TraceError> {
-        let cut = || self.damaged_page(number, "a row that extends beyond the end of its page");
+        let cut =
+            || self.damaged_page_error(number, "a row that extends beyond the end of its page");
         let mut rest = page.get(at..self.database.usable).ok_or_else(cut)?;
         let length = take_varint(&mut rest).ok_or_else(cut)? as u64;
         let row_id = take_varint(&mut rest).ok_or_else(cut)?;
@@ -508,7 +510,7 @@ impl TableRowReader<'_> {
             let found = format!(
                 "a row of {length} bytes, expected at most {LONGEST_ROW} and at most the file's size"
             );
-            return Err(self.damaged_page(number, &found));
+            return Err(self.damaged_page_error(number, &found));
         }
         // If a row exceeds a page, the file format requires that only a prefix of the row is in the
         // page. The length of the prefix makes the rest of the row fill whole overflow pages.
@@ -591,7 +593,7 @@ impl TableRowReader<'_> {
                     "the pages of table {} form a cycle",
                     escape_name(&self.table.name)
                 );
-                return Err(self.damaged_page(number, &found));
+                return Err(self.damaged_page_error(number, &found));
             }
         }
         Ok(())
@@ -602,20 +604,20 @@ impl TableRowReader<'_> {
         let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
         bytes
             .map(u16::from_be_bytes)
-            .ok_or_else(|| self.damaged_page(number, "more cells than a page can have"))
+            .ok_or_else(|| self.damaged_page_error(number, "more cells than a page can have"))
     }
 
-    fn damaged_page(&self, number: u32, found: &str) -> TraceError {
+    fn damaged_page_error(&self, number: u32, found: &str) -> TraceError {
         let offset = number
             .checked_sub(1)
             .map_or(0, |before| u64::from(before) * self.database.page as u64);
-        self.database.damaged_at(offset, found)
+        self.database.damaged_file_error(offset, found)
     }
 }
 
 /// Returns the offset of the page header within a page. In page 1, the page header follows the file
 /// header.
-fn header_at(page: u32) -> usize {
+fn page_header_offset(page: u32) -> usize {
     if page == 1 { HEADER } else { 0 }
 }
 
@@ -664,7 +666,7 @@ fn is_without_row_id(sql: &str) -> bool {
 fn column_names(sql: &str) -> (Vec<String>, Option<usize>) {
     const CONSTRAINTS: [&str; 5] = ["PRIMARY", "UNIQUE", "CHECK", "FOREIGN", "CONSTRAINT"];
     let (mut columns, mut row_id) = (Vec::new(), None);
-    for part in split_parentheses(sql) {
+    for part in split_parenthesized_list(sql) {
         let Some((name, is_quoted)) = part.first() else {
             continue;
         };
@@ -688,7 +690,7 @@ type SqlWord = (String, bool);
 
 /// Splits the contents of `sql`'s outermost parentheses at commas. Returns the words of each part.
 /// Words in inner parentheses are omitted.
-fn split_parentheses(sql: &str) -> Vec<Vec<SqlWord>> {
+fn split_parenthesized_list(sql: &str) -> Vec<Vec<SqlWord>> {
     let mut chars = sql.chars().peekable();
     let mut depth = 0_u32;
     let mut all = vec![Vec::new()];

@@ -4,7 +4,7 @@ mod writer;
 
 use super::sqlite::{SqliteDatabase, SqliteValue};
 use super::{NsysSummary, RankOrder, convert_exports, report};
-use crate::pytorch::{CommKernels, ConvertOptions, EventCategory};
+use crate::pytorch::{CommKernelRules, ConvertOptions, EventCategory};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
@@ -283,7 +283,7 @@ fn random_exports_keep_the_time_of_their_devices() {
         let path = folder.path().join("report.sqlite");
         let file = made.file(page);
         std::fs::write(&path, &file).unwrap();
-        let read = report::read_processes(&path, &CommKernels::default()).unwrap();
+        let read = report::read_processes(&path, &CommKernelRules::default()).unwrap();
         assert_eq!(read.len() as u64, processes);
         let mut bytes = 0;
         for process in read {
@@ -298,7 +298,7 @@ fn random_exports_keep_the_time_of_their_devices() {
         let summary = converted(folder.path(), &file).unwrap();
         assert_eq!(summary.order, RankOrder::Devices);
         let ranks = &summary.conversion.ranks;
-        let sum = |of: fn(&crate::pytorch::summary::RankConversion) -> u64| -> u64 {
+        let sum = |of: fn(&crate::pytorch::summary::RankConversionSummary) -> u64| -> u64 {
             ranks.iter().map(of).sum()
         };
         let work = (made.kernels.len() + made.copies.len()) as u64;

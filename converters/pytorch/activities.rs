@@ -124,8 +124,8 @@ pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities
     host_waits::set_done(rank, calls);
     let mut found = DependencyStats::default();
     let (mut waits, blocked) = host_waits::find_host_waits(rank, calls, &mut found);
-    let mut bounds = thread_chains::ActivityBounds::new(rank, calls);
-    device::host_syncs(rank, &mut bounds, &mut waits, &mut found);
+    let mut bounds = thread_chains::ActivityEndBounds::new(rank, calls);
+    device::find_device_waits_of_host(rank, &mut bounds, &mut waits, &mut found);
     let mut activities = Activities {
         of_call: vec![NONE; calls.list.len()],
         call_places: vec![CallPlacement::UNKNOWN; calls.list.len()],
@@ -133,10 +133,10 @@ pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities
         blocked,
         ..Activities::default()
     };
-    let chains = thread_chains::build_chains(rank, calls, bounds, &waits, &mut activities);
-    in_flight::place_in_flight(rank, calls, &chains, &mut activities);
+    let chains = thread_chains::build_thread_chains(rank, calls, bounds, &waits, &mut activities);
+    in_flight::create_in_flight_activities(rank, calls, &chains, &mut activities);
     let device_activities =
-        device::place_device_activities(rank, calls, &mut activities, &mut found);
+        device::create_device_activities(rank, calls, &mut activities, &mut found);
     for wait in &waits {
         let source = match wait.source {
             WaitSource::Call(call)
@@ -219,7 +219,7 @@ impl Activities {
     /// the effect begins. Zero-length activities at the same moment are ordered by insertion, which
     /// prevents cycles.
     fn normalize_dependencies(&mut self) {
-        sort_by_effect(&mut self.dependencies, self.list.len());
+        sort_dependencies_by_effect(&mut self.dependencies, self.list.len());
         self.dependencies.dedup();
         let list = &self.list;
         let before = self.dependencies.len();
@@ -235,7 +235,7 @@ impl Activities {
 }
 
 /// Sorts dependencies by effect, then by cause; `activities` is the total number of activities.
-fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
+fn sort_dependencies_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
     // Use a counting sort by effect. The few causes of each effect are sorted afterwards.
     let mut place = vec![0_u32; activities + 1];
     for &(_, effect) in &*dependencies {
@@ -297,9 +297,9 @@ mod tests {
             let mut list: Vec<(u32, u32)> = (0..300).map(|_| (below(), below())).collect();
             let mut expected = list.clone();
             expected.sort_by_key(|&(cause, effect)| (effect, cause));
-            sort_by_effect(&mut list, activities as usize);
+            sort_dependencies_by_effect(&mut list, activities as usize);
             assert_eq!(list, expected);
         }
-        sort_by_effect(&mut [], 0);
+        sort_dependencies_by_effect(&mut [], 0);
     }
 }

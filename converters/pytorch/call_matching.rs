@@ -7,7 +7,7 @@ use super::group_inference::{JobGroup, UNTOLD};
 use super::rank_timeline::RankTimeline;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::{
-    CollectiveSignature, CommRef, MemberCalls, MessageHalf, SlotCalls, find_disagreement,
+    CallsBySlot, CollectiveSignature, CommRef, MemberCalls, MessageHalf, find_disagreement,
     match_messages,
 };
 
@@ -78,9 +78,9 @@ pub fn expand_pattern(
     let calls_of = calls.iter().map(|calls| {
         let all = sort_calls(calls);
         let collectives = all.filter(|(_, call)| !call.is_message() && call.group != UNTOLD);
-        SlotCalls::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
+        CallsBySlot::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
     });
-    let calls_of: Vec<SlotCalls> = calls_of.collect();
+    let calls_of: Vec<CallsBySlot> = calls_of.collect();
     for (index, group) in (0..).zip(groups) {
         let found = group
             .ranks
@@ -89,11 +89,11 @@ pub fn expand_pattern(
         let members = found
             .flatten()
             .map(|rank| calls_of[rank].calls_of_member(rank as u32, [index]));
-        let members = job.keep_common(members.collect(), &mut matches.unmatched);
+        let members = job.keep_common_calls(members.collect(), &mut matches.unmatched);
         let Some((first, others)) = members.split_first() else {
             continue;
         };
-        if let Some(found) = find_disagreement(first, others, |at| job.signature_of(at))
+        if let Some(found) = find_disagreement(first, others, |at| job.signature_of_collective(at))
             && let [Some(one), Some(other)] = found.calls
         {
             let text = format!(
@@ -115,7 +115,7 @@ pub fn expand_pattern(
             }
             matches
                 .collectives
-                .push(job.matched_collective(index, calls));
+                .push(job.build_matched_collective(index, calls));
         }
     }
     for (rank, calls) in (0..).zip(calls) {
@@ -178,13 +178,13 @@ impl<'a> CapturedCalls<'a> {
     /// If no shift makes the members agree, cuts all lists to the shortest length, so that the
     /// mismatch will be reported. If no shift makes the members agree, cuts all lists to the
     /// shortest length, so that the mismatch is reported.
-    fn keep_common<'c>(
+    fn keep_common_calls<'c>(
         &self,
         mut members: Vec<MemberCalls<'c>>,
         alone: &mut Vec<(CommRef, &'static str)>,
     ) -> Vec<MemberCalls<'c>> {
         let outlines = |member: &MemberCalls<'_>| -> Vec<CallOutline> {
-            member.iter().map(|at| self.outline_of(at)).collect()
+            member.iter().map(|at| self.outline_of_call(at)).collect()
         };
         let Some((first, others)) = members.split_first() else {
             return members;
@@ -196,7 +196,7 @@ impl<'a> CapturedCalls<'a> {
         };
         let shifts = others.iter().map(|other| {
             let one_clock = host(first).is_some() && host(first) == host(other);
-            call_windows::find_shift(&base, &outlines(other), one_clock)
+            call_windows::find_call_window_shift(&base, &outlines(other), one_clock)
         });
         let shifts: Option<Vec<i64>> = std::iter::once(Some(0)).chain(shifts).collect();
         let shifts = shifts.unwrap_or_else(|| vec![0; members.len()]);
@@ -219,20 +219,20 @@ impl<'a> CapturedCalls<'a> {
         members
     }
 
-    fn outline_of(&self, at: CommRef) -> CallOutline {
+    fn outline_of_call(&self, at: CommRef) -> CallOutline {
         let call = self.call_at(at);
         // The root may end before the others begin, so its times do not help to align calls.
         let timed = !self.ranks[at.0 as usize].timeline.untimed
             && !self.kind_of(at).has_root()
             && !self.is_dropped(at);
         CallOutline {
-            signature: self.signature_of(at),
+            signature: self.signature_of_collective(at),
             sequence: call.asked.sequence,
             span: timed.then_some((call.start, call.end)),
         }
     }
 
-    fn signature_of(&self, at: CommRef) -> CollectiveSignature {
+    fn signature_of_collective(&self, at: CommRef) -> CollectiveSignature {
         let kind = self.kind_of(at);
         // In a scatter, only the root knows the total size. In all-to-all and gather, each member
         // may have its own size. Different sizes are therefore no error in these kinds of
@@ -271,7 +271,7 @@ impl<'a> CapturedCalls<'a> {
         )
     }
 
-    fn matched_collective(&self, group: u32, members: Vec<CommRef>) -> MatchedCollective {
+    fn build_matched_collective(&self, group: u32, members: Vec<CommRef>) -> MatchedCollective {
         let sizes = members.iter().map(|&at| self.comm_size_of(at));
         let bytes = sizes.clone().max().unwrap_or(0);
         let asked = members.iter().any(|&at| self.call_at(at).asked.uneven);

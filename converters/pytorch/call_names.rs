@@ -5,7 +5,7 @@ use chakram_trace::format::CollectiveKind;
 
 /// Kind of communication, as a library's name states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum CarrierKind {
+pub(super) enum CommIntervalKind {
     /// All-reduce.
     AllReduce,
     /// Reduce-scatter; gloo implements it as an all-reduce.
@@ -30,14 +30,14 @@ pub(super) enum CarrierKind {
     Receive,
 }
 
-impl CarrierKind {
+impl CommIntervalKind {
     /// Returns whether this is a send or a receive.
     pub fn is_message(self) -> bool {
         matches!(self, Self::Send | Self::Receive)
     }
 
     /// Returns true if an interval of kind `carrier` may execute a request of this kind.
-    pub fn is_carried_by(self, carrier: Self) -> bool {
+    pub fn can_be_executed_by_interval(self, carrier: Self) -> bool {
         self == carrier || self == Self::ReduceScatter && carrier == Self::AllReduce
     }
 
@@ -58,20 +58,20 @@ impl CarrierKind {
     }
 
     fn from_name(plain: &str) -> Option<Self> {
-        const BEGINNINGS: [(&str, CarrierKind); 13] = [
-            ("allreduce", CarrierKind::AllReduce),
-            ("all_reduce", CarrierKind::AllReduce),
-            ("reduce_scatter", CarrierKind::ReduceScatter),
-            ("allgather", CarrierKind::AllGather),
-            ("all_gather", CarrierKind::AllGather),
-            ("alltoall", CarrierKind::AllToAll),
-            ("all_to_all", CarrierKind::AllToAll),
-            ("broadcast", CarrierKind::Broadcast),
-            ("reduce", CarrierKind::Reduce),
-            ("gather", CarrierKind::Gather),
-            ("scatter", CarrierKind::Scatter),
-            ("barrier", CarrierKind::Barrier),
-            ("send", CarrierKind::Send),
+        const BEGINNINGS: [(&str, CommIntervalKind); 13] = [
+            ("allreduce", CommIntervalKind::AllReduce),
+            ("all_reduce", CommIntervalKind::AllReduce),
+            ("reduce_scatter", CommIntervalKind::ReduceScatter),
+            ("allgather", CommIntervalKind::AllGather),
+            ("all_gather", CommIntervalKind::AllGather),
+            ("alltoall", CommIntervalKind::AllToAll),
+            ("all_to_all", CommIntervalKind::AllToAll),
+            ("broadcast", CommIntervalKind::Broadcast),
+            ("reduce", CommIntervalKind::Reduce),
+            ("gather", CommIntervalKind::Gather),
+            ("scatter", CommIntervalKind::Scatter),
+            ("barrier", CommIntervalKind::Barrier),
+            ("send", CommIntervalKind::Send),
         ];
         let plain = plain.trim_start_matches('_');
         if plain.starts_with("recv") {
@@ -86,16 +86,16 @@ impl CarrierKind {
 
 /// Returns the kind of communication that the `c10d` operator `name` requests; `None` for other
 /// operators.
-pub(super) fn operator_kind(name: &str) -> Option<CarrierKind> {
-    CarrierKind::from_name(name.strip_prefix("c10d::")?)
+pub(super) fn comm_kind_of_operator(name: &str) -> Option<CommIntervalKind> {
+    CommIntervalKind::from_name(name.strip_prefix("c10d::")?)
 }
 
 /// Returns the kind of communication that an interval executes, such as `gloo:all_reduce` or
 /// `nccl:all_to_all`.
-pub(super) fn carrier_kind(name: &str) -> Option<CarrierKind> {
+pub(super) fn comm_kind_of_interval(name: &str) -> Option<CommIntervalKind> {
     let (library, plain) = name.split_once(':')?;
     let known = ["gloo", "nccl", "mpi", "ucc", "xccl", "hccl"].contains(&library);
-    CarrierKind::from_name(plain).filter(|_| known && !plain.starts_with(':'))
+    CommIntervalKind::from_name(plain).filter(|_| known && !plain.starts_with(':'))
 }
 
 #[cfg(test)]
@@ -111,14 +111,17 @@ mod tests {
             ("c10d::alltoall_base_", "nccl:all_to_all"),
             ("c10d::recv_", "gloo:recv"),
         ] {
-            let (asked, made) = (operator_kind(operator), carrier_kind(carrier));
+            let (asked, made) = (
+                comm_kind_of_operator(operator),
+                comm_kind_of_interval(carrier),
+            );
             let fits = asked
                 .zip(made)
-                .is_some_and(|(asked, made)| asked.is_carried_by(made));
+                .is_some_and(|(asked, made)| asked.can_be_executed_by_interval(made));
             assert!(fits, "{operator} {asked:?}, {carrier} {made:?}");
         }
-        assert_eq!(carrier_kind("nccl:coalesced"), None);
-        assert_eq!(carrier_kind("c10d::send"), None);
-        assert_eq!(operator_kind("aten::reduce"), None);
+        assert_eq!(comm_kind_of_interval("nccl:coalesced"), None);
+        assert_eq!(comm_kind_of_interval("c10d::send"), None);
+        assert_eq!(comm_kind_of_operator("aten::reduce"), None);
     }
 }

@@ -32,7 +32,11 @@ const ALIKE: i64 = 200_000;
 
 /// Returns the position of `other`'s first call within `one`; the position may be negative or past the end.
 /// Returns `None` if no shift fits. `one_clock` is true if both lists use the same clock.
-pub fn find_shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Option<i64> {
+pub fn find_call_window_shift(
+    one: &[CallOutline],
+    other: &[CallOutline],
+    one_clock: bool,
+) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
     if let Some(shift) = find_shift_by_sequence(one, other) {
         return windows_agree(one, other, shift).then_some(shift);
@@ -40,7 +44,7 @@ pub fn find_shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -
     if n == m && windows_agree(one, other, 0) {
         let together = match one_clock {
             true => overlap_in_time(one, other),
-            false => time_differences(one, other, 0).1 < ALIKE,
+            false => median_end_time_difference(one, other, 0).1 < ALIKE,
         };
         if together {
             return Some(0);
@@ -53,7 +57,7 @@ pub fn find_shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -
     let shifts = (low..=high).filter(|&shift| overlap_count(n, m, shift) >= least.max(1));
     let fitting = shifts.filter(|&shift| windows_agree(one, other, shift));
     fitting.min_by_key(|&shift| {
-        let (offset, spread) = time_differences(one, other, shift);
+        let (offset, spread) = median_end_time_difference(one, other, shift);
         // If times do not decide, prefer to align the starts, then the ends.
         let end = if shift == 0 {
             0
@@ -110,7 +114,11 @@ fn windows_agree(one: &[CallOutline], other: &[CallOutline], shift: i64) -> bool
 }
 
 /// Returns the median difference between end times, and the median deviation from it.
-fn time_differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (i64, i64) {
+fn median_end_time_difference(
+    one: &[CallOutline],
+    other: &[CallOutline],
+    shift: i64,
+) -> (i64, i64) {
     let ends =
         matching_pairs(one, other, shift).map(|(one, other)| Some(one.span?.1 - other.span?.1));
     let mut ends: Vec<i64> = ends.flatten().collect();
@@ -190,12 +198,12 @@ mod tests {
                     let (a, b) = (cut(&all, one, 0), cut(&all, other, clock));
                     for one_clock in [false, clock == 0] {
                         assert_eq!(
-                            find_shift(&a, &b, one_clock),
+                            find_call_window_shift(&a, &b, one_clock),
                             Some(expected),
                             "{sizes:?} {clock}"
                         );
                         assert_eq!(
-                            find_shift(&b, &a, one_clock),
+                            find_call_window_shift(&b, &a, one_clock),
                             Some(-expected),
                             "{sizes:?} {clock}"
                         );
@@ -214,10 +222,13 @@ mod tests {
                 .map(|k| call(7, k * 10_000_000))
                 .collect()
         };
-        assert_eq!(find_shift(&calls(1), &calls(0), true), Some(-1));
-        assert_eq!(find_shift(&calls(1), &calls(0), false), Some(0));
+        assert_eq!(find_call_window_shift(&calls(1), &calls(0), true), Some(-1));
+        assert_eq!(find_call_window_shift(&calls(1), &calls(0), false), Some(0));
         // If the lengths differ, some calls are assumed to be missing.
-        assert_eq!(find_shift(&calls(1), &calls(0)[..8], false), Some(-1));
+        assert_eq!(
+            find_call_window_shift(&calls(1), &calls(0)[..8], false),
+            Some(-1)
+        );
     }
 
     #[test]
@@ -229,9 +240,18 @@ mod tests {
             });
             calls.collect()
         };
-        assert_eq!(find_shift(&numbered(5, 9), &numbered(5, 9), true), Some(0));
-        assert_eq!(find_shift(&numbered(5, 9), &numbered(7, 9), true), Some(2));
-        assert_eq!(find_shift(&numbered(7, 9), &numbered(5, 3), true), Some(-2));
+        assert_eq!(
+            find_call_window_shift(&numbered(5, 9), &numbered(5, 9), true),
+            Some(0)
+        );
+        assert_eq!(
+            find_call_window_shift(&numbered(5, 9), &numbered(7, 9), true),
+            Some(2)
+        );
+        assert_eq!(
+            find_call_window_shift(&numbered(7, 9), &numbered(5, 3), true),
+            Some(-2)
+        );
     }
 
     #[test]
@@ -246,16 +266,28 @@ mod tests {
                 })
                 .collect()
         };
-        assert_eq!(find_shift(&untimed(0..24), &untimed(0..18), false), Some(0));
-        assert_eq!(find_shift(&untimed(0..24), &untimed(4..24), false), Some(4));
         assert_eq!(
-            find_shift(&untimed(1..24), &untimed(0..24), false),
+            find_call_window_shift(&untimed(0..24), &untimed(0..18), false),
+            Some(0)
+        );
+        assert_eq!(
+            find_call_window_shift(&untimed(0..24), &untimed(4..24), false),
+            Some(4)
+        );
+        assert_eq!(
+            find_call_window_shift(&untimed(1..24), &untimed(0..24), false),
             Some(-1)
         );
         // Without times, a shift by whole steps cannot be detected, so the lists are aligned at
         // their first calls.
-        assert_eq!(find_shift(&untimed(0..24), &untimed(3..21), false), Some(0));
-        assert_eq!(find_shift(&untimed(0..6), &[call(9, 0); 6], false), None);
-        assert_eq!(find_shift(&[], &untimed(0..3), false), None);
+        assert_eq!(
+            find_call_window_shift(&untimed(0..24), &untimed(3..21), false),
+            Some(0)
+        );
+        assert_eq!(
+            find_call_window_shift(&untimed(0..6), &[call(9, 0); 6], false),
+            None
+        );
+        assert_eq!(find_call_window_shift(&[], &untimed(0..3), false), None);
     }
 }

@@ -13,8 +13,8 @@ mod device;
 mod host;
 mod requests;
 
-pub use crate::comm_kernels::CommKernels;
-pub use args::{CallArgs, first_dtype, positional_group};
+pub use crate::comm_kernels::CommKernelRules;
+pub use args::{CallArgs, first_dtype, parse_group_of_record};
 
 /// Operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub struct CommCalls {
 }
 
 /// Finds the calls of `rank`; `kernels` identifies communication kernels.
-pub fn find_calls(rank: &RankTimeline, kernels: &CommKernels) -> CommCalls {
+pub fn find_comm_calls(rank: &RankTimeline, kernels: &CommKernelRules) -> CommCalls {
     let mut calls = host::find_host_calls(rank);
     device::append_device_calls(rank, kernels, &mut calls);
     calls

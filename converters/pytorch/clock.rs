@@ -54,18 +54,18 @@ pub struct ClockOffset {
 
 impl ClockOffset {
     /// Converts a time of the rank's clock to the reference clock; both in ns.
-    pub fn to_reference(self, time: i64) -> i64 {
+    pub fn to_reference_time(self, time: i64) -> i64 {
         let drift = drift_gain(self.drift, time.saturating_sub(self.drift_from));
         time.saturating_add(self.applied).saturating_add(drift)
     }
 
     /// Converts a corrected time back to the rank's clock, both in ns. This is the inverse of
-    /// [`Self::to_reference`].
-    pub fn own_time(&self, time: i64) -> i64 {
+    /// [`Self::to_reference_time`].
+    pub fn to_own_clock_time(&self, time: i64) -> i64 {
         let start = time.saturating_sub(self.applied);
         // Drift is below 1/1000, so every pass reduces the error by a factor of more than 1000.
         (0..4).fold(start, |own, _| {
-            own.saturating_sub(self.to_reference(own).saturating_sub(time))
+            own.saturating_sub(self.to_reference_time(own).saturating_sub(time))
         })
     }
 }
@@ -189,7 +189,7 @@ fn estimate_offset(
     for seen in &mut seen {
         let (start, end) = seen.spans[0];
         // The result is relative to the first rank's clock, so subtract that rank's own offset.
-        let time = |time: i64| base.to_reference(time).saturating_sub(own_base);
+        let time = |time: i64| base.to_reference_time(time).saturating_sub(own_base);
         seen.spans[0] = (time(start), time(end));
     }
     let (drift, drift_from) = match hosts {
@@ -206,7 +206,7 @@ fn estimate_offset(
     let mut differences = differences_of_ends(&seen);
     let estimate = median_of(&mut differences);
     let spread = median_distance(&differences, estimate);
-    let bounds = find_bounds(&seen);
+    let bounds = find_offset_bounds(&seen);
     // Errors in the two clocks can make the lower bound exceed the upper bound. If the bounds
     // contradict each other, use the estimate unchanged, or the middle of the bounds if there is no
     // estimate.
@@ -237,7 +237,7 @@ fn estimate_offset(
 
 /// Returns the bounds of the second rank's offset. Two facts give the bounds: no member of a
 /// collective can end before another starts, and nothing is received before it is sent.
-fn find_bounds(seen: &[ClockObservation]) -> (i64, i64) {
+fn find_offset_bounds(seen: &[ClockObservation]) -> (i64, i64) {
     let mut bounds = (i64::MIN / 4, i64::MAX / 4);
     for ClockObservation {
         spans: [one, other],
@@ -480,10 +480,10 @@ mod tests {
             // A noise of 1 us over half a minute changes the drift by 0.03 parts in a million.
             assert!((offset.drift + 20_000_000).abs() < 100_000, "{offset:?}");
             for seen in &seen {
-                let apart = seen.spans[0].1 - offset.to_reference(seen.spans[1].1);
+                let apart = seen.spans[0].1 - offset.to_reference_time(seen.spans[1].1);
                 assert!(apart.abs() < 3_000, "{apart}");
-                let end = offset.to_reference(seen.spans[1].1);
-                assert!((offset.own_time(end) - seen.spans[1].1).abs() <= 1);
+                let end = offset.to_reference_time(seen.spans[1].1);
+                assert!((offset.to_own_clock_time(end) - seen.spans[1].1).abs() <= 1);
             }
             assert!(offset.spread <= 1_000);
         }

@@ -2,10 +2,13 @@
 
 /// Returns the number of elements of a tensor with the sizes `dims`, or the total over a list of
 /// tensors.
-pub(super) fn elements_of(dims: &serde_json::Value) -> u64 {
+pub(super) fn count_tensor_elements(dims: &serde_json::Value) -> u64 {
     let list = dims.as_array().map_or(&[][..], Vec::as_slice);
     if list.iter().any(serde_json::Value::is_array) {
-        return list.iter().map(elements_of).fold(0, u64::saturating_add);
+        return list
+            .iter()
+            .map(count_tensor_elements)
+            .fold(0, u64::saturating_add);
     }
     let sizes = list.iter().map(|size| size.as_u64().unwrap_or(0));
     sizes.fold(1, u64::saturating_mul)

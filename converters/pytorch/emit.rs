@@ -4,8 +4,8 @@ use super::activities::{Activities, ActivityKind, ActivityLane};
 use super::alike_kernels::SameNameKernels;
 use super::calls::CommCalls;
 use super::group_inference::JobGroup;
-use super::op_cost::OpCosts;
-use super::profiler_cost::ProfilerCharges;
+use super::op_cost::HostIntervalCosts;
+use super::profiler_cost::ProfilerTimeSubtractor;
 use super::rank_timeline::RankTimeline;
 use super::transfer_times::CallTime;
 use chakram_trace::format::TraceError;
@@ -23,7 +23,7 @@ mod order;
 pub use lanes::lane_names;
 
 /// The job's data that is needed to write a rank's nodes.
-pub struct EmitContext<'a> {
+pub struct JobEmitContext<'a> {
     /// Number of the rank. The rank's capture may belong to another rank with the same role.
     pub number: u32,
     /// Groups of the job.
@@ -77,7 +77,7 @@ pub fn write_nodes<W: Write>(
     rank: &RankTimeline,
     calls: &CommCalls,
     activities: &Activities,
-    job: &EmitContext<'_>,
+    job: &JobEmitContext<'_>,
     writer: &mut TraceWriter<W>,
 ) -> Result<EmittedCounts, TraceError> {
     let order = order_activities(rank, activities, calls);
@@ -103,7 +103,7 @@ pub fn write_nodes<W: Write>(
         activities,
         job,
         ids: &ids,
-        efforts: &OpCosts::new(rank, job.host_computes),
+        efforts: &HostIntervalCosts::new(rank, job.host_computes),
         alike: SameNameKernels::default(),
         dtypes: &operator_dtypes(rank),
         steps: &rank.step_windows(),
@@ -118,7 +118,7 @@ pub fn write_nodes<W: Write>(
     }
     let mut causes: Vec<u64> = Vec::new();
     let mut attributes: Vec<NamedAttribute<'static>> = Vec::new();
-    let mut charges = ProfilerCharges::new(job.record_ns);
+    let mut charges = ProfilerTimeSubtractor::new(job.record_ns);
     for &work in &order {
         let activity = &activities.list[work as usize];
         causes.clear();
@@ -135,9 +135,10 @@ pub fn write_nodes<W: Write>(
             ActivityKind::Call(call) => job.times[call as usize].late,
             _ => 0,
         };
-        let delay = clamp_to_ns(activity.begin.saturating_sub(last.unwrap_or(job.start)));
+        let delay =
+            clamp_to_nonnegative_ns(activity.begin.saturating_sub(last.unwrap_or(job.start)));
         let delay = delay.saturating_add(late);
-        let profiler = charges.charge_activity(rank, activity, delay);
+        let profiler = charges.take_profiler_share(rank, activity, delay);
         written.profiler_ns = written.profiler_ns.saturating_add(profiler);
         attributes.clear();
         let span = (delay, profiler);
@@ -146,7 +147,7 @@ pub fn write_nodes<W: Write>(
         written.causes += causes.len() as u64;
         if let ActivityLane::Stream(_) = activities.lane_of_activity(rank, activity) {
             let end = end_of(activities, calls, job, work);
-            let lasted = clamp_to_ns(end.saturating_sub(activity.begin));
+            let lasted = clamp_to_nonnegative_ns(end.saturating_sub(activity.begin));
             written.device_ns = written.device_ns.saturating_add(lasted);
         }
     }
@@ -154,7 +155,7 @@ pub fn write_nodes<W: Write>(
 }
 
 /// Returns the time at which an activity ends in a replay that reproduces the capture.
-fn end_of(activities: &Activities, calls: &CommCalls, job: &EmitContext<'_>, work: u32) -> i64 {
+fn end_of(activities: &Activities, calls: &CommCalls, job: &JobEmitContext<'_>, work: u32) -> i64 {
     let activity = &activities.list[work as usize];
     match activity.kind {
         ActivityKind::Call(call) => {
@@ -192,6 +193,6 @@ fn groups_json(number: u32, groups: &[JobGroup]) -> String {
     serde_json::to_string(&declared).expect("names and numbers can be written")
 }
 
-fn clamp_to_ns(difference: i64) -> u64 {
+fn clamp_to_nonnegative_ns(difference: i64) -> u64 {
     u64::try_from(difference).unwrap_or(0)
 }

@@ -199,7 +199,7 @@ impl HostNodeLinks {
             }
         }
         this.host_only = by_id.len() as u64 - this.linked.min(by_id.len() as u64);
-        this.check_linked(by_id.len() as u64)?;
+        this.check_link_quality(by_id.len() as u64)?;
         Ok(this)
     }
 
@@ -264,7 +264,7 @@ impl HostNodeLinks {
         })
     }
 
-    fn check_linked(&self, nodes: u64) -> Result<(), EventLinkError> {
+    fn check_link_quality(&self, nodes: u64) -> Result<(), EventLinkError> {
         const HINT: &str = "pair the host trace and the Kineto trace of one run, rank by rank; \
                             profile(execution_trace_observer=…) starts both together";
         if self.renamed as f64 > self.linked as f64 * MAX_RENAMED {

@@ -1,6 +1,6 @@
 //! Finds the captures of a job, and the files of each rank.
 
-use super::sniff::{CaptureFileKind, foreign_description};
+use super::sniff::{CaptureFileKind, describe_foreign_file};
 use super::tar;
 use crate::folder::list_folder;
 use chakram_trace::format::{TraceError, escape_name};
@@ -12,7 +12,7 @@ mod by_process;
 mod held;
 
 pub use held::InMemoryFiles;
-use held::display_path;
+use held::path_for_messages;
 
 /// Files of a rank: a host trace, a Kineto trace, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl CapturePair {
     pub fn main_file(&self) -> &Path {
         let file = self.kineto.as_ref().or(self.host.as_ref());
         match file {
-            Some(file) if self.held.get(file).is_some() => display_path(file),
+            Some(file) if self.held.get(file).is_some() => path_for_messages(file),
             Some(file) => file,
             None => Path::new(""),
         }
@@ -71,7 +71,7 @@ impl CapturePair {
         parse: fn(&[u8]) -> Result<T, TraceError>,
     ) -> Result<T, TraceError> {
         match self.held.get(path) {
-            Some(bytes) => parse(bytes).map_err(|error| error.in_file(display_path(path))),
+            Some(bytes) => parse(bytes).map_err(|error| error.in_file(path_for_messages(path))),
             None => read(path),
         }
     }
@@ -110,13 +110,16 @@ type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 ///
 /// Fails in three cases: a file that the user named is neither a host trace nor a Kineto trace,
 /// only some ranks have times, or a rank has two indistinguishable files of one kind.
-pub fn find_pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
-    pairs_with(paths, None)
+pub fn find_capture_pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
+    find_pairs_with_piped(paths, None)
 }
 
-/// Pairs files like [`find_pairs`], but reads the capture `piped` in place of [`PIPE`]. If only one
+/// Pairs files like [`find_capture_pairs`], but reads the capture `piped` in place of [`PIPE`]. If only one
 /// other file was found, the piped capture belongs to the same rank.
-pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<CaptureSet, TraceError> {
+pub fn find_pairs_with_piped(
+    paths: &[PathBuf],
+    piped: Option<Arc<[u8]>>,
+) -> Result<CaptureSet, TraceError> {
     let mut files = Vec::new();
     for path in paths {
         if piped.is_some() && is_pipe(path) {
@@ -165,8 +168,8 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             // Folders may contain other JSON files, so only files that the user named must be captures.
             CaptureFileKind::Other if !file.named => continue,
             CaptureFileKind::Other => {
-                let path = display_path(&file.path);
-                let what = match foreign_description(path) {
+                let path = path_for_messages(&file.path);
+                let what = match describe_foreign_file(path) {
                     Some(what) => format!("it is {what}"),
                     None => "it is neither a host trace (`schema` and `nodes`) nor a Kineto trace \
                              (`traceEvents`)"
@@ -182,10 +185,10 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
         let rank = file.rank.or(beside);
         ranks.entry(rank).or_default()[slot].push(file.clone());
     }
-    set.pairs = by_process::take_unnumbered(&mut ranks, &held)?;
+    set.pairs = by_process::take_files_without_distinct_rank(&mut ranks, &held)?;
     for (rank, [hosts, kinetos]) in ranks {
-        let host = require_single(hosts, kinetos.first(), &held, &mut set.left_aside)?;
-        let kineto = require_single(kinetos, host.as_ref(), &held, &mut set.left_aside)?;
+        let host = require_single_file(hosts, kinetos.first(), &held, &mut set.left_aside)?;
+        let kineto = require_single_file(kinetos, host.as_ref(), &held, &mut set.left_aside)?;
         set.pairs.push(CapturePair {
             rank: rank.unwrap_or(set.pairs.len() as u32),
             unnumbered: false,
@@ -207,7 +210,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
         let path = paths.first().cloned().unwrap_or_default();
         return Err(TraceError::invalid_file(
             &path,
-            format!("no captures here{}", describe_others(&found)),
+            format!("no captures here{}", describe_non_capture_files(&found)),
             "give a folder with host.0.json, kineto.0.json, host.1.json, …, or the files",
         ));
     };
@@ -261,7 +264,7 @@ fn unpack_archives(
 ) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let mut all = Vec::with_capacity(files.len());
     for (path, named) in files {
-        if !tar::is_tar(&held.file_beginning(&path)?) {
+        if !tar::begins_as_tar(&held.file_beginning(&path)?) {
             all.push((path, named));
             continue;
         }
@@ -301,14 +304,14 @@ fn no_captures_error(path: &Path, others: &[PathBuf]) -> TraceError {
         ),
     };
     TraceError::invalid_file(
-        display_path(path),
+        path_for_messages(path),
         found,
         "unpack the archive, and convert files of other sources one by one",
     )
 }
 
 /// Describes the files of a folder that are not captures.
-fn describe_others(found: &[FoundFile]) -> String {
+fn describe_non_capture_files(found: &[FoundFile]) -> String {
     let Some(first) = found.first() else {
         return String::new();
     };
@@ -320,7 +323,7 @@ fn describe_others(found: &[FoundFile]) -> String {
         0 => String::new(),
         more => format!(", and so are {more} more"),
     };
-    if let Some(what) = foreign_description(&first.path) {
+    if let Some(what) = describe_foreign_file(&first.path) {
         return format!(": {} is {what}{more}", name(first));
     }
     format!(
@@ -331,7 +334,7 @@ fn describe_others(found: &[FoundFile]) -> String {
 
 /// Returns the only file of one kind among `files` of one rank. If there are several, leaves aside
 /// files whose process differs from `other`'s, but keeps files that the user named.
-fn require_single(
+fn require_single_file(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
     held: &InMemoryFiles,
@@ -445,14 +448,14 @@ fn folder_entries(folder: &Path) -> Result<FolderEntries, TraceError> {
             .unwrap_or("");
         if path.is_dir() {
             folders.push(path);
-        } else if path.is_file() && is_listed(name) {
+        } else if path.is_file() && has_capture_file_ending(name) {
             files.push((path, false));
         }
     }
     Ok((files, folders))
 }
 
-fn is_listed(name: &str) -> bool {
+fn has_capture_file_ending(name: &str) -> bool {
     const ENDINGS: [&str; 7] = [
         ".json",
         ".json.gz",
@@ -495,8 +498,8 @@ fn rank_in(
 /// file's name has no number, the number after `rank` in the folder's name is used.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
-    let stem = without_versions(name.split(".json").next()?);
-    if let Some(rank) = worded_rank(&stem) {
+    let stem = strip_version_numbers(name.split(".json").next()?);
+    if let Some(rank) = parse_rank_after_word(&stem) {
         return Some(rank);
     }
     let parts = stem.split(['.', '_', '-']);
@@ -504,7 +507,7 @@ fn rank_of(path: &Path) -> Option<u32> {
         .filter(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
         .filter_map(|part| part.parse::<u32>().ok())
         .rfind(|number| *number <= LARGEST)
-        .or_else(|| worded_rank(path.parent()?.file_name()?.to_str()?))
+        .or_else(|| parse_rank_after_word(path.parent()?.file_name()?.to_str()?))
 }
 
 /// Returns true if the name of a file has a known form, so that its number is certainly a rank.
@@ -514,11 +517,11 @@ fn is_rank_number(path: &Path) -> bool {
     };
     // chakram's own capture script and Chakra's linker use these names.
     let known = ["host", "kineto", "device"];
-    known.iter().any(|word| name.starts_with(word)) || worded_rank(name).is_some()
+    known.iter().any(|word| name.starts_with(word)) || parse_rank_after_word(name).is_some()
 }
 
 /// Returns the number after `rank` or `worker` in `text`.
-fn worded_rank(text: &str) -> Option<u32> {
+fn parse_rank_after_word(text: &str) -> Option<u32> {
     let after = |word: &str| {
         let at = text.find(word)? + word.len();
         let rest = text[at..].trim_start_matches(['-', '_', '.', '=']);
@@ -531,7 +534,7 @@ fn worded_rank(text: &str) -> Option<u32> {
 }
 
 /// Returns `stem` without sequences of three or more numbers that are separated by dots.
-fn without_versions(stem: &str) -> String {
+fn strip_version_numbers(stem: &str) -> String {
     let mut out = String::with_capacity(stem.len());
     let mut rest = stem;
     while !rest.is_empty() {

@@ -7,7 +7,7 @@
 //! identifies the group. Messages have no worker. A message is assigned to the group of all ranks,
 //! unless its send and receive would not match in that group.
 
-use super::calls::{CommCall, CommCalls, CommOp, positional_group};
+use super::calls::{CommCall, CommCalls, CommOp, parse_group_of_record};
 use super::groups::LARGEST_GROUP;
 use super::rank_timeline::RankTimeline;
 use super::{ProcessGroup, groups};
@@ -34,7 +34,7 @@ pub struct JobGroup {
 
 /// Number of a job's calls, by the method that found their group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupInference {
+pub struct GroupInferenceCounts {
     /// For each group, the number of calls whose capture names the group.
     pub named: BTreeMap<u32, u64>,
     /// Number of calls assigned to the only group that exists.
@@ -66,13 +66,13 @@ pub fn resolve_run(
     ranks: &[RankTimeline],
     calls: &mut [CommCalls],
     world: u32,
-) -> Result<(Vec<JobGroup>, GroupInference), GroupInferenceError> {
+) -> Result<(Vec<JobGroup>, GroupInferenceCounts), GroupInferenceError> {
     let mut groups = Vec::new();
-    let mut inferred = GroupInference::default();
+    let mut inferred = GroupInferenceCounts::default();
     let all: Vec<u32> = (0..world).collect();
     let mut own = Vec::new();
     for rank in ranks {
-        own.push(merge_declared(rank, &all, &mut groups)?);
+        own.push(merge_declared_groups(rank, &all, &mut groups)?);
     }
     let known: Vec<_> = (0..ranks.len())
         .map(|r| WorkerPools::new(&ranks[r], &calls[r], &own[r], &groups))
@@ -83,7 +83,8 @@ pub fn resolve_run(
     } else {
         workers::assign_worker_groups(ranks, calls, &groups, &own, &known)
     };
-    let communicators = communicators::assign_groups(ranks, calls, &mut groups, &own, world);
+    let communicators =
+        communicators::assign_communicator_groups(ranks, calls, &mut groups, &own, world);
     let assumed: Vec<Option<u32>> = own
         .iter()
         .zip(&*calls)
@@ -260,7 +261,7 @@ fn recorded_groups(rank: &RankTimeline) -> Vec<ProcessGroup> {
     // Before schema 1.1.0, observers wrote the group into a record's inputs.
     for args in &rank.host.args {
         let is_known = |group: &ProcessGroup| !group.ranks.is_empty() || group.size.is_some();
-        let Some(group) = positional_group(&args.inputs).filter(is_known) else {
+        let Some(group) = parse_group_of_record(&args.inputs).filter(is_known) else {
             continue;
         };
         match found.get_mut(&group.name) {
@@ -332,7 +333,7 @@ fn is_whole(group: &ProcessGroup, all: &[u32]) -> bool {
 
 /// Merges the groups that `rank` declares into `groups`. Returns the indices of these groups; the
 /// group of all ranks comes first.
-fn merge_declared(
+fn merge_declared_groups(
     rank: &RankTimeline,
     all: &[u32],
     groups: &mut Vec<JobGroup>,
@@ -393,7 +394,7 @@ fn merge_declared(
             None => {
                 let first = ranks.first().copied().unwrap_or(0);
                 groups.push(JobGroup {
-                    name: unique_name(&group.name, first, groups),
+                    name: unique_group_name(&group.name, first, groups),
                     called: group.name,
                     desc: group.desc,
                     ranks,
@@ -414,7 +415,7 @@ fn merge_declared(
 
 /// Returns `name` if the job does not use it yet, otherwise `name@first`, with a number appended if
 /// necessary.
-pub(super) fn unique_name(name: &str, first: u32, groups: &[JobGroup]) -> String {
+pub(super) fn unique_group_name(name: &str, first: u32, groups: &[JobGroup]) -> String {
     let taken = |name: &str| groups.iter().any(|group| group.name == name);
     if !taken(name) {
         return name.to_owned();
@@ -434,7 +435,7 @@ fn narrow_message_groups(
     ranks: &[RankTimeline],
     calls: &mut [CommCalls],
     groups: &[JobGroup],
-    inferred: &mut GroupInference,
+    inferred: &mut GroupInferenceCounts,
 ) -> Result<(), GroupInferenceError> {
     let place: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(i, r)| (r.rank, i)).collect();
     let mut candidates: Vec<u32> = (0..groups.len() as u32).collect();
@@ -443,7 +444,7 @@ fn narrow_message_groups(
     candidates.sort_by_key(|&g| (std::cmp::Reverse(groups[g as usize].ranks.len()), g));
     let mut open: Vec<bool> = calls
         .iter()
-        .map(|calls| calls.list.iter().any(unnamed_message))
+        .map(|calls| calls.list.iter().any(is_unnamed_message))
         .collect();
     if groups.len() == 1 {
         return Ok(());
@@ -464,7 +465,7 @@ fn narrow_message_groups(
             for call in calls[member]
                 .list
                 .iter_mut()
-                .filter(|call| unnamed_message(call))
+                .filter(|call| is_unnamed_message(call))
             {
                 call.group = group;
                 *inferred.messages.entry(group).or_default() += 1;
@@ -484,7 +485,7 @@ fn narrow_message_groups(
     }
 }
 
-fn unnamed_message(call: &CommCall) -> bool {
+fn is_unnamed_message(call: &CommCall) -> bool {
     call.is_message() && call.asked.group.is_none()
 }
 
@@ -503,7 +504,7 @@ fn messages_pair_up(
         for call in calls[member]
             .list
             .iter()
-            .filter(|call| unnamed_message(call))
+            .filter(|call| is_unnamed_message(call))
         {
             let Some(&peer) = call
                 .asked

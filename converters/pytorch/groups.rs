@@ -99,7 +99,7 @@ pub(super) fn rank_progression(first: u32, stride: u32, size: u32) -> Option<Vec
 }
 
 /// Quotes each `...` that replaces values, so that the text becomes valid JSON.
-fn quote_gaps(json: &str) -> Cow<'_, str> {
+fn quote_ellipses(json: &str) -> Cow<'_, str> {
     if !json.contains("...") {
         return Cow::Borrowed(json);
     }
@@ -127,7 +127,7 @@ fn quote_gaps(json: &str) -> Cow<'_, str> {
 /// damage, and an error.
 pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
     let mut groups = Vec::new();
-    let json = quote_gaps(json);
+    let json = quote_ellipses(json);
     let Some(mut rest) = json.trim_start().strip_prefix('[') else {
         return (groups, Some("the text is not a list".to_owned()));
     };

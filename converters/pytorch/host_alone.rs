@@ -11,7 +11,7 @@
 //! pushes the interval onto the stack of the operator that the caller is running.
 
 use super::IN_FLIGHT;
-use super::call_names::{carrier_kind, operator_kind};
+use super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
 use super::event_links::{HostNodeLinks, LinkMethod};
 use super::host::{HostTrace, NONE};
 use super::kineto::{EventCategory, KinetoEvent, KinetoTrace, KinetoTrack};
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 const TICK: i64 = 4;
 
 /// Builds a Kineto trace from the operators of `host`.
-pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
+pub(super) fn build_kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     let name = |node: u32| host.texts.get(host.nodes[node as usize].name);
     let mut order: Vec<u32> = (0..host.nodes.len() as u32).collect();
     order.sort_by_key(|&i| host.records[i as usize].id);
@@ -30,9 +30,9 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     link.roots = (host.nodes.len() - order.len()) as u64;
     let (flights, order): (Vec<u32>, Vec<u32>) = order
         .into_iter()
-        .partition(|&i| super::is_in_flight(name(i)));
+        .partition(|&i| super::is_in_flight_interval_name(name(i)));
     link.carried = flights.len() as u64;
-    link.unrequested = count_unrequested(&flights, &order, &name);
+    link.unrequested = count_unrequested_intervals(&flights, &order, &name);
     let ends = operator_ends(host, &order);
     let mut events = TickTraceBuilder::default();
     for (place, &node) in order.iter().enumerate() {
@@ -40,7 +40,7 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
         let tid = host.nodes[node as usize].tid;
         let (text, id) = (name(node), 2 * (place as u64 + 1));
         let pushed = events.push(text, (tid, false), (start, ends[place]), id, node);
-        let flight = match operator_kind(text) {
+        let flight = match comm_kind_of_operator(text) {
             Some(_) => {
                 let text = format!("{}{text}", IN_FLIGHT[0]);
                 events.push(&text, (tid, true), (start + 1, start + 2), id + 1, NONE)
@@ -60,16 +60,24 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
 
 /// Returns how many worker intervals of one kind are requested by no operator in the file.
 /// Intervals without a request come from library calls without operators.
-fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
+fn count_unrequested_intervals<'h>(
+    flights: &[u32],
+    order: &[u32],
+    name: &impl Fn(u32) -> &'h str,
+) -> u64 {
     let mut requested: Vec<_> = order
         .iter()
-        .filter_map(|&i| operator_kind(name(i)))
+        .filter_map(|&i| comm_kind_of_operator(name(i)))
         .collect();
     requested.sort_unstable();
     requested.dedup();
     let alone = |&&i: &&u32| {
-        let kind = carrier_kind(name(i));
-        kind.is_none_or(|kind| !requested.iter().any(|asked| asked.is_carried_by(kind)))
+        let kind = comm_kind_of_interval(name(i));
+        kind.is_none_or(|kind| {
+            !requested
+                .iter()
+                .any(|asked| asked.can_be_executed_by_interval(kind))
+        })
     };
     flights.iter().filter(alone).count() as u64
 }

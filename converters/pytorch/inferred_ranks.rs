@@ -19,14 +19,14 @@
 
 use super::call_matching::JobRank;
 use super::calls::{CommCall, CommCalls, CommOp};
-use super::group_inference::{JobGroup, UNTOLD, unique_name};
+use super::group_inference::{JobGroup, UNTOLD, unique_group_name};
 use super::rank_timeline::RankTimeline;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A rank of the job, captured or inferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RankModel {
+pub struct CapturedOrInferredRank {
     /// Rank number in the job.
     pub number: u32,
     /// Index of the capture that is used: the rank's own, or its model's if the rank is inferred.
@@ -35,7 +35,7 @@ pub struct RankModel {
     pub inferred: bool,
 }
 
-impl RankModel {
+impl CapturedOrInferredRank {
     /// Returns the captured rank with index `capture`.
     pub fn from_capture((capture, rank): (usize, &RankTimeline)) -> Self {
         Self {
@@ -74,12 +74,12 @@ pub fn infer_ranks(
     calls: &[CommCalls],
     groups: &mut Vec<JobGroup>,
     world: u32,
-) -> Result<Vec<(RankModel, CommCalls)>, NoRankModelError> {
+) -> Result<Vec<(CapturedOrInferredRank, CommCalls)>, NoRankModelError> {
     let numbers: Vec<u32> = ranks.iter().map(|rank| rank.number).collect();
     let mut all = Vec::with_capacity(world as usize);
     for number in 0..world {
         if let Ok(capture) = numbers.binary_search(&number) {
-            let own = RankModel {
+            let own = CapturedOrInferredRank {
                 number,
                 capture,
                 inferred: false,
@@ -89,10 +89,10 @@ pub fn infer_ranks(
         }
         let mut nearest: Vec<usize> = (0..ranks.len()).collect();
         nearest.sort_by_key(|&capture| numbers[capture].abs_diff(number));
-        let mut best: Option<ModelCandidate> = None;
+        let mut best: Option<InferredRankCalls> = None;
         let mut contradicted: Option<NoRankModelError> = None;
         for capture in nearest {
-            let search = ModelSearch {
+            let search = RankModelCheck {
                 numbers: &numbers,
                 calls,
                 groups,
@@ -100,7 +100,7 @@ pub fn infer_ranks(
                 number,
                 capture,
             };
-            match search.better_than(best.as_ref().map(|best| best.alike)) {
+            match search.candidate_if_better(best.as_ref().map(|best| best.alike)) {
                 Ok(Some(found)) => best = Some(found),
                 Ok(None) => {}
                 Err(found) => {
@@ -115,7 +115,7 @@ pub fn infer_ranks(
         match (best, contradicted) {
             (Some(found), _) => {
                 groups.extend(found.added);
-                let model = RankModel {
+                let model = CapturedOrInferredRank {
                     number,
                     capture: found.capture,
                     inferred: true,
@@ -135,7 +135,7 @@ pub fn infer_ranks(
 }
 
 /// Calls that a rank makes if the model is valid.
-struct ModelCandidate {
+struct InferredRankCalls {
     capture: usize,
     /// Number of groups that contain the rank and its model at the same position.
     alike: usize,
@@ -144,7 +144,7 @@ struct ModelCandidate {
 }
 
 /// Checks whether the captured rank at `capture` can be the model for the rank `number`.
-struct ModelSearch<'a> {
+struct RankModelCheck<'a> {
     numbers: &'a [u32],
     calls: &'a [CommCalls],
     groups: &'a [JobGroup],
@@ -153,10 +153,13 @@ struct ModelSearch<'a> {
     capture: usize,
 }
 
-impl ModelSearch<'_> {
+impl RankModelCheck<'_> {
     /// Returns the calls of the rank that its model implies; `None` unless the rank and its model
     /// have the same position in more than `least` groups.
-    fn better_than(&self, least: Option<usize>) -> Result<Option<ModelCandidate>, String> {
+    fn candidate_if_better(
+        &self,
+        least: Option<usize>,
+    ) -> Result<Option<InferredRankCalls>, String> {
         let model = self.numbers[self.capture];
         let mut added: Vec<JobGroup> = Vec::new();
         let mut moved: BTreeMap<u32, u32> = BTreeMap::new();
@@ -204,9 +207,9 @@ impl ModelSearch<'_> {
             (call.asked.sends, call.asked.receives) = (None, None);
             call.group = to;
         }
-        self.hold_collectives(&calls)?;
-        self.hold_messages(&calls, &members)?;
-        Ok(Some(ModelCandidate {
+        self.check_collective_counts(&calls)?;
+        self.check_message_partners(&calls, &members)?;
+        Ok(Some(InferredRankCalls {
             capture: self.capture,
             alike,
             calls,
@@ -262,7 +265,7 @@ impl ModelSearch<'_> {
         }
         let known: Vec<JobGroup> = self.groups.iter().chain(&*added).cloned().collect();
         added.push(JobGroup {
-            name: unique_name(&from.called, ranks[0], &known),
+            name: unique_group_name(&from.called, ranks[0], &known),
             called: from.called.clone(),
             desc: from.desc.clone(),
             ranks,
@@ -271,7 +274,7 @@ impl ModelSearch<'_> {
     }
 
     /// Checks that the captured members of each group have equal numbers of collectives of each kind.
-    fn hold_collectives(&self, calls: &[CommCall]) -> Result<(), String> {
+    fn check_collective_counts(&self, calls: &[CommCall]) -> Result<(), String> {
         let count = |calls: &[CommCall], group: u32| {
             let mut kinds: BTreeMap<usize, u64> = BTreeMap::new();
             for call in calls.iter().filter(|call| call.group == group) {
@@ -305,7 +308,7 @@ impl ModelSearch<'_> {
     /// messages that it sends. For each pair of ranks, both sides must also agree on the direction
     /// of the first and of the last message. Comparing only the sets of messages is not enough,
     /// because neighbouring stages send each other equal messages.
-    fn hold_messages<'m>(
+    fn check_message_partners<'m>(
         &self,
         calls: &[CommCall],
         members: &impl Fn(u32) -> &'m [u32],

@@ -1,6 +1,6 @@
 //! Reads the captures of a job, joins them across ranks, and writes traces.
 
-use super::calls::CommKernels;
+use super::calls::CommKernelRules;
 use super::files::CapturePair;
 use super::host::HostTrace;
 use super::kineto::KinetoTrace;
@@ -30,7 +30,7 @@ pub struct ConvertOptions {
     pub threads: usize,
     /// Names of further communication kernels, in addition to the built-in names of NCCL and similar
     /// libraries.
-    pub comm_kernels: CommKernels,
+    pub comm_kernels: CommKernelRules,
 }
 
 /// Converts the captures `pairs` of one job. Creates the trace of rank r in `files` at `path(r)`,
@@ -106,7 +106,7 @@ pub type RankFiles<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
 /// # Errors
 ///
 /// Fails for the same reasons as [`convert_pairs`].
-pub fn convert_bytes(
+pub fn convert_in_memory_captures(
     captures: &[RankFiles<'_>],
     options: &ConvertOptions,
 ) -> Result<(Vec<RankTrace>, ConversionSummary), TraceError> {

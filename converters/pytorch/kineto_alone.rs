@@ -3,8 +3,8 @@
 //! Kineto has names, shapes, types and scalar values, but no outputs and no storages. Output shapes are therefore
 //! derived from input shapes, and uses of results are inferred from times alone.
 
-use super::call_names::{carrier_kind, operator_kind};
-use super::elements::{element_bytes, elements_of};
+use super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
+use super::elements::{count_tensor_elements, element_bytes};
 use super::event_links::{HostNodeLinks, LinkMethod};
 use super::host::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE};
 use super::kineto::{EventCategory, EventDetails, KinetoTrace};
@@ -16,7 +16,10 @@ use std::collections::BTreeMap;
 
 /// Builds a host trace from the operators and annotations of `kineto`. `order` contains the indices
 /// of these events in any order. All these events must have record function ids.
-pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrace, HostNodeLinks) {
+pub(super) fn build_host_trace(
+    kineto: &KinetoTrace,
+    mut order: Vec<u32>,
+) -> (HostTrace, HostNodeLinks) {
     order.sort_by_key(|&i| {
         let event = &kineto.events[i as usize];
         (event.rf_id, event.start_ns, Reverse(event.duration_ns), i)
@@ -29,20 +32,21 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
     let mut link = HostNodeLinks::without_links(kineto.events.len());
     link.method = LinkMethod::KinetoAlone;
     host.nodes.reserve_exact(order.len());
-    let carriers = find_carriers(kineto, &order);
-    let mut outputs = OutputTable::default();
+    let carriers = find_executing_events(kineto, &order);
+    let mut outputs = OutputShapeCache::default();
     let mut forms = Interner::default();
     for &i in &order {
         let event = &kineto.events[i as usize];
         let mut args = NONE;
         if let Some(kept) = kineto.args_of(event)
-            && operator_kind(kineto.texts.get(event.name)).is_some()
+            && comm_kind_of_operator(kineto.texts.get(event.name)).is_some()
         {
             args = host.args.len() as u32;
             let carrier = carriers
                 .get(&i)
-                .and_then(|&carrier| TransferredTensor::from_carrier(kineto, carrier));
-            host.args.push(comm_args(kept, carrier.as_ref()));
+                .and_then(|&carrier| TransferredTensor::from_executing_event(kineto, carrier));
+            host.args
+                .push(format_comm_arguments(kept, carrier.as_ref()));
         }
         let text = |index| if index == NONE { none } else { index };
         let details = kineto.details_of_event(event);
@@ -80,12 +84,12 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
 
 /// Cache of output shapes and bytes for each distinct input.
 #[derive(Default)]
-struct OutputTable {
+struct OutputShapeCache {
     operators: Interner<(u32, u32, u32)>,
     outputs: Vec<Option<(u32, u64)>>,
 }
 
-impl OutputTable {
+impl OutputShapeCache {
     /// Returns the index of the output shapes in `texts`, and the bytes of the outputs.
     fn output_of_event(
         &mut self,
@@ -128,18 +132,19 @@ impl OutputTable {
 
 /// Returns the event that executes each communication operator: the first event of the same kind
 /// with a higher id.
-fn find_carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
+fn find_executing_events(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
     /// Maximum number of events that are searched after an operator.
     const NEAR: usize = 64;
     let mut found = BTreeMap::new();
     let name = |i: u32| kineto.texts.get(kineto.events[i as usize].name);
     for (place, &i) in order.iter().enumerate() {
-        let Some(kind) = operator_kind(name(i)) else {
+        let Some(kind) = comm_kind_of_operator(name(i)) else {
             continue;
         };
         let near = order[place + 1..].iter().take(NEAR);
         let mut fitting = near.filter(|&&other| {
-            carrier_kind(name(other)).is_some_and(|carrier| kind.is_carried_by(carrier))
+            comm_kind_of_interval(name(other))
+                .is_some_and(|carrier| kind.can_be_executed_by_interval(carrier))
         });
         if let Some(&carrier) = fitting.next() {
             found.insert(i, carrier);
@@ -155,13 +160,13 @@ struct TransferredTensor {
 }
 
 impl TransferredTensor {
-    fn from_carrier(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
+    fn from_executing_event(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
         let args = kineto.args_of(&kineto.events[carrier as usize])?;
         let (dims, types) = (
             parse_list(args, "Input Dims"),
             parse_list(args, "Input type"),
         );
-        let sizes = dims.iter().map(elements_of);
+        let sizes = dims.iter().map(count_tensor_elements);
         Some(Self {
             elements: sizes.fold(0, u64::saturating_add),
             dtype: types.first()?.as_str()?.to_owned(),
@@ -176,7 +181,10 @@ fn parse_list(args: &[(String, String)], key: &str) -> Vec<Value> {
 }
 
 /// Returns the arguments of a communication operator in the host trace's notation.
-fn comm_args(args: &[(String, String)], carrier: Option<&TransferredTensor>) -> CommArgs {
+fn format_comm_arguments(
+    args: &[(String, String)],
+    carrier: Option<&TransferredTensor>,
+) -> CommArgs {
     let (dims, types) = (
         parse_list(args, "Input Dims"),
         parse_list(args, "Input type"),
@@ -187,7 +195,7 @@ fn comm_args(args: &[(String, String)], carrier: Option<&TransferredTensor>) -> 
         let kind = kind.as_str().unwrap_or("");
         let dims = dims.get(i).unwrap_or(&Value::Null);
         if let Some(size) = element_bytes(kind) {
-            values.push(tensor_json(elements_of(dims), size));
+            values.push(tensor_json(count_tensor_elements(dims), size));
             kinds.push(format!("Tensor({kind})"));
         } else if kind == "TensorList" {
             let dtype = carrier.map_or("", |carrier| &carrier.dtype);
@@ -195,7 +203,7 @@ fn comm_args(args: &[(String, String)], carrier: Option<&TransferredTensor>) -> 
             let tensors = dims.as_array().map_or(&[][..], Vec::as_slice);
             let listed = tensors
                 .iter()
-                .map(|dims| tensor_json(elements_of(dims), size));
+                .map(|dims| tensor_json(count_tensor_elements(dims), size));
             let mut listed: Vec<Value> = listed.collect();
             // Before 2024, profilers wrote no tensor lists. So take the tensor from the event that
             // executed the call.
@@ -258,14 +266,14 @@ mod tests {
             elements: 7,
             dtype: "c10::Half".to_owned(),
         };
-        let made = comm_args(&args, Some(&carrier));
+        let made = format_comm_arguments(&args, Some(&carrier));
         // 64·2 elements of half precision.
         assert_eq!(made.inputs, r#"[[[0,0,0,128,2,""]],"<Object>",1,true]"#);
         let empty = [
             arg("Input Dims", "[[]]"),
             arg("Input type", r#"["TensorList"]"#),
         ];
-        let made = comm_args(&empty, Some(&carrier));
+        let made = format_comm_arguments(&empty, Some(&carrier));
         assert_eq!(made.inputs, r#"[[[0,0,0,7,2,""]]]"#);
         assert_eq!(made.input_types, r#"["GenericList[Tensor(c10::Half)]"]"#);
     }

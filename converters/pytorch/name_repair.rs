@@ -31,7 +31,7 @@ const LONGEST: usize = 1 << 16;
 
 /// Repairs the name of the element at the start of `text`. Returns `None` if the name is not the cause
 /// of the error.
-pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedElement> {
+pub(super) fn repair_element_name(text: &[u8], layout: &NameLayout) -> Option<RepairedElement> {
     let start = name_offset(text)?;
     let search = &text[..text.len().min(start + LONGEST)];
     let end = (start..search.len())

@@ -38,7 +38,7 @@ use chakram_trace::format::CollectiveKind;
 
 /// Expected kernel times, in ns, if no member waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NcclTime {
+pub struct ExpectedNcclKernelTimes {
     /// Median of the measured times.
     pub typical: u64,
     /// 95th percentile of the measured times.
@@ -76,7 +76,7 @@ impl NvlinkRate {
     }
 
     /// Returns the NVLink rates of the device `name`; Returns the time by NCCL's formula, in ns;
-    pub fn of_device(name: &str) -> Option<Self> {
+    pub fn from_device_name(name: &str) -> Option<Self> {
         // On these cards, NVLink bridges connect only pairs of devices, if any.
         if name.contains("PCIe") || name.contains("NVL") {
             return None;
@@ -94,18 +94,18 @@ impl NvlinkRate {
         kind: CollectiveKind,
         members: u32,
         bytes: u64,
-    ) -> Option<NcclTime> {
+    ) -> Option<ExpectedNcclKernelTimes> {
         let mut measured = MEASURED.iter();
         let &(_, median, most) = measured.find(|(known, ..)| *known == kind)?;
-        let expected = self.formula_time(name, kind, members, bytes)?;
-        Some(NcclTime {
+        let expected = self.time_by_nccl_formula(name, kind, members, bytes)?;
+        Some(ExpectedNcclKernelTimes {
             typical: (expected * median) as u64,
             most: (expected * most) as u64,
         })
     }
 
     /// Returns the time by NCCL's formula, ns; `None` if the formula does not apply.
-    fn formula_time(
+    fn time_by_nccl_formula(
         &self,
         name: &str,
         kind: CollectiveKind,
@@ -145,10 +145,10 @@ mod tests {
     fn times_are_those_of_the_formula() {
         let ring = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
         let old = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long)";
-        let volta = NvlinkRate::of_device("Tesla V100-SXM2-32GB").expect("it has links");
-        let hopper = NvlinkRate::of_device("NVIDIA H100 80GB HBM3").expect("it has links");
+        let volta = NvlinkRate::from_device_name("Tesla V100-SXM2-32GB").expect("it has links");
+        let hopper = NvlinkRate::from_device_name("NVIDIA H100 80GB HBM3").expect("it has links");
         let formula = |rate: NvlinkRate, name, kind, bytes| {
-            let time = rate.formula_time(name, kind, 8, bytes);
+            let time = rate.time_by_nccl_formula(name, kind, 8, bytes);
             time.map(|time| time as u64)
         };
         let all_reduce = |rate, name| formula(rate, name, CollectiveKind::AllReduce, 1_000_000);
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(gather, Some(25_400 + 63_405));
         let times = volta.expected_time(old, CollectiveKind::AllToAll, 8, 240_000);
         let (typical, most) = (15_022, 22_025);
-        assert_eq!(times, Some(NcclTime { typical, most }));
+        assert_eq!(times, Some(ExpectedNcclKernelTimes { typical, most }));
         assert_eq!(volta.expected_time(old, CollectiveKind::Gather, 8, 1), None);
         for other in [
             "ncclDevKernel_AllReduce_Sum_f32_TREE_LL",
@@ -173,7 +173,7 @@ mod tests {
             assert_eq!(all_reduce(volta, other), None, "{other}");
         }
         for other in ["NVIDIA H100 PCIe", "NVIDIA H200 NVL", "AMD Instinct MI300X"] {
-            assert_eq!(NvlinkRate::of_device(other), None, "{other}");
+            assert_eq!(NvlinkRate::from_device_name(other), None, "{other}");
         }
     }
 }

@@ -16,16 +16,16 @@ pub(super) fn value_text(json: &str) -> Cow<'_, str> {
 /// Parses an integer, possibly in a string. The integer may be decimal, or hexadecimal after `0x`.
 /// A trailing `.0` is accepted, because scripts write it if a column has missing values.
 #[inline]
-pub(super) fn parse_whole(json: &str) -> Option<i128> {
+pub(super) fn parse_json_integer(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.
     match parse_digits(json.as_bytes()) {
         Some(number) => Some(i128::from(number)),
-        None => parse_other_whole(json),
+        None => parse_unusual_json_integer(json),
     }
 }
 
 #[cold]
-fn parse_other_whole(json: &str) -> Option<i128> {
+fn parse_unusual_json_integer(json: &str) -> Option<i128> {
     let text = value_text(json);
     let text = text.trim();
     match text.strip_prefix("0x") {
@@ -80,7 +80,7 @@ fn parse_eight_digits(text: [u8; 8]) -> Option<i64> {
 /// Converts microseconds that have no decimals or exactly three, the form that profilers write.
 /// Returns `None` for other forms.
 #[inline]
-fn plain_nanoseconds(json: &str) -> Option<i64> {
+fn parse_plain_microseconds(json: &str) -> Option<i64> {
     let (whole, fraction) = match json.as_bytes() {
         [whole @ .., b'.', a, b, c] => (whole, parse_digits(&[*a, *b, *c])?),
         whole => (whole, 0),
@@ -93,10 +93,10 @@ fn plain_nanoseconds(json: &str) -> Option<i64> {
 /// Converts decimal microseconds to nanoseconds, rounded to the nearest.
 #[inline]
 pub(super) fn parse_nanoseconds(json: &str) -> Option<i64> {
-    plain_nanoseconds(json).or_else(|| decimal_nanoseconds(json))
+    parse_plain_microseconds(json).or_else(|| parse_decimal_microseconds(json))
 }
 
-fn decimal_nanoseconds(json: &str) -> Option<i64> {
+fn parse_decimal_microseconds(json: &str) -> Option<i64> {
     let text = value_text(json);
     let text = text.trim();
     let (negative, text) = match text.strip_prefix('-') {
@@ -170,7 +170,7 @@ mod tests {
             ("\"nan\"", None),
         ] {
             assert_eq!(parse_nanoseconds(json), expected, "{json}");
-            assert_eq!(decimal_nanoseconds(json), expected, "{json}");
+            assert_eq!(parse_decimal_microseconds(json), expected, "{json}");
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
             ("\"0x+1\"", None),
             ("[]", None),
         ] {
-            assert_eq!(parse_whole(json), expected, "{json}");
+            assert_eq!(parse_json_integer(json), expected, "{json}");
         }
     }
 }

@@ -17,7 +17,7 @@ use chakram_trace::graph::Interner;
 /// bytes, the operator also does work of its own. Children with so few bytes are only small steps,
 /// such as the conversion of a scalar.
 #[derive(Debug)]
-pub struct OpCosts {
+pub struct HostIntervalCosts {
     /// Cost of each host interval; empty unless host operators count as compute.
     of: Vec<OpCost>,
     /// Host intervals that launch kernels themselves, in ascending order.
@@ -39,26 +39,26 @@ struct LaunchingInterval {
     kernel: u32,
 }
 
-impl OpCosts {
+impl HostIntervalCosts {
     /// Computes the costs of the host intervals of `rank`. Host operators get costs only if
     /// `host_computes` is true.
     pub fn new(rank: &RankTimeline, host_computes: bool) -> Self {
         let mut this = Self {
             of: if host_computes {
-                host_costs(rank)
+                costs_of_host_intervals(rank)
             } else {
                 Vec::new()
             },
             launched: Vec::new(),
-            hints: kernel_hints(rank),
+            hints: compute_hints_of_kernels(rank),
         };
         for device in &rank.devices {
-            let operator = rank.operator_of(device);
+            let operator = rank.operator_of_device_event(device);
             if operator != NONE {
                 this.launched.push(LaunchingInterval {
                     item: operator,
                     cost: OpCost::default(),
-                    time: device_time(device),
+                    time: duration_of_device_interval(device),
                     kernel: device.event,
                 });
             }
@@ -86,14 +86,14 @@ impl OpCosts {
 
     /// Returns the cost of `item`. Returns zero if `item` does no work, or if its children already
     /// count its work.
-    pub fn cost_of_item(&self, item: u32) -> OpCost {
+    pub fn cost_of_host_interval(&self, item: u32) -> OpCost {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
     /// Returns the cost of the kernel `device`. The operator `item` launched the kernel. The
     /// operator's cost is divided among its kernels in proportion to their times. `name` is the
     /// index of the kernel's name.
-    pub fn share_of_kernel(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
+    pub fn cost_of_device_interval(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
         let found = self
             .launched
             .binary_search_by_key(&item, |launched| launched.item);
@@ -101,7 +101,7 @@ impl OpCosts {
             |_| OpCost::default(),
             |found| {
                 let LaunchingInterval { cost, time, .. } = self.launched[found];
-                cost.scaled_part(device_time(device), time)
+                cost.scaled_part(duration_of_device_interval(device), time)
             },
         );
         if cost.flops == 0 {
@@ -117,7 +117,7 @@ impl OpCosts {
 }
 
 /// Returns, for each kernel name of `rank` (sorted by text index), whether the name shows that the kernel computes.
-fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
+fn compute_hints_of_kernels(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
     let devices = rank.devices.iter();
     let mut names: Vec<u32> = devices
         .map(|device| rank.events[device.event as usize].name)
@@ -133,7 +133,7 @@ fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
 
 /// Returns the cost of each host interval of `rank`. The cost is zero if the interval does no work,
 /// or if its children already count its work.
-fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
+fn costs_of_host_intervals(rank: &RankTimeline) -> Vec<OpCost> {
     let count = rank.items.len();
     let mut of = vec![OpCost::default(); count];
     let mut known = OperatorCostCache::default();
@@ -217,8 +217,11 @@ impl LaunchCostCache {
         let name = rank.events[kernel as usize].name;
         let operator = self.operators.intern_key((node.name, node.form, name)) as usize;
         if operator == self.costs.len() {
-            self.costs
-                .push(launched_cost(rank, node, rank.event_name(kernel)));
+            self.costs.push(cost_of_launching_operator(
+                rank,
+                node,
+                rank.event_name(kernel),
+            ));
         }
         self.costs[operator]
     }
@@ -226,23 +229,24 @@ impl LaunchCostCache {
 
 /// Returns the cost of an operator that launches kernels itself. `kernel` is the name of the first of these
 /// kernels.
-fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
+fn cost_of_launching_operator(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     let texts = &rank.host.texts;
     let name = texts.get(node.name);
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     let mut cost = operator_cost(&rank.host, node, plain);
     // If an observer counted the bytes, they already include tensors in lists.
-    let listed = match rank.host.is_observed() || op_work::is_lookup(plain) {
+    let listed = match rank.host.is_observed() || op_work::is_row_lookup(plain) {
         true => None,
-        false => {
-            tensor_lists::bytes_moved(texts.get(rank.host.form_of_node(node).shapes_in), kernel)
-        }
+        false => tensor_lists::bytes_moved_by_kernel(
+            texts.get(rank.host.form_of_node(node).shapes_in),
+            kernel,
+        ),
     };
     cost.bytes = cost.bytes.saturating_add(listed.unwrap_or(0));
     cost
 }
 
-pub(super) fn device_time(device: &DeviceInterval) -> u64 {
+pub(super) fn duration_of_device_interval(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 

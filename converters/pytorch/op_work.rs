@@ -17,7 +17,7 @@ mod products;
 
 pub(super) use arguments::{OperatorArguments, scalar_values};
 pub(super) use computing::{ComputeHint, kernel_hint};
-pub(super) use lookups::is_lookup;
+pub(super) use lookups::is_row_lookup;
 
 /// Returns true if the scalar values of the operator `name` determine how much it computes or
 /// moves.
@@ -67,7 +67,7 @@ pub(super) fn estimate_cost(plain: &str, operands: &OperatorArguments, bytes: u6
         bytes,
         flops_unknown: match flops {
             Some(flops) => flops.is_none(),
-            None => computing::is_product(plain),
+            None => computing::is_matrix_product(plain),
         },
     }
 }

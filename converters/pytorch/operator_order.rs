@@ -6,8 +6,8 @@
 //! assigns ids in the order of starts. The operator of an interval in flight is found by kind and
 //! size. The interval's id follows the operator's id.
 
-use super::call_names::{CarrierKind, carrier_kind, operator_kind};
-use super::elements::elements_of;
+use super::call_names::{CommIntervalKind, comm_kind_of_interval, comm_kind_of_operator};
+use super::elements::count_tensor_elements;
 use super::kineto::{EventCategory, KinetoTrace};
 use std::cmp::Reverse;
 
@@ -36,19 +36,26 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     for &i in &order {
         let event = &kineto.events[i as usize];
         let name = kineto.texts.get(event.name);
-        if let Some(kind) = operator_kind(name) {
+        if let Some(kind) = comm_kind_of_operator(name) {
             last = event.rf_id;
             open.push(OpenOperator {
                 id: event.rf_id,
                 track: event.track,
                 kind,
-                elements: largest_input(kineto, i),
+                elements: elements_of_largest_input(kineto, i),
             });
             if open.len() > OPEN {
                 open.remove(0);
             }
-        } else if let Some(kind) = carrier_kind(name).filter(|_| super::is_in_flight(name)) {
-            let found = find_requester(&open, kind, event.track, largest_input(kineto, i));
+        } else if let Some(kind) =
+            comm_kind_of_interval(name).filter(|_| super::is_in_flight_interval_name(name))
+        {
+            let found = find_requester(
+                &open,
+                kind,
+                event.track,
+                elements_of_largest_input(kineto, i),
+            );
             let id = match found {
                 // Each operator opens at most one interval, so do not consider it again.
                 Some(found) => open.remove(found).id,
@@ -64,19 +71,19 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
 struct OpenOperator {
     id: u64,
     track: u32,
-    kind: CarrierKind,
+    kind: CommIntervalKind,
     elements: u64,
 }
 
 /// Returns the first operator that may have produced an interval of this kind and size.
 fn find_requester(
     open: &[OpenOperator],
-    kind: CarrierKind,
+    kind: CommIntervalKind,
     track: u32,
     elements: u64,
 ) -> Option<usize> {
     let fits = |operator: &OpenOperator| {
-        operator.kind.is_carried_by(kind)
+        operator.kind.can_be_executed_by_interval(kind)
             // The interval of a message is on the caller's thread.
             && (!kind.is_message() || operator.track == track)
     };
@@ -87,12 +94,12 @@ fn find_requester(
 }
 
 /// Returns the number of elements of an event's largest input; zero if unknown.
-fn largest_input(kineto: &KinetoTrace, event: u32) -> u64 {
+fn elements_of_largest_input(kineto: &KinetoTrace, event: u32) -> u64 {
     let args = kineto.args_of(&kineto.events[event as usize]);
     let dims = args.and_then(|args| args.iter().find(|(key, _)| key == "Input Dims"));
     let dims = dims.and_then(|(_, dims)| serde_json::from_str::<serde_json::Value>(dims).ok());
     let list = dims.as_ref().and_then(serde_json::Value::as_array);
     let sized = list.into_iter().flatten();
     let sized = sized.filter(|dims| dims.as_array().is_some_and(|list| !list.is_empty()));
-    sized.map(elements_of).max().unwrap_or(0)
+    sized.map(count_tensor_elements).max().unwrap_or(0)
 }

@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 /// Estimated cost of a record. The estimate is based on fourteen jobs, each measured with and
 /// without a profiler on one machine (a virtual CPU of 2026). Some of the fourteen jobs were used
 /// for the fit. The results for the other jobs are in docs/validation/tests.md.
-struct RecordEstimate {
+struct RecordCostEstimate {
     /// Cost beyond the time that views show, in percent of that time.
     over_views: u64,
     /// Cost per record in the fourteen jobs, in ns.
@@ -40,13 +40,13 @@ struct RecordEstimate {
 }
 
 /// Estimate for records that both the observer and the profiler write.
-const OBSERVED: RecordEstimate = RecordEstimate {
+const OBSERVED: RecordCostEstimate = RecordCostEstimate {
     over_views: 120,
     elsewhere: 12_000,
     interval: [80, 145],
 };
 /// Estimate for records that only the profiler writes.
-const PROFILED: RecordEstimate = RecordEstimate {
+const PROFILED: RecordCostEstimate = RecordCostEstimate {
     over_views: 240,
     elsewhere: 3_500,
     interval: [40, 350],
@@ -61,13 +61,16 @@ const MOST_VIEWS: usize = 20_000;
 
 /// Returns the cost of one record of `rank`, whose files were joined by `method`. Returns `None` if
 /// the capture has no times.
-pub(super) fn cost_by_views(rank: &RankTimeline, method: LinkMethod) -> Option<ProfilerCost> {
+pub(super) fn record_cost_by_views(
+    rank: &RankTimeline,
+    method: LinkMethod,
+) -> Option<ProfilerCost> {
     let estimate = match method {
         LinkMethod::Ids | LinkMethod::Order => OBSERVED,
         LinkMethod::KinetoAlone => PROFILED,
         LinkMethod::HostAlone => return None,
     };
-    let by_views = time_of_views(rank).map(|ns| percent_of(ns, estimate.over_views));
+    let by_views = record_time_by_views(rank).map(|ns| percent_of(ns, estimate.over_views));
     let (record_ns, basis, interval) = match by_views {
         Some(ns) => (ns, CostBasis::Views, estimate.interval),
         None => (estimate.elsewhere, CostBasis::OtherJobs, ELSEWHERE),
@@ -86,7 +89,7 @@ fn percent_of(ns: u64, of: u64) -> u64 {
 /// Returns the cost of one record of a job. The captured steps take `captured` ns, and the same
 /// number of steps without a profiler takes `unprofiled` ns. Returns `None` if no rank has a
 /// record.
-pub(super) fn cost_by_steps(
+pub(super) fn record_cost_by_steps(
     ranks: &[RankTimeline],
     captured: u64,
     unprofiled: u64,
@@ -112,7 +115,7 @@ pub(super) fn cost_by_steps(
 
 /// Returns the time of one record according to the views of `rank`, in ns; `None` if there are too
 /// few views.
-fn time_of_views(rank: &RankTimeline) -> Option<u64> {
+fn record_time_by_views(rank: &RankTimeline) -> Option<u64> {
     let (mut durations, mut starts) = (Vec::new(), Vec::new());
     for thread in &rank.threads {
         for i in thread.items.clone() {
@@ -139,14 +142,14 @@ fn time_of_views(rank: &RankTimeline) -> Option<u64> {
 }
 
 /// Subtracts the profiler's time from the nodes, thread by thread.
-pub(super) struct ProfilerCharges {
+pub(super) struct ProfilerTimeSubtractor {
     per_record: u64,
     /// For each thread, the time in ns that could not be subtracted from earlier nodes, because
     /// they were too short.
     open: BTreeMap<u32, u64>,
 }
 
-impl ProfilerCharges {
+impl ProfilerTimeSubtractor {
     /// Starts without pending time. Each record of the capture took `per_record` ns.
     pub fn new(per_record: u64) -> Self {
         Self {
@@ -158,7 +161,12 @@ impl ProfilerCharges {
     /// Returns the profiler's share, in ns, of an activity and of the `delay` ns before it. Call
     /// this for a thread's activities in order, because each call carries the excess over to the
     /// next.
-    pub fn charge_activity(&mut self, rank: &RankTimeline, activity: &Activity, delay: u64) -> u64 {
+    pub fn take_profiler_share(
+        &mut self,
+        rank: &RankTimeline,
+        activity: &Activity,
+        delay: u64,
+    ) -> u64 {
         let (thread, recorded) = match activity.kind {
             ActivityKind::Item(item) => {
                 let item = &rank.items[item as usize];

@@ -7,7 +7,7 @@ use std::fmt::Write;
 /// Returns `str(json.loads(text))` for valid JSON. Numbers are copied unchanged, so the result
 /// differs from Python's if Python would shorten a fraction. Shapes and types contain no such
 /// fractions.
-pub(super) fn python_text(text: &str) -> String {
+pub(super) fn json_to_python_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -23,7 +23,7 @@ pub(super) fn python_text(text: &str) -> String {
                     at += 1 + usize::from(bytes[at] == b'\\');
                 }
                 at = (at + 1).min(bytes.len());
-                append_quoted(&number::value_text(&text[start..at]), &mut out);
+                append_python_repr(&number::value_text(&text[start..at]), &mut out);
             }
             b'[' | b']' | b'{' | b'}' => out.push(char::from(bytes[start])),
             _ => {
@@ -44,7 +44,7 @@ pub(super) fn python_text(text: &str) -> String {
 }
 
 /// Appends Python's `repr` of a string.
-fn append_quoted(string: &str, out: &mut String) {
+fn append_python_repr(string: &str, out: &mut String) {
     let mark = if string.contains('\'') && !string.contains('"') {
         '"'
     } else {
@@ -91,7 +91,7 @@ mod tests {
                 "[True, False, None, {'a': -1}]",
             ),
         ] {
-            assert_eq!(python_text(json), python);
+            assert_eq!(json_to_python_text(json), python);
         }
     }
 }

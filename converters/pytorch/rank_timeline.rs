@@ -7,7 +7,7 @@ use super::event_links::TimeWindow;
 use super::host::HostTrace;
 use super::kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace};
 use super::timeline_events::TimelineEvent;
-use chakram_trace::format::scan::CaptureContext;
+use chakram_trace::format::scan::CaptureEnvironment;
 
 mod joining;
 mod launches;
@@ -15,7 +15,7 @@ mod origins;
 mod segments;
 
 pub use super::host::NONE;
-pub use origins::{IntervalStacks, StepWindows};
+pub use origins::{IntervalPythonStacks, StepWindows};
 pub use segments::ThreadSegment;
 
 /// Role of an interval on a host thread.
@@ -31,7 +31,7 @@ pub enum HostIntervalKind {
 
 impl HostIntervalKind {
     /// Returns the role of a host event.
-    fn of_category(category: EventCategory) -> Self {
+    fn from_event_category(category: EventCategory) -> Self {
         match category {
             EventCategory::CpuOp => Self::Operator,
             EventCategory::Runtime => Self::Runtime,
@@ -134,14 +134,14 @@ pub struct RankTimeline {
     /// Host intervals whose launched kernels the profiler did not record.
     pub dropped: Vec<u32>,
     /// Counts of device events that were truncated because the next event on the same stream starts earlier.
-    pub overlaps: StreamOverlaps,
+    pub overlaps: StreamOverlapCounts,
     /// Python calls around host intervals.
-    pub stacks: IntervalStacks,
+    pub stacks: IntervalPythonStacks,
 }
 
 /// Counts of device events that were cut off where the next event on their stream starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct StreamOverlaps {
+pub struct StreamOverlapCounts {
     /// Number of events that were cut off.
     pub events: u64,
     /// Number of events that were cut off because a programmatic dependent launch follows.
@@ -155,7 +155,7 @@ pub struct StreamOverlaps {
 
 impl RankTimeline {
     /// Returns the hardware and software of the capture, if the files state them.
-    pub fn captured_on(&self) -> CaptureContext {
+    pub fn captured_on(&self) -> CaptureEnvironment {
         let mut devices = self.kineto.device_names.iter();
         let device = devices
             .next()
@@ -164,22 +164,22 @@ impl RankTimeline {
         let versions: Vec<String> = versions
             .map(|(of, version)| format!("{of} {version}"))
             .collect();
-        CaptureContext {
+        CaptureEnvironment {
             // Host-only captures also list the machine's devices, so name the device only if
             // something ran on it.
-            device: device.filter(|_| self.has_device()).cloned(),
+            device: device.filter(|_| self.has_device_work()).cloned(),
             host: self.kineto.host_name.clone(),
             software: (!versions.is_empty()).then(|| versions.join(", ")),
         }
     }
 
     /// Returns true if anything ran on a device or was launched on one.
-    pub fn has_device(&self) -> bool {
+    pub fn has_device_work(&self) -> bool {
         !self.devices.is_empty() || !self.dropped.is_empty()
     }
 
     /// Frees memory that was needed only for reading and joining.
-    pub fn free_temporary(&mut self) {
+    pub fn free_temporary_data(&mut self) {
         self.host.texts.free_hash_table();
         self.kineto.texts.free_hash_table();
         self.host.nodes.shrink_to_fit();
@@ -190,7 +190,7 @@ impl RankTimeline {
 
     /// Returns the role of a host interval.
     pub fn role_of_interval(&self, item: &HostInterval) -> HostIntervalKind {
-        HostIntervalKind::of_category(self.events[item.event as usize].category)
+        HostIntervalKind::from_event_category(self.events[item.event as usize].category)
     }
 
     /// Returns the name of an event, as Kineto writes it.
@@ -210,7 +210,7 @@ impl RankTimeline {
 
     /// Returns the operator of a device event: the host interval around its launch. Returns [`NONE`] if
     /// unknown.
-    pub fn operator_of(&self, device: &DeviceInterval) -> u32 {
+    pub fn operator_of_device_event(&self, device: &DeviceInterval) -> u32 {
         match self.items.get(device.launch as usize) {
             Some(item) if self.role_of_interval(item) == HostIntervalKind::Runtime => item.parent,
             Some(_) => device.launch,
@@ -220,7 +220,7 @@ impl RankTimeline {
 
     /// Returns true if no operator encloses a host interval. An interval without an enclosing
     /// operator is at top level, or only inside ranges that Python opened.
-    pub fn encloser_is_no_operator(&self, item: u32) -> bool {
+    pub fn has_no_enclosing_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
         parent.is_none_or(|parent| self.role_of_interval(parent) != HostIntervalKind::Operator)
     }
@@ -244,7 +244,7 @@ impl RankTimeline {
     }
 }
 
-fn is_device(category: EventCategory) -> bool {
+fn is_device_category(category: EventCategory) -> bool {
     category.is_work() || category == EventCategory::Sync
 }
 

@@ -1,6 +1,6 @@
 //! Detects the kind of a PyTorch file from its beginning.
 
-use super::tar::is_tar;
+use super::tar::begins_as_tar;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;
@@ -26,19 +26,19 @@ const BEGINNING: u64 = 1 << 16;
 /// Detects the kind of the file `path` from the keys at its beginning. Does not check the rest of
 /// the file.
 pub fn sniff_file(path: &Path) -> Result<CaptureFileKind, TraceError> {
-    let text = beginning_of(DecompressedStream::open_path(path)?, path)?;
+    let text = read_json_beginning(DecompressedStream::open_path(path)?, path)?;
     Ok(kind_of(&text))
 }
 
 /// Returns the beginning of a JSON file, as UTF-8.
-pub(super) fn beginning_of(
+pub(super) fn read_json_beginning(
     stream: DecompressedStream<'_>,
     path: &Path,
 ) -> Result<Vec<u8>, TraceError> {
-    beginning_as_it_is(stream, path).map(skip_bom)
+    read_raw_beginning(stream, path).map(skip_bom)
 }
 
-fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
+fn read_raw_beginning(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
     let mut text = Vec::new();
     let read = stream.take(BEGINNING).read_to_end(&mut text);
     // The beginning of a truncated file still shows its kind, so ignore the error.
@@ -67,7 +67,7 @@ fn skip_bom(text: Vec<u8>) -> Vec<u8> {
 
 /// Returns a description of a file that is not a capture; `None` unless the first bytes are enough
 /// to identify the kind of file.
-pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
+pub(crate) fn describe_foreign_magic(head: &[u8]) -> Option<&'static str> {
     const FORMATS: [(&[u8], &str); 8] = [
         (b"PK\x03\x04", "a zip archive; unpack it first"),
         (b"BZh", "compressed by bzip2; unpack it first"),
@@ -90,10 +90,10 @@ pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
 
 /// Returns a description of a file that is not a capture; `None` unless the beginning of the file
 /// identifies its kind.
-pub(crate) fn foreign_description(path: &Path) -> Option<&'static str> {
+pub(crate) fn describe_foreign_file(path: &Path) -> Option<&'static str> {
     /// Number of bytes at the start of a JSON file in which its kind is searched.
     const HEADING: usize = 256;
-    let text = beginning_as_it_is(DecompressedStream::open_path(path).ok()?, path).ok()?;
+    let text = read_raw_beginning(DecompressedStream::open_path(path).ok()?, path).ok()?;
     let lines = || {
         let event = text.starts_with(b"{\"ph\"") || text.starts_with(b"{\"name\"");
         event.then_some("events, one per line; put them into a JSON list")
@@ -128,12 +128,12 @@ pub(crate) fn foreign_description(path: &Path) -> Option<&'static str> {
         )
     };
     let empty = || text.is_empty().then_some("empty");
-    let tar = || match is_tar(&text) {
+    let tar = || match begins_as_tar(&text) {
         true => Some("a tar archive without captures; unpack it first"),
         false => (text.get(257..262) == Some(b"ustar"))
             .then_some("a tar archive whose first entry is damaged; copy it again"),
     };
-    foreign_magic(&text)
+    describe_foreign_magic(&text)
         .or_else(tar)
         .or_else(lines)
         .or_else(html)
@@ -143,7 +143,7 @@ pub(crate) fn foreign_description(path: &Path) -> Option<&'static str> {
 }
 
 /// Returns the process id at the beginning of a capture: the host trace's process, or the first event's process.
-pub(super) fn pid_of(text: &[u8]) -> Option<u64> {
+pub(super) fn find_process_id(text: &[u8]) -> Option<u64> {
     const KEY: &[u8] = b"\"pid\"";
     let at = text.windows(KEY.len()).position(|part| part == KEY)? + KEY.len();
     let rest = text[at..]

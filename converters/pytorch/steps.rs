@@ -19,7 +19,7 @@ pub struct MeasuredSteps {
 impl MeasuredSteps {
     /// Reads the file at `path`, which may be compressed.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
-        let contents = TraceContents::open_any(path)?;
+        let contents = TraceContents::open_any_file(path)?;
         Self::parse(contents.as_slice()).map_err(|error| error.in_file(path))
     }
 

@@ -14,13 +14,13 @@ mod scanner;
 mod utf16;
 mod window;
 
-use super::name_repair::{NameLayout, repair_name};
+use super::name_repair::{NameLayout, repair_element_name};
 use super::token_repair::{RepairedTokens, repair_tokens};
 use super::{JsonRepair, JsonRepairKind, number};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 pub(super) use layouts::{ElementLayouts, SKIPPED};
-use located_element::{DAMAGED, error_at_offset, explain_error, shorten_first_line};
+use located_element::{DAMAGED, error_at_offset, explain_parse_error, shorten_first_line};
 pub(super) use located_element::{LocatedElement, parse_integer};
 pub(super) use scanner::{JsonScanner, JsonText, SeenKeys};
 use serde::Deserialize;
@@ -131,7 +131,7 @@ impl JsonWalker<'_> {
                 Some(b'}') if first => self.0.advance_by(1),
                 Some(b'"') => {
                     let mut key = String::new();
-                    self.parse_small(format, |_, text, _| {
+                    self.parse_value_outside_array(format, |_, text, _| {
                         key = number::value_text(text.get()).into_owned();
                         Ok(())
                     })?;
@@ -145,13 +145,13 @@ impl JsonWalker<'_> {
                         self.0.expect_byte(b"[", &format!("the array `{key}`"))?;
                         self.walk_array(format)?;
                     } else {
-                        self.parse_small(format, |format, value, at| {
+                        self.parse_value_outside_array(format, |format, value, at| {
                             format.receive_value(&key, value, at)
                         })?;
                     }
                     first = false;
                     if self.0.expect_byte(b",}", "`,` or `}` after a value")? == b','
-                        && !self.ends_after_comma(b'}', format)?
+                        && !self.accept_bracket_after_comma(b'}', format)?
                     {
                         continue;
                     }
@@ -180,11 +180,11 @@ impl JsonWalker<'_> {
             let offset = self.0.byte_offset();
             self.walk_element(format)
                 .map_err(|error| error.in_record(record, offset as usize))?;
-            if self.0.next_object() {
+            if self.0.advance_to_next_object() {
                 continue;
             }
             if self.0.expect_byte(b",]", "`,` or `]` after an element")? == b']'
-                || self.ends_after_comma(b']', format)?
+                || self.accept_bracket_after_comma(b']', format)?
             {
                 break;
             }
@@ -194,7 +194,7 @@ impl JsonWalker<'_> {
     }
 
     /// Accepts a closing bracket after a comma, because some scripts end every line with a comma.
-    fn ends_after_comma(
+    fn accept_bracket_after_comma(
         &mut self,
         close: u8,
         format: &mut impl ElementReader,
@@ -215,11 +215,11 @@ impl JsonWalker<'_> {
         loop {
             let offset = self.0.byte_offset();
             let text = self.0.remaining_bytes();
-            if let Some(used) = self.scan_next(format)? {
+            if let Some(used) = self.scan_next_element(format)? {
                 self.0.advance_by(used);
                 return Ok(());
             }
-            let parsed = match parse_window::<F::Element<'_>>(&self.0) {
+            let parsed = match parse_value_in_window::<F::Element<'_>>(&self.0) {
                 Ok((element, used)) => {
                     format.receive_element(&element, LocatedElement { text, offset })?;
                     Ok(used)
@@ -236,16 +236,16 @@ impl JsonWalker<'_> {
             // If the window ends within a JSON token, the parser may report an error other than an
             // early end.
             if !self.0.is_at_end() && (error.is_eof() || text.len() < ENOUGH) {
-                self.0.refill(MAX_ELEMENT)?;
+                self.0.refill_window(MAX_ELEMENT)?;
                 continue;
             }
-            let Some(mended) = repair_name(text, &F::LAYOUT) else {
+            let Some(mended) = repair_element_name(text, &F::LAYOUT) else {
                 let Some(mended) = repair_tokens(text) else {
-                    return Err(explain_error(text, offset, &error));
+                    return Err(explain_parse_error(text, offset, &error));
                 };
                 let (element, _) = parse::<F::Element<'_>>(&mended.text)
-                    .map_err(|error| explain_error(&mended.text, offset, &error))?;
-                format.record_repair(repaired_token(&mended, offset));
+                    .map_err(|error| explain_parse_error(&mended.text, offset, &error))?;
+                format.record_repair(describe_token_repair(&mended, offset));
                 let text = &mended.text;
                 format.receive_element(&element, LocatedElement { text, offset })?;
                 self.0.advance_by(mended.length);
@@ -284,10 +284,10 @@ impl JsonWalker<'_> {
                     }
                     Err(error) if error.is_eof() && !whole => stretch *= 4,
                     Err(error) if error.is_eof() && !self.0.is_at_end() => {
-                        self.0.refill(MAX_ELEMENT)?;
+                        self.0.refill_window(MAX_ELEMENT)?;
                         break;
                     }
-                    Err(error) => return Err(explain_error(&mended_text, behind, &error)),
+                    Err(error) => return Err(explain_parse_error(&mended_text, behind, &error)),
                 }
             }
         }
@@ -296,7 +296,10 @@ impl JsonWalker<'_> {
     /// Consumes the element at the window's next byte, and returns its length. Returns `None` if the scanner
     /// cannot read the element.
     #[inline]
-    fn scan_next<F: ElementReader>(&self, format: &mut F) -> Result<Option<usize>, TraceError> {
+    fn scan_next_element<F: ElementReader>(
+        &self,
+        format: &mut F,
+    ) -> Result<Option<usize>, TraceError> {
         let mut element = F::Element::default();
         let used = format.scan_element(self.0.valid_text(), &mut element);
         if used.is_some() {
@@ -307,7 +310,7 @@ impl JsonWalker<'_> {
     }
 
     /// Parses a value outside the array.
-    fn parse_small<F: ElementReader>(
+    fn parse_value_outside_array<F: ElementReader>(
         &mut self,
         format: &mut F,
         take: impl FnOnce(&mut F, JsonText<'_>, LocatedElement<'_>) -> Result<(), TraceError>,
@@ -316,7 +319,7 @@ impl JsonWalker<'_> {
         loop {
             let offset = self.0.byte_offset();
             let text = self.0.remaining_bytes();
-            match parse_window::<JsonText<'_>>(&self.0) {
+            match parse_value_in_window::<JsonText<'_>>(&self.0) {
                 // A number at the end of the window may continue beyond the window.
                 Ok((_, used)) if used == text.len() && !self.0.is_at_end() => {}
                 Ok((value, used)) => {
@@ -327,23 +330,23 @@ impl JsonWalker<'_> {
                 Err(error) if !self.0.is_at_end() && (error.is_eof() || text.len() < ENOUGH) => {}
                 Err(error) => {
                     let mended = repair_tokens(text);
-                    let mended = mended.ok_or_else(|| explain_error(text, offset, &error))?;
+                    let mended = mended.ok_or_else(|| explain_parse_error(text, offset, &error))?;
                     let (value, _) = parse::<JsonText<'_>>(&mended.text)
-                        .map_err(|error| explain_error(&mended.text, offset, &error))?;
-                    format.record_repair(repaired_token(&mended, offset));
+                        .map_err(|error| explain_parse_error(&mended.text, offset, &error))?;
+                    format.record_repair(describe_token_repair(&mended, offset));
                     let text = &mended.text;
                     take(format, value, LocatedElement { text, offset })?;
                     self.0.advance_by(mended.length);
                     return Ok(());
                 }
             }
-            self.0.refill(MAX_VALUE)?;
+            self.0.refill_window(MAX_VALUE)?;
         }
     }
 }
 
 /// Describes the repair of the value that begins at `offset`.
-fn repaired_token(mended: &RepairedTokens, offset: u64) -> JsonRepair {
+fn describe_token_repair(mended: &RepairedTokens, offset: u64) -> JsonRepair {
     JsonRepair {
         offset: offset + mended.first_at as u64,
         what: mended.what,
@@ -354,7 +357,7 @@ fn repaired_token(mended: &RepairedTokens, offset: u64) -> JsonRepair {
 /// Parses the value at the start of the window's remaining text. Returns the value and the length of its text.
 ///
 /// If the text is valid UTF-8, its strings are not validated again.
-fn parse_window<'de, T: Deserialize<'de>>(
+fn parse_value_in_window<'de, T: Deserialize<'de>>(
     window: &'de TextWindow<'_>,
 ) -> Result<(T, usize), serde_json::Error> {
     let (valid, text) = (window.valid_text(), window.remaining_bytes());

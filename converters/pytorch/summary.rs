@@ -7,10 +7,10 @@ use super::calls::{CommCalls, CommOp};
 use super::clock::ClockOffset;
 use super::emit::EmittedCounts;
 use super::event_links::{HostNodeLinks, LinkMethod, ThreadLinks};
-use super::group_inference::{GroupInference, JobGroup};
-use super::inferred_ranks::RankModel;
-use super::rank_timeline::{DeviceInterval, HostIntervalKind, RankTimeline, StreamOverlaps};
-use super::transfer_times::{CallTime, TimeAnomalies};
+use super::group_inference::{GroupInferenceCounts, JobGroup};
+use super::inferred_ranks::CapturedOrInferredRank;
+use super::rank_timeline::{DeviceInterval, HostIntervalKind, RankTimeline, StreamOverlapCounts};
+use super::transfer_times::{CallTime, TimeAnomalyCounts};
 use super::{JsonRepairKind, JsonRepairs};
 use chakram_trace::format::profiler_cost::UnprofiledSteps;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub struct ConversionSummary {
     /// Number of unmatched calls, by reason.
     pub alone: BTreeMap<&'static str, u64>,
     /// Counts of implausible times.
-    pub odd: TimeAnomalies,
+    pub odd: TimeAnomalyCounts,
     /// Unused files from the given folders, each with the reason: the file is a different kind of
     /// capture.
     pub left_aside: Vec<(PathBuf, String)>,
@@ -48,7 +48,7 @@ pub struct ConversionSummary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unprofiled: Option<(u64, u64)>,
     /// Summary of each rank.
-    pub ranks: Vec<RankConversion>,
+    pub ranks: Vec<RankConversionSummary>,
 }
 
 /// Summary of a group.
@@ -77,7 +77,7 @@ pub struct GroupSummary {
 
 /// Summary of a rank.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct RankConversion {
+pub struct RankConversionSummary {
     /// Rank number in the job.
     pub rank: u32,
     /// Captured rank from which this rank was inferred; `None` if this rank has a capture.
@@ -129,7 +129,7 @@ pub struct RankConversion {
     /// Number of launches whose kernels the profiler did not record.
     pub dropped: u64,
     /// Counts of kernels and copies that were cut off where the next event on their stream starts.
-    pub overlaps: StreamOverlaps,
+    pub overlaps: StreamOverlapCounts,
     /// Number of kernels and copies with a known operator but no known launch.
     pub by_operator: u64,
     /// Number of communication kernels whose operation is unknown. These kernels keep their
@@ -168,9 +168,9 @@ impl ConversionSummary {
     /// Creates the summary with the facts that are known before any rank is written.
     pub fn new(
         groups: &[JobGroup],
-        inferred: &GroupInference,
+        inferred: &GroupInferenceCounts,
         matches: &CallMatches,
-        odd: TimeAnomalies,
+        odd: TimeAnomalyCounts,
         world: u32,
         host_computes: bool,
         unprofiled: Option<UnprofiledSteps>,
@@ -219,14 +219,14 @@ impl ConversionSummary {
     }
 }
 
-impl RankConversion {
+impl RankConversionSummary {
     /// Creates the summary of the rank `model`, whose timeline is `rank`.
     #[expect(
         clippy::too_many_arguments,
         reason = "each is a stage of the conversion"
     )]
     pub fn new(
-        model: RankModel,
+        model: CapturedOrInferredRank,
         rank: &RankTimeline,
         calls: &CommCalls,
         activities: &Activities,

@@ -12,7 +12,7 @@ const MAX_ENTRIES: usize = 1 << 20;
 
 /// Returns true if a file whose first bytes are `head` begins with an entry's header that has a
 /// valid checksum.
-pub fn is_tar(head: &[u8]) -> bool {
+pub fn begins_as_tar(head: &[u8]) -> bool {
     let mut archive = Archive::new(head.get(..BLOCK).unwrap_or_default());
     let first = archive.entries().map(|entries| entries.raw(true).next());
     matches!(first, Ok(Some(Ok(_))))
@@ -24,7 +24,7 @@ pub fn is_tar(head: &[u8]) -> bool {
 /// # Errors
 ///
 /// Fails if the archive is truncated or malformed, or if `visit` fails.
-pub fn for_each_file<R: Read>(
+pub fn for_each_tar_file<R: Read>(
     source: R,
     mut visit: impl FnMut(&str, &mut Entry<'_, R>) -> io::Result<()>,
 ) -> io::Result<()> {
@@ -67,7 +67,7 @@ mod tests {
 
     fn files(tar: &[u8]) -> io::Result<Vec<(String, Vec<u8>)>> {
         let mut found = Vec::new();
-        for_each_file(tar, |name, file| {
+        for_each_tar_file(tar, |name, file| {
             let mut contents = Vec::new();
             file.read_to_end(&mut contents)?;
             found.push((name.to_owned(), contents));
@@ -93,7 +93,7 @@ mod tests {
         // length correctly.
         push(&mut tar, "PaxHeader", b'x', b"12 path=a/b\n");
         push(&mut tar, "ab", b'0', b"3");
-        assert!(is_tar(&tar));
+        assert!(begins_as_tar(&tar));
         let expected = [
             ("a/one", vec![1_u8 + 48]),
             (&long, vec![2; 512]),
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(files(&ended).unwrap(), expected);
         // Contents that the visitor does not read are skipped.
         let mut names = 0;
-        for_each_file(&tar[..], |_, _| {
+        for_each_tar_file(&tar[..], |_, _| {
             names += 1;
             Ok(())
         })
@@ -128,9 +128,9 @@ mod tests {
             let mut wrong = tar.clone();
             wrong[at] ^= 0x41;
             assert!(files(&wrong).is_err(), "{at}");
-            assert!(!is_tar(&wrong), "{at}");
+            assert!(!begins_as_tar(&wrong), "{at}");
         }
-        assert!(!is_tar(&[0; BLOCK]) && !is_tar(b"{\"schema\""));
+        assert!(!begins_as_tar(&[0; BLOCK]) && !begins_as_tar(b"{\"schema\""));
         let mut claims = Vec::new();
         push(&mut claims, "a", b'L', &[b'x'; 10]);
         claims[124..135].copy_from_slice(b"77777777777");

@@ -5,7 +5,7 @@
 //! argument in the kernel's name. A kernel on tensor lists reads all its input lists, and writes a
 //! list as long as its longest input list.
 
-use super::elements::elements_of;
+use super::elements::count_tensor_elements;
 use serde_json::Value;
 
 /// Names of element types in kernel names, with the bytes per element.
@@ -29,13 +29,13 @@ const ELEMENTS: [(&str, u64); 14] = [
 /// Returns the bytes that `kernel` moves for an operator with these input shapes (in Python's
 /// notation). Returns `None` if no input is a list of tensors, or if the kernel's name contains no
 /// element type.
-pub(super) fn bytes_moved(shapes: &str, kernel: &str) -> Option<u64> {
+pub(super) fn bytes_moved_by_kernel(shapes: &str, kernel: &str) -> Option<u64> {
     let arguments: Vec<Value> = serde_json::from_str(shapes).ok()?;
     let is_list = |argument: &&Value| {
         let tensors = argument.as_array().map_or(&[][..], Vec::as_slice);
         tensors.iter().any(Value::is_array)
     };
-    let lists = arguments.iter().filter(is_list).map(elements_of);
+    let lists = arguments.iter().filter(is_list).map(count_tensor_elements);
     let (all, longest) = lists.fold((0_u64, 0), |(all, longest), one| {
         (all.saturating_add(one), one.max(longest))
     });
@@ -69,14 +69,17 @@ mod tests {
     fn lists_are_read_and_one_is_written() {
         let cat = "void at::native::CatArrayBatchedCopy_contig<at::native::OpaqueType<2u>, unsigned int, 3, 128, 1>(int)";
         // 2 · 3 + 4 elements of two bytes, each read and written.
-        assert_eq!(bytes_moved("[[[2, 3], [4]], []]", cat), Some(40));
+        assert_eq!(bytes_moved_by_kernel("[[[2, 3], [4]], []]", cat), Some(40));
         let add = "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpListAlphaFunctor<float, 2, 2, 0>>";
         // The operator reads two lists of 10 elements and writes one: 30 floats.
-        assert_eq!(bytes_moved("[[[10]], [[6], [4]], []]", add), Some(120));
+        assert_eq!(
+            bytes_moved_by_kernel("[[[10]], [[6], [4]], []]", add),
+            Some(120)
+        );
         // A single tensor is not a list. A name without template arguments reveals no element type.
-        assert_eq!(bytes_moved("[[10], []]", add), None);
-        assert_eq!(bytes_moved("[[[10]]]", "triton_cat_0"), None);
-        assert_eq!(bytes_moved("no list", add), None);
+        assert_eq!(bytes_moved_by_kernel("[[10], []]", add), None);
+        assert_eq!(bytes_moved_by_kernel("[[[10]]]", "triton_cat_0"), None);
+        assert_eq!(bytes_moved_by_kernel("no list", add), None);
     }
 
     #[test]

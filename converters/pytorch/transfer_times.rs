@@ -33,7 +33,7 @@ use super::call_matching::CallMatches;
 use super::calls::CommCalls;
 use super::clock::ClockOffset;
 use super::group_inference::JobGroup;
-use super::inferred_ranks::RankModel;
+use super::inferred_ranks::CapturedOrInferredRank;
 use super::rank_timeline::RankTimeline;
 use chakram_trace::matching::CommRef;
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ pub struct CallTime {
 
 /// Counts of implausible times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct TimeAnomalies {
+pub struct TimeAnomalyCounts {
     /// Number of members of rootless collectives that ended before the last member started.
     pub early: u64,
     /// Longest time, in ns, from the end of a member counted in `early` to the start of the last
@@ -79,7 +79,7 @@ pub struct JobCalls<'a> {
     /// Calls of each rank, in the order of `models`.
     pub calls: &'a [CommCalls],
     /// For each rank, the capture that it uses.
-    pub models: &'a [RankModel],
+    pub models: &'a [CapturedOrInferredRank],
     /// Timeline of each capture.
     pub timelines: &'a [RankTimeline],
     /// Activities of each capture; they show which calls the program blocked on.
@@ -93,9 +93,9 @@ pub fn divide_axis(
     job: &JobCalls<'_>,
     matches: &CallMatches,
     groups: &[JobGroup],
-) -> (Vec<Vec<CallTime>>, TimeAnomalies) {
+) -> (Vec<Vec<CallTime>>, TimeAnomalyCounts) {
     let (calls, models) = (job.calls, job.models);
-    let mut odd = TimeAnomalies::default();
+    let mut odd = TimeAnomalyCounts::default();
     let mut times: Vec<Vec<CallTime>> = calls
         .iter()
         .map(|calls| {
@@ -110,8 +110,8 @@ pub fn divide_axis(
         let call = &calls[at.0 as usize].list[at.1 as usize];
         let offset = &job.offsets[models[at.0 as usize].capture];
         (
-            offset.to_reference(call.start),
-            offset.to_reference(call.end),
+            offset.to_reference_time(call.start),
+            offset.to_reference_time(call.end),
         )
     };
     for matched in &matches.collectives {
@@ -125,7 +125,7 @@ pub fn divide_axis(
                 _ => last,
             };
             let time = &mut times[at.0 as usize][at.1 as usize];
-            *time = split_times(start, end, needed);
+            *time = split_call_into_wait_and_move(start, end, needed);
             if time.eager && !matched.kind.has_root() {
                 odd.early += 1;
                 odd.most = odd.most.max(clamp_length(needed.saturating_sub(end)));
@@ -139,8 +139,8 @@ pub fn divide_axis(
             }
         }
     }
-    odd.bounded = absent_ranks::bound_transfers(&mut times, job, matches, groups);
-    odd.late = absent_ranks::delay_inferred(&mut times, matches, models);
+    odd.bounded = absent_ranks::bound_collective_transfers(&mut times, job, matches, groups);
+    odd.late = absent_ranks::delay_first_inferred_member(&mut times, matches, models);
     let mut known: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let size = |at: CommRef| {
         let asked = &calls[at.0 as usize].list[at.1 as usize].asked;
@@ -154,14 +154,14 @@ pub fn divide_axis(
         let needed = span(message.send).0.max(span(message.receive).0);
         for at in [message.send, message.receive] {
             let (start, end) = span(at);
-            let time = split_times(start, end, needed);
+            let time = split_call_into_wait_and_move(start, end, needed);
             times[at.0 as usize][at.1 as usize] = time;
             if sure(at) && !time.eager {
                 known.entry(size(at)).or_default().push(time.transfer);
             }
         }
     }
-    bound_batches(&mut times, job, matches, &span);
+    bound_message_batch_ends(&mut times, job, matches, &span);
     for list in known.values_mut() {
         list.sort_unstable();
     }
@@ -188,7 +188,7 @@ pub fn divide_axis(
 /// records only when the whole kernel ended. Without this bound, a message would seem to be in
 /// transfer while its kernel waits for the partner of another message. A kernel's last message ends
 /// with the kernel.
-fn bound_batches(
+fn bound_message_batch_ends(
     times: &mut [Vec<CallTime>],
     job: &JobCalls<'_>,
     matches: &CallMatches,
@@ -219,7 +219,7 @@ fn bound_batches(
     }
 }
 
-fn split_times(start: i64, end: i64, needed: i64) -> CallTime {
+fn split_call_into_wait_and_move(start: i64, end: i64, needed: i64) -> CallTime {
     if end < needed {
         CallTime {
             transfer: clamp_length(end.saturating_sub(start)),

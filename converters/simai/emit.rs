@@ -53,7 +53,7 @@ impl SimaiWorkload {
     pub fn build_workload(&self, grid: &RankGrid, passes: u32) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare_groups(grid.all_groups());
-        builder.declare_roles(&grid.group_roles());
+        builder.declare_group_roles(&grid.group_roles());
         // For each list of roots: the graph, and the role of the group in each slot of the graph.
         let mut built: BTreeMap<Vec<u32>, (GraphId, Vec<GroupRole>)> = BTreeMap::new();
         let broadcasts = self.broadcast_roles();
@@ -107,7 +107,7 @@ impl SimaiWorkload {
         passes: u32,
         sink: &mut impl Sink,
     ) -> Result<u64, TraceError> {
-        let mut emitter = StageEmitter {
+        let mut emitter = SimaiNodeEmitter {
             sink,
             grid,
             rank,
@@ -148,7 +148,7 @@ impl SimaiWorkload {
 }
 
 /// Emits the nodes of a rank.
-struct StageEmitter<'g, S> {
+struct SimaiNodeEmitter<'g, S> {
     sink: &'g mut S,
     grid: &'g RankGrid,
     rank: u32,
@@ -157,7 +157,7 @@ struct StageEmitter<'g, S> {
     causes: Vec<u64>,
 }
 
-impl<S: Sink> StageEmitter<'_, S> {
+impl<S: Sink> SimaiNodeEmitter<'_, S> {
     fn emit_groups(&mut self) -> Result<(), TraceError> {
         self.nodes = 1;
         let declared = self.grid.declared_groups(self.rank);

@@ -107,7 +107,7 @@ impl RankGrid {
     }
 
     /// Returns the size of the groups with a role, and the number of these groups.
-    pub fn size_of_group(&self, role: GroupRole) -> (u32, u32) {
+    pub fn group_size_and_count(&self, role: GroupRole) -> (u32, u32) {
         let size = match role {
             GroupRole::Tensor => self.tensor,
             GroupRole::Data => self.data_parallel_size(),
@@ -121,13 +121,13 @@ impl RankGrid {
     fn number_of_first_group(&self, role: GroupRole) -> u64 {
         let before = GroupRole::ALL.iter().take(role as usize);
         1 + before
-            .map(|(role, _)| u64::from(self.size_of_group(*role).1))
+            .map(|(role, _)| u64::from(self.group_size_and_count(*role).1))
             .sum::<u64>()
     }
 
     /// Returns the group of `role` that contains `rank`.
     pub fn group_of_rank(&self, role: GroupRole, rank: u32) -> RankGroup {
-        let (count, _) = self.size_of_group(role);
+        let (count, _) = self.group_size_and_count(role);
         // The first value is the rank's index among the data-parallel groups, and the second is its
         // position within its group.
         let plane = self.tensor * self.pipeline;
@@ -183,7 +183,7 @@ impl RankGrid {
     pub fn group_roles(&self) -> GroupRoles {
         let mut roles = GroupRoles::default();
         for (role, word) in GroupRole::ALL {
-            let (size, groups) = self.size_of_group(role);
+            let (size, groups) = self.group_size_and_count(role);
             for index in (0..u64::from(groups)).filter(|_| size > 1) {
                 roles.add_role(self.number_of_first_group(role) + index, word);
             }

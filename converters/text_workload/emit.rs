@@ -27,7 +27,7 @@ impl TextWorkload {
         let mut before: Vec<LayerNodes> = vec![LayerNodes::default(); self.layers.len()];
         for _ in 0..passes {
             match self.parallelism {
-                TextParallelism::Micro => self.write_micro(&mut emitter)?,
+                TextParallelism::Micro => self.write_weight_gradient_comms(&mut emitter)?,
                 TextParallelism::Data => self.write_data_parallel(&mut before, &mut emitter)?,
                 TextParallelism::Model => {
                     self.write_model_parallel("", false, &mut before, &mut emitter)?
@@ -46,7 +46,10 @@ impl TextWorkload {
         Ok(())
     }
 
-    fn write_micro(&self, emitter: &mut NodeEmitter<'_, impl Write>) -> Result<(), TraceError> {
+    fn write_weight_gradient_comms(
+        &self,
+        emitter: &mut NodeEmitter<'_, impl Write>,
+    ) -> Result<(), TraceError> {
         for layer in &self.layers {
             emitter.write_comm(layer, "", layer.weight_gradient, [])?;
         }

@@ -4,7 +4,7 @@
 use super::hlo::{HloCollective, HloModules};
 use super::space::StatValue;
 use super::timeline::{DeviceSlice, DeviceTimeline};
-use crate::comm_kernels::{CommKernelTable, CommKernels, KernelNameHint};
+use crate::comm_kernels::{CommKernelRules, CommKernelTable, KernelNameHint};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ impl CollectiveCalls {
     pub fn new(devices: &[DeviceTimeline<'_>], modules: &HloModules) -> Self {
         let ranks: BTreeMap<u64, u32> = devices.iter().map(|d| d.id).zip(0..).collect();
         let mut this = Self::default();
-        let kernels = CommKernels::default();
+        let kernels = CommKernelRules::default();
         let kernels = kernels.lookup_table();
         let mut groups: BTreeMap<Vec<u32>, GroupSlices<'_>> = BTreeMap::new();
         for (rank, device) in (0..).zip(devices) {
@@ -61,13 +61,13 @@ impl CollectiveCalls {
             }
         }
         for (members, pieces) in groups {
-            this.match_group(&members, &pieces, devices.len());
+            this.match_group_collectives(&members, &pieces, devices.len());
         }
         this
     }
 
     /// Matches the collectives of a group if its members agree about them.
-    fn match_group(&mut self, members: &[u32], pieces: &GroupSlices<'_>, world: usize) {
+    fn match_group_collectives(&mut self, members: &[u32], pieces: &GroupSlices<'_>, world: usize) {
         let said = |rank: &u32| {
             let own = pieces.get(rank).map_or(&[][..], Vec::as_slice);
             own.iter().map(|(.., of)| (of.kind, of.output))

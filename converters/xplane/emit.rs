@@ -43,7 +43,7 @@ enum DeviceNode {
 const FIRST: u64 = 2;
 
 /// Writes the nodes of `device`, whose rank is `rank`. The job starts at `base`, in ps.
-pub(super) fn write_device<W: Write>(
+pub(super) fn write_device_nodes<W: Write>(
     device: &DeviceTimeline<'_>,
     rank: u32,
     calls: &CollectiveCalls,
@@ -73,7 +73,7 @@ pub(super) fn write_device<W: Write>(
         match *node {
             DeviceNode::Launch(index) => emitter.write_launch(id, index, writer)?,
             DeviceNode::Piece(index) => {
-                emitter.write_piece(id, index, rank, calls, &mut done, writer)?;
+                emitter.write_slice_node(id, index, rank, calls, &mut done, writer)?;
             }
         }
         done.nodes += 1;
@@ -159,7 +159,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         }
     }
 
-    fn write_piece<W: Write>(
+    fn write_slice_node<W: Write>(
         &self,
         id: u64,
         index: u32,
@@ -187,7 +187,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             .launch
             .map(|launch| &self.device.launches[launch as usize]);
         done.early += u64::from(launch.is_some_and(|launch| launch.start > piece.start));
-        let described = EventDescription::describe_piece(self.device, piece)?;
+        let described = EventDescription::from_device_slice(self.device, piece)?;
         let mut view = NodeView::new(
             id,
             self.device.plane.name_of(&piece.event),
@@ -255,7 +255,7 @@ struct EventDescription<'a> {
 }
 
 impl<'a> EventDescription<'a> {
-    fn describe_piece(
+    fn from_device_slice(
         device: &DeviceTimeline<'a>,
         piece: &DeviceSlice<'a>,
     ) -> Result<Self, TraceError> {

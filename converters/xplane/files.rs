@@ -1,6 +1,6 @@
 //! Finds the `xplane.pb` files of a profile.
 
-use crate::folder::{files_of, list_folder};
+use crate::folder::{expand_folders, list_folder};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ pub fn find_profiles(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
         "a file *.xplane.pb",
         "the folder that jax.profiler.start_trace was given, or the file itself",
     );
-    files_of(paths, expected, |folder| {
-        let own = named_profiles(folder)?;
+    expand_folders(paths, expected, |folder| {
+        let own = find_profiles_by_file_name(folder)?;
         let runs = folder.join("plugins/profile");
         if !own.is_empty() || !runs.is_dir() {
             return Ok(own);
@@ -29,11 +29,11 @@ pub fn find_profiles(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
         // Runs are named after the time at which they started, so the last name is the newest run.
         let runs = list_folder(&runs)?;
         let newest = runs.iter().rev().find(|run| run.is_dir());
-        newest.map_or(Ok(own), |newest| named_profiles(newest))
+        newest.map_or(Ok(own), |newest| find_profiles_by_file_name(newest))
     })
 }
 
-fn named_profiles(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
+fn find_profiles_by_file_name(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let mut files = list_folder(folder)?;
     files.retain(|file| {
         let name = file.to_string_lossy();

@@ -73,7 +73,7 @@ impl HloModules {
                 // of the event kind contains it.
                 let mut found = kind.metadata;
                 for &stat in &kind.stats {
-                    plane.read_stat(stat, &mut |name, value| {
+                    plane.visit_stat(stat, &mut |name, value| {
                         if let (true, StatValue::Bytes(bytes)) = (name == PROGRAMS.1, value) {
                             found = Some(bytes);
                         }
@@ -146,7 +146,7 @@ impl DeviceAssignment {
 
     /// Returns the device to which the number `id` in a group refers. If there are several replicas
     /// and several partitions, only global numbers (`global`) identify a device.
-    fn device_of(&self, id: u64, global: bool) -> Option<u64> {
+    fn device_of_group_number(&self, id: u64, global: bool) -> Option<u64> {
         let (replicas, partitions) = (self.replica_count(), self.partitions.len() as u64);
         let (replica, partition) = match () {
             () if partitions == 0 => return Some(id),
@@ -234,7 +234,7 @@ impl HloInstruction {
                 (38, value) => append_numbers(value, &mut this.called)?,
                 (49, WireValue::Bytes(group, offset)) => this.read_group((group, offset))?,
                 (71, WireValue::Varint(global)) => this.global = global != 0,
-                (87, WireValue::Bytes(list, offset)) => this.device_list((list, offset))?,
+                (87, WireValue::Bytes(list, offset)) => this.read_device_list((list, offset))?,
                 _ => {}
             }
             Ok(())
@@ -252,7 +252,7 @@ impl HloInstruction {
         Ok(())
     }
 
-    fn device_list(&mut self, message: ProtoMessage<'_>) -> Result<(), TraceError> {
+    fn read_device_list(&mut self, message: ProtoMessage<'_>) -> Result<(), TraceError> {
         self.groups.clear();
         for_each_field(message, |number, value| {
             match (number, value) {
@@ -280,7 +280,7 @@ impl HloInstruction {
         if self.unknown_groups {
             return None;
         }
-        let device = |id: &u64| assignment.device_of(*id, self.global);
+        let device = |id: &u64| assignment.device_of_group_number(*id, self.global);
         let groups = self.groups.iter().filter(|group| !group.is_empty());
         let groups = groups.map(|ids| ids.iter().map(device).collect());
         let mut groups = groups.collect::<Option<Vec<Vec<u64>>>>()?;
@@ -513,7 +513,7 @@ mod tests {
     fn numbers_of_groups_are_replicas_or_partitions_or_both() {
         let of = |partitions: &[&[u64]], id, global| {
             let partitions = partitions.iter().map(|ids| ids.to_vec()).collect();
-            DeviceAssignment { partitions }.device_of(id, global)
+            DeviceAssignment { partitions }.device_of_group_number(id, global)
         };
         assert_eq!(of(&[], 5, false), Some(5));
         assert_eq!(of(&[&[7, 6, 5]], 1, false), Some(6));

@@ -38,13 +38,13 @@ pub(super) struct ProfileSpace<'a> {
 pub(super) struct ProfilePlane<'a> {
     pub name: Cow<'a, str>,
     lines: Vec<ProtoMessage<'a>>,
-    pub event_kinds: BTreeMap<i64, EventKind<'a>>,
+    pub event_kinds: BTreeMap<i64, EventKindMetadata<'a>>,
     stat_names: BTreeMap<i64, Cow<'a, str>>,
 }
 
 /// Metadata that all events of a kind share.
 #[derive(Debug, Default)]
-pub(super) struct EventKind<'a> {
+pub(super) struct EventKindMetadata<'a> {
     pub name: Cow<'a, str>,
     pub metadata: Option<ProtoMessage<'a>>,
     pub stats: Vec<ProtoMessage<'a>>,
@@ -101,11 +101,13 @@ impl<'a> ProfilePlane<'a> {
                 (2, WireValue::Bytes(name, _)) => plane.name = text_of(name),
                 (3, WireValue::Bytes(line, offset)) => plane.lines.push((line, offset)),
                 (4, WireValue::Bytes(entry, offset)) => {
-                    let (id, value) = map_entry((entry, offset))?;
-                    plane.event_kinds.insert(id, EventKind::parse(value)?);
+                    let (id, value) = parse_map_entry((entry, offset))?;
+                    plane
+                        .event_kinds
+                        .insert(id, EventKindMetadata::parse(value)?);
                 }
                 (5, WireValue::Bytes(entry, offset)) => {
-                    let (id, value) = map_entry((entry, offset))?;
+                    let (id, value) = parse_map_entry((entry, offset))?;
                     for_each_field(value, |number, value| {
                         if let (2, WireValue::Bytes(name, _)) = (number, value) {
                             plane.stat_names.insert(id, text_of(name));
@@ -140,9 +142,10 @@ impl<'a> ProfilePlane<'a> {
             Ok(())
         })?;
         let each = size_of::<ProfileEvent<'_>>() as u64;
-        bounds::check_fits("the events of a line", count, each, "a shorter profile").map_err(
-            |error| TraceError::from_io("", "keep in memory", std::io::Error::other(error)),
-        )?;
+        bounds::check_items_fit_memory("the events of a line", count, each, "a shorter profile")
+            .map_err(|error| {
+                TraceError::from_io("", "keep in memory", std::io::Error::other(error))
+            })?;
         line.events.reserve_exact(count as usize);
         let start = i128::from(timestamp) * 1000;
         for_each_field(self.lines[index], |number, value| {
@@ -172,19 +175,19 @@ impl<'a> ProfilePlane<'a> {
     ) -> Result<(), TraceError> {
         if let Some(kind) = self.event_kinds.get(&event.kind) {
             for stat in &kind.stats {
-                self.read_stat(*stat, &mut visit)?;
+                self.visit_stat(*stat, &mut visit)?;
             }
         }
         for_each_field(event.message, |number, value| {
             if let (4, WireValue::Bytes(stat, offset)) = (number, value) {
-                self.read_stat((stat, offset), &mut visit)?;
+                self.visit_stat((stat, offset), &mut visit)?;
             }
             Ok(())
         })
     }
 
     /// Visits a stat with its name and value.
-    pub fn read_stat(
+    pub fn visit_stat(
         &self,
         message: ProtoMessage<'a>,
         visit: &mut impl FnMut(&str, StatValue<'a>),
@@ -216,7 +219,7 @@ impl<'a> ProfilePlane<'a> {
 }
 
 /// Returns the key and the value of a map entry.
-fn map_entry(message: ProtoMessage<'_>) -> Result<(i64, ProtoMessage<'_>), TraceError> {
+fn parse_map_entry(message: ProtoMessage<'_>) -> Result<(i64, ProtoMessage<'_>), TraceError> {
     let (mut key, mut found) = (0, (&[][..], message.1));
     for_each_field(message, |number, value| {
         match (number, value) {
@@ -229,7 +232,7 @@ fn map_entry(message: ProtoMessage<'_>) -> Result<(i64, ProtoMessage<'_>), Trace
     Ok((key, found))
 }
 
-impl<'a> EventKind<'a> {
+impl<'a> EventKindMetadata<'a> {
     fn parse(message: ProtoMessage<'a>) -> Result<Self, TraceError> {
         let mut kind = Self::default();
         for_each_field(message, |number, value| {

@@ -96,12 +96,12 @@ impl DeviceTimeline<'_> {
 
 /// Launching calls on all threads of a file, by correlation id.
 #[derive(Debug, Default)]
-pub(super) struct HostTimelines {
+pub(super) struct LaunchingHostCalls {
     threads: Vec<String>,
     launches: BTreeMap<u64, HostLaunch>,
 }
 
-impl HostTimelines {
+impl LaunchingHostCalls {
     pub fn new(space: &ProfileSpace<'_>) -> Result<Self, TraceError> {
         let mut this = Self::default();
         for plane in space.planes.iter().filter(|p| p.name.starts_with(HOST)) {
@@ -152,7 +152,7 @@ fn correlation_id<'a>(
 /// within the job. Lines and planes that are not streams are added to `left_out`.
 pub(super) fn read_devices<'a>(
     space: ProfileSpace<'a>,
-    hosts: HostTimelines,
+    hosts: LaunchingHostCalls,
     first: u64,
     file: usize,
     left_out: &mut Vec<(String, u64)>,
@@ -196,7 +196,7 @@ fn count_events(plane: &ProfilePlane<'_>) -> Result<u64, TraceError> {
 
 fn read_device<'a>(
     plane: ProfilePlane<'a>,
-    hosts: &HostTimelines,
+    hosts: &LaunchingHostCalls,
     id: u64,
     file: usize,
     left_out: &mut Vec<(String, u64)>,
@@ -238,7 +238,7 @@ fn read_device<'a>(
         let number = number.unwrap_or(-1 - i64::from(stream));
         this.streams.push((number, line.name.to_string()));
         this.events += line.events.len() as u64;
-        let pieces = cut_pieces(&line.events);
+        let pieces = cut_into_slices(&line.events);
         for (index, start, end, whole) in pieces {
             let event = line.events[index];
             let id = correlation_id(&this.plane, &event)?;
@@ -307,7 +307,7 @@ fn stream_number(name: &str) -> Option<i64> {
 /// Cuts the events of a line into slices that do not overlap. Each slice consists of the index of
 /// its event, its start, its end, and true if it covers its whole event. At each instant, the
 /// running event that started last gets the slice, so the slices preserve the union of all events.
-fn cut_pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
+fn cut_into_slices(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
     let mut order: Vec<usize> = (0..events.len()).collect();
     order.sort_by_key(|&i| (events[i].start, std::cmp::Reverse(events[i].end), i));
     let mut cut = Vec::with_capacity(events.len());
@@ -348,7 +348,7 @@ mod tests {
     /// covers its whole event.
     fn cut(times: &[(i128, i128)]) -> Vec<(usize, i128, i128, bool)> {
         let event = |&(start, end): &(i128, i128)| ProfileEvent::at(start, end);
-        cut_pieces(&times.iter().map(event).collect::<Vec<_>>())
+        cut_into_slices(&times.iter().map(event).collect::<Vec<_>>())
     }
 
     #[test]

@@ -22,7 +22,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 /// Runs the command line with `arguments`, of which the first is the program's name; returns its exit code.
 #[pyfunction]
 fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
-    let code = py.detach(|| chakram::command::main_with(arguments));
+    let code = py.detach(|| chakram::command::run_with_arguments(arguments));
     let mut codes = 0..=u8::MAX;
     codes
         .find(|number| ExitCode::from(*number) == code)
@@ -41,13 +41,13 @@ fn describe() -> String {
 fn limit_memory(size: Option<&str>) -> PyResult<u64> {
     chakram::command::prepare_process();
     let size = match size {
-        None => limits::default_memory(),
+        None => limits::default_memory_limit(),
         Some(text) => {
             let size: Result<Bytes, _> = text.parse();
             size.map_err(|error| PyValueError::new_err(error.to_string()))?
         }
     };
-    limits::set_memory(size);
+    limits::set_memory_limit(size);
     Ok(limits::memory_limit().0)
 }
 

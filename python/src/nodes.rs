@@ -2,7 +2,7 @@
 
 use crate::arrow::{LentColumn, LentTable, Owner};
 use crate::run::io_error;
-use chakram::report::{CodedTextColumn, NodeColumn, NodeTable, PartialColumn};
+use chakram::report::{CodedTextColumn, NodeColumn, NodeTable, OptionalNumberColumn};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use std::ffi::{CStr, c_void};
@@ -45,7 +45,11 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> LentColumn {
         owner: Arc::clone(&owner),
         dictionary: None,
     };
-    fn partial<T>(format: &'static CStr, column: &PartialColumn<T>, owner: &Owner) -> LentColumn {
+    fn partial<T>(
+        format: &'static CStr,
+        column: &OptionalNumberColumn<T>,
+        owner: &Owner,
+    ) -> LentColumn {
         LentColumn {
             format,
             length: column.values.len(),

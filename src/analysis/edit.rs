@@ -16,10 +16,10 @@ pub mod what_if;
 
 pub use anonymise::{AnonymiserCounts, TraceAnonymiser};
 pub use audit::TraceAudit;
-pub use scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
-pub use slice::{CommunicationMatches, RankSelection, SliceSummary, SliceTarget};
+pub use scale::{JobScaling, RankGrid, ScaledDimension, ShardSizeRule};
+pub use slice::{CommunicationMatches, KeptNodesOfRank, SliceSummary, SliceTarget};
 pub use step::select_step;
-pub use what_if::{EditedJob, JobEdit, RoleModel, edit_job};
+pub use what_if::{AbsentRankModelRule, EditedJob, JobEdit, edit_job};
 
 /// Type number of metadata nodes.
 const METADATA: u64 = 1;

@@ -24,17 +24,19 @@ mod times;
 mod trace;
 
 pub use class::NodeClass;
-pub use critical_path::{CriticalPath, PathSegment, PathTime, critical_path, spent_by};
+pub use critical_path::{
+    CriticalPath, PathSegment, PathTimeTotals, critical_path, sum_path_time_by_key,
+};
 pub use fault::{CountedFault, FaultSummary};
 pub use filter::{AttributeFilter, ClassFilter, NamePattern, NodeFilter, RankSet};
-pub use job_summary::{inspect_job, inspect_job_with};
+pub use job_summary::{inspect_job, inspect_job_with_progress};
 pub use lanes::{LaneKey, LaneTable, group_label};
 pub use metadata::TraceHeader;
 pub use neighbourhood::{NearbyNode, NearbyNodes, NodeNeighbourhood, NodeRecord};
 pub use parallel::for_each_in_order;
-pub use path_input::PathInput;
+pub use path_input::RankPathInput;
 pub use row::NodeRow;
 pub use summary::{JobInspection, RECEIVED, RankInspection, RankOverview, SENT};
-pub use table::{NodeSums, SpreadRow, SpreadTable};
-pub use times::{RankTimes, TimeBasis};
+pub use table::{NodeSums, RankSpreadRow, RankSpreadTable};
+pub use times::{RankNodeTimes, TimeBasis};
 pub use trace::InspectedTrace;

@@ -65,7 +65,7 @@ pub struct ValidateOptions {
 
 impl ValidateOptions {
     /// Returns the default options, changed by `change`.
-    pub fn apply_changes(change: impl FnOnce(&mut Self)) -> Self {
+    pub fn changed_from_default(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
         change(&mut options);
         options
@@ -74,7 +74,7 @@ impl ValidateOptions {
 
 /// A rank's checked trace, with the name of its file.
 #[derive(Clone, Debug)]
-pub struct ReportedTrace<'a> {
+pub struct ValidatedTraceFile<'a> {
     /// Rank of the trace.
     pub rank: u32,
     /// Name of the file.
@@ -87,7 +87,7 @@ pub struct ReportedTrace<'a> {
 #[derive(Clone, Debug)]
 pub struct ValidationReport<'a> {
     /// The traces, in ascending order of ranks.
-    pub sources: Vec<ReportedTrace<'a>>,
+    pub sources: Vec<ValidatedTraceFile<'a>>,
     /// All defects, both of single traces and of the job.
     pub findings: DefectLog,
     /// True if warnings count as errors.
@@ -97,7 +97,7 @@ pub struct ValidationReport<'a> {
 impl<'a> ValidationReport<'a> {
     /// Validates the job that consists of the traces `sources`.
     pub fn new(
-        mut sources: Vec<ReportedTrace<'a>>,
+        mut sources: Vec<ValidatedTraceFile<'a>>,
         options: &ValidateOptions,
         strict: bool,
     ) -> Self {

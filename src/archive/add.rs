@@ -2,8 +2,8 @@
 
 use super::chunk::ObjectEncoder;
 use super::document::{
-    BaselineRecord, CatalogueChange, FileRow, MeasuredTimes, Provenance, TraceRow, WorkloadEntry,
-    check_name,
+    BaselineRecord, CatalogueChange, FileRow, MeasuredStepTimes, Provenance, TraceRow,
+    WorkloadEntry, check_name,
 };
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
@@ -32,7 +32,7 @@ pub struct WorkloadDraft {
     /// Further files of the workload: for each, its name in the archive and its path.
     pub files: Vec<(String, PathBuf)>,
     /// Step times that were measured on a real machine.
-    pub measured: Option<MeasuredTimes>,
+    pub measured: Option<MeasuredStepTimes>,
     /// True if the workload may replace a workload with the same name.
     pub replace: bool,
 }
@@ -74,8 +74,8 @@ pub fn add_baselines(
     writer.commit_segment(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, CompressionLevel::Default);
         for draft in drafts {
-            packer.pack_hashed(&draft.report, &draft.record.report, "report", false)?;
-            packer.pack_hashed(
+            packer.pack_object_with_hash(&draft.report, &draft.record.report, "report", false)?;
+            packer.pack_object_with_hash(
                 draft.machine.as_bytes(),
                 &draft.record.machine_blake3,
                 "machine",
@@ -90,7 +90,7 @@ pub fn add_baselines(
 
 /// Sizes of a workload that was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PackedSizes {
+pub struct AddedWorkloadSizes {
     /// Size of the workload's files, in bytes.
     pub bytes: u64,
     /// Bytes by which the workload's new objects enlarged the archive.
@@ -106,7 +106,7 @@ pub(super) struct ObjectPacker<'a, 'w> {
     archive: Option<&'a Archive>,
     out: &'a mut SegmentWriter<&'w mut dyn Write>,
     encoder: ObjectEncoder,
-    pub amounts: PackedSizes,
+    pub amounts: AddedWorkloadSizes,
 }
 
 impl<'a, 'w> ObjectPacker<'a, 'w> {
@@ -120,7 +120,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
             archive,
             out,
             encoder: ObjectEncoder::new(level),
-            amounts: PackedSizes::default(),
+            amounts: AddedWorkloadSizes::default(),
         }
     }
 
@@ -132,12 +132,12 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
         is_trace: bool,
     ) -> Result<String, ArchiveError> {
         let hash = blake3::hash(bytes).to_hex().to_string();
-        self.pack_hashed(bytes, &hash, family, is_trace)?;
+        self.pack_object_with_hash(bytes, &hash, family, is_trace)?;
         Ok(hash)
     }
 
     /// Packs bytes whose hash the caller has already computed.
-    pub fn pack_hashed(
+    pub fn pack_object_with_hash(
         &mut self,
         bytes: &[u8],
         hash: &str,
@@ -177,12 +177,12 @@ pub fn add_workload(
     path: &Path,
     draft: &WorkloadDraft,
     done: ObjectCallback<'_>,
-) -> Result<PackedSizes, ArchiveError> {
+) -> Result<AddedWorkloadSizes, ArchiveError> {
     check_name(&draft.name)?;
     let writer = ArchiveWriter::open_for_writing(path)?;
     let before = writer.committed_archive();
     if before.workloads().contains_key(&draft.name) && !draft.replace {
-        return Err(ArchiveError::request_refused(
+        return Err(ArchiveError::refused_request_error(
             format!(
                 "{}: the archive already has a workload `{}`",
                 path.display(),
@@ -195,7 +195,7 @@ pub fn add_workload(
         operation: "add",
         workloads: vec![draft.name.clone()],
     };
-    let mut amounts = PackedSizes::default();
+    let mut amounts = AddedWorkloadSizes::default();
     let kept_aside = writer.commit_segment(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, draft.level);
         let mut entry = pack_workload(draft, &mut packer, done)?;
@@ -210,7 +210,7 @@ pub fn add_workload(
         change.workloads.push(entry);
         Ok(change)
     })?;
-    Ok(PackedSizes {
+    Ok(AddedWorkloadSizes {
         kept_aside,
         ..amounts
     })
@@ -229,7 +229,7 @@ fn split_trace_name(
     split
         .filter(|(prefix, _)| !prefix.is_empty())
         .ok_or_else(|| {
-            ArchiveError::request_refused(
+            ArchiveError::refused_request_error(
                 format!(
                     "{}: a trace in an archive is named PREFIX.RANK.et",
                     file.path.display()
@@ -255,7 +255,7 @@ fn pack_workload(
                 "{}: the file names of a workload's traces need one prefix, but other traces begin with `{other}`",
                 file.path.display()
             );
-            return Err(ArchiveError::request_refused(
+            return Err(ArchiveError::refused_request_error(
                 found,
                 "the traces of one job",
             ));
@@ -267,7 +267,7 @@ fn pack_workload(
         let (hash, bytes) = match same {
             Some((_, hash, bytes)) => (hash.clone(), *bytes),
             None => {
-                let contents = TraceContents::open_compressed(&file.path)?;
+                let contents = TraceContents::open_without_decompressing(&file.path)?;
                 let bytes = contents.as_slice();
                 if let Some(seal) = &file.seal {
                     seal.check_contents(file, bytes)?;
@@ -302,7 +302,7 @@ fn pack_workload(
     let jobs = draft.found.jobs.keys().map(|path| (name_of(path), path));
     let others = draft.files.iter().map(|(name, path)| (name.clone(), path));
     for (name, path) in jobs.chain(others) {
-        let contents = TraceContents::open_compressed(path)?;
+        let contents = TraceContents::open_without_decompressing(path)?;
         let bytes = contents.as_slice();
         files.push(FileRow {
             blake3: packer.pack_object(bytes, &strip_digits(&name), false)?,
@@ -360,7 +360,7 @@ pub(super) fn repack_workload(
     });
     for (hash, family, is_trace) in traces.chain(files).chain(baselines) {
         let bytes = from.read_object(hash)?;
-        packer.pack_hashed(&bytes, hash, &family, is_trace)?;
+        packer.pack_object_with_hash(&bytes, hash, &family, is_trace)?;
         done();
     }
     Ok(())

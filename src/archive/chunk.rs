@@ -7,7 +7,7 @@
 
 use super::CompressionLevel;
 use super::columns::{ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
-use super::wire::{shortest_varint, varint_length};
+use super::wire::{decode_minimal_varint, varint_length};
 use frame::compress_parts;
 use std::cell::RefCell;
 use std::io;
@@ -66,7 +66,7 @@ pub struct EncodedChunk {
 }
 
 /// A chunk that can be a base.
-struct BaseChunk {
+struct DeltaBaseChunk {
     at: ChunkRef,
     decoded: DecodedChunk,
     index: TemplateIndex,
@@ -74,16 +74,16 @@ struct BaseChunk {
 }
 
 /// An object whose chunks can be bases.
-struct BaseObject {
+struct DeltaBaseObject {
     family: String,
     records: usize,
-    chunks: Vec<BaseChunk>,
+    chunks: Vec<DeltaBaseChunk>,
 }
 
 /// Encodes the objects of a workload, and stores data that several objects contain only once.
 pub struct ObjectEncoder {
     level: CompressionLevel,
-    bases: Vec<BaseObject>,
+    bases: Vec<DeltaBaseObject>,
     /// Memory that later chunks reuse.
     buffers: RefCell<ChunkBuffers>,
 }
@@ -122,7 +122,7 @@ impl ObjectEncoder {
         let base = alike.or(first).filter(|_| !plain);
         let room = same.by_ref().count() < BASES && !plain;
         let base = base.map(|at| &self.bases[at]);
-        let mut made = BaseObject {
+        let mut made = DeltaBaseObject {
             family: family.to_owned(),
             records: count,
             chunks: Vec::new(),
@@ -136,7 +136,7 @@ impl ObjectEncoder {
                     let position = out.len();
                     let own = base.and_then(|base| base.chunks.get(position));
                     let taken = own.map_or_else(
-                        || target_records(&records[at..]),
+                        || records_per_chunk(&records[at..]),
                         |own| own.records.min(records.len() - at),
                     );
                     let part = &records[at..at + taken];
@@ -160,8 +160,8 @@ impl ObjectEncoder {
             (Some(records), true) => {
                 let (mut at, mut rest) = (0, bytes);
                 while at < records.len() {
-                    let taken = target_records(&records[at..]);
-                    let size = framed_bytes(&records[at..at + taken]);
+                    let taken = records_per_chunk(&records[at..]);
+                    let size = framed_records_size(&records[at..at + taken]);
                     let (part, behind) = rest.split_at(size);
                     out.push(EncodedChunk {
                         frame: compress_frame(part, self.level.zstd_level(), None)?,
@@ -179,7 +179,8 @@ impl ObjectEncoder {
                 for (position, part) in bytes.chunks(TARGET).enumerate() {
                     let on = base.and_then(|base| base.chunks.get(position));
                     let at = (number, position as u32);
-                    let mut best = self.encode_bytes(part, plain, on.filter(|_| !plain), at)?;
+                    let mut best =
+                        self.encode_plain_chunk(part, plain, on.filter(|_| !plain), at)?;
                     if !plain {
                         let lines = self.encode_lines(part, on, at)?;
                         if lines.0.frame.len() < best.0.frame.len() {
@@ -204,13 +205,13 @@ impl ObjectEncoder {
     }
 
     /// Encodes a chunk as plain bytes, and keeps the chunk as a possible base.
-    fn encode_bytes(
+    fn encode_plain_chunk(
         &self,
         part: &[u8],
         plain: bool,
-        on: Option<&BaseChunk>,
+        on: Option<&DeltaBaseChunk>,
         at: ChunkRef,
-    ) -> io::Result<(EncodedChunk, BaseChunk)> {
+    ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
             frame: compress_frame(part, self.level.zstd_level(), dictionary)?,
@@ -224,7 +225,7 @@ impl ObjectEncoder {
             records: 0,
             base: on.map(|on| on.at),
         };
-        let kept = BaseChunk {
+        let kept = DeltaBaseChunk {
             at,
             decoded: DecodedChunk {
                 unpacked: part.to_vec(),
@@ -242,9 +243,9 @@ impl ObjectEncoder {
         &self,
         records: &[&[u8]],
         first: bool,
-        on: Option<&BaseChunk>,
+        on: Option<&DeltaBaseChunk>,
         at: ChunkRef,
-    ) -> io::Result<(EncodedChunk, BaseChunk)> {
+    ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let kind = if first {
             RecordKind::FirstNodes
         } else {
@@ -252,7 +253,7 @@ impl ObjectEncoder {
         };
         let (chunk, kept) = self.encode_columns(records, kind, on, at)?;
         let chunk = EncodedChunk {
-            bytes: framed_bytes(records) as u64,
+            bytes: framed_records_size(records) as u64,
             records: records.len() as u64,
             ..chunk
         };
@@ -263,9 +264,9 @@ impl ObjectEncoder {
     fn encode_lines(
         &self,
         part: &[u8],
-        on: Option<&BaseChunk>,
+        on: Option<&DeltaBaseChunk>,
         at: ChunkRef,
-    ) -> io::Result<(EncodedChunk, BaseChunk)> {
+    ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let lines: Vec<&[u8]> = part.split_inclusive(|byte| *byte == b'\n').collect();
         self.encode_columns(&lines, RecordKind::Lines, on, at)
     }
@@ -275,13 +276,13 @@ impl ObjectEncoder {
         &self,
         bodies: &[&[u8]],
         kind: RecordKind,
-        on: Option<&BaseChunk>,
+        on: Option<&DeltaBaseChunk>,
         at: ChunkRef,
-    ) -> io::Result<(EncodedChunk, BaseChunk)> {
+    ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let base = on.and_then(|on| on.decoded.columns.as_ref());
         let mut index = on.map_or_else(TemplateIndex::default, |on| on.index.clone());
         let mut buffers = self.buffers.borrow_mut();
-        let (memory, buffers) = buffers.for_columns();
+        let (memory, buffers) = buffers.frame_and_column_buffers();
         let mut columns = TraceColumns::split_records(bodies, kind, base, &mut index, buffers);
         let ColumnWriter {
             bytes: unpacked,
@@ -301,7 +302,7 @@ impl ObjectEncoder {
             records: 0,
             base: on.map(|on| on.at),
         };
-        let kept = BaseChunk {
+        let kept = DeltaBaseChunk {
             at,
             decoded: DecodedChunk {
                 unpacked,
@@ -321,7 +322,7 @@ fn split_records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut all = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {
-        let (length, prefix) = shortest_varint(rest)?;
+        let (length, prefix) = decode_minimal_varint(rest)?;
         let record = rest[prefix..].get(..usize::try_from(length).ok()?)?;
         let end = prefix + record.len();
         if end > TARGET {
@@ -334,7 +335,7 @@ fn split_records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
 }
 
 /// Returns the total size of `records`, including their length prefixes.
-fn framed_bytes(records: &[&[u8]]) -> usize {
+fn framed_records_size(records: &[&[u8]]) -> usize {
     let framed = |record: &&[u8]| varint_length(record.len() as u64) + record.len();
     records.iter().map(framed).sum()
 }
@@ -344,7 +345,7 @@ fn framed_bytes(records: &[&[u8]]) -> usize {
 pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8]> {
     let mut at = 0;
     while *count > 0 && at < bytes.len() {
-        let (length, prefix) = shortest_varint(&bytes[at..])?;
+        let (length, prefix) = decode_minimal_varint(&bytes[at..])?;
         at = at
             .checked_add(prefix)?
             .checked_add(usize::try_from(length).ok()?)?;
@@ -354,10 +355,10 @@ pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8
 }
 
 /// Returns how many of the first `records` form one chunk.
-fn target_records(records: &[&[u8]]) -> usize {
+fn records_per_chunk(records: &[&[u8]]) -> usize {
     let mut bytes = 0;
     let fits = |record: &&&[u8]| {
-        bytes += framed_bytes(&[record]);
+        bytes += framed_records_size(&[record]);
         bytes <= TARGET
     };
     records.iter().take_while(fits).count().max(1)

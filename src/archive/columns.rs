@@ -13,9 +13,9 @@
 use super::wire::{WireError, WireReader, put_varint};
 use byte_numbers::ByteStringInterner;
 use parse::RecordOutline;
-use predict::{ColumnSlice, ColumnView, Predictor};
+use predict::{ColumnPredictionInputs, ColumnSlice, Predictor};
 use record_writer::{RecordWriter, TOO_LARGE};
-use shape::RecordShape;
+use shape::RecordTemplateMap;
 use std::sync::Arc;
 use structural::StructuralColumns;
 use template::{TemplateLayer, TemplateTable};
@@ -40,7 +40,7 @@ pub struct TraceColumns {
     /// Encoded templates that the base does not have, each after its length; empty for a chunk that
     /// was read.
     written: Vec<u8>,
-    shape: Arc<RecordShape>,
+    shape: Arc<RecordTemplateMap>,
     /// Number of columns, including empty ones.
     count: usize,
     /// Values of all columns, column by column.
@@ -81,7 +81,7 @@ pub struct TemplateIndex {
 pub struct ColumnBuffers {
     values: Vec<Vec<u64>>,
     ids: Vec<u64>,
-    shapes: Vec<RecordShape>,
+    shapes: Vec<RecordTemplateMap>,
     layers: Vec<TemplateLayer>,
 }
 
@@ -115,7 +115,7 @@ impl TraceColumns {
             if kind == RecordKind::Lines {
                 parse::parse_line(record, &mut key, &mut values);
             } else if !parse::parse_record(record, metadata, &mut key, &mut values) {
-                parse::literal_key(record, &mut key);
+                parse::set_literal_key(record, &mut key);
                 values.truncate(before);
             }
             let known = index.keys.get(&key);
@@ -127,8 +127,12 @@ impl TraceColumns {
         }
         let count = index.columns.len();
         if base.is_none() && kind != RecordKind::Lines {
-            index.structural =
-                StructuralColumns::find_structural(&index.outlines, count, &sequence, &values);
+            index.structural = StructuralColumns::find_structural_columns(
+                &index.outlines,
+                count,
+                &sequence,
+                &values,
+            );
         }
         // The loop converts outlines to templates, and drops values that are fixed in a template.
         let mut fixed = Vec::new();
@@ -136,7 +140,9 @@ impl TraceColumns {
         for number in &mut sequence {
             let outline = &index.outlines[*number as usize];
             let own = &values[from..from + outline.slots.len()];
-            let variant = index.structural.fix_values(&outline.slots, own, &mut fixed);
+            let variant = index
+                .structural
+                .collect_fixed_values(&outline.slots, own, &mut fixed);
             for at in (0..fixed.len()).filter(|&at| fixed[at].is_none()) {
                 values[kept] = values[from + at];
                 kept += 1;
@@ -147,7 +153,7 @@ impl TraceColumns {
             key.extend_from_slice(&variant.to_le_bytes());
             let known = index.templates.get(&key);
             *number = known.unwrap_or_else(|| {
-                let ops = outline.fix_slots(&fixed);
+                let ops = outline.encode_with_fixed_slots(&fixed);
                 let pushed = templates.push(&ops, count);
                 pushed.expect("ops are well formed");
                 put_varint(&mut written, ops.len() as u64);
@@ -161,7 +167,7 @@ impl TraceColumns {
             None => {
                 let mut own = buffers.shapes.pop().unwrap_or_default();
                 *own.template_sequence_mut() = sequence;
-                own.place_values(&templates, count, usize::MAX)
+                own.locate_value_records(&templates, count, usize::MAX)
                     .expect("columns of slots are there");
                 Arc::new(own)
             }
@@ -193,8 +199,11 @@ impl TraceColumns {
     /// Returns the column with this index, or `None`.
     fn column_at(&self, number: usize) -> Option<ColumnSlice<'_>> {
         (number < self.count).then(|| {
-            let range = self.shape.column_range(number);
-            (self.shape.records_of_column(number), &self.values[range])
+            let range = self.shape.value_range_of_column(number);
+            (
+                self.shape.records_of_column_values(number),
+                &self.values[range],
+            )
         })
     }
 
@@ -221,7 +230,7 @@ impl TraceColumns {
         put_varint(out, (self.templates.len() - known) as u64);
         out.extend_from_slice(&self.written);
         let base_sequence = base.map(|base| base.shape.template_sequence());
-        encode_sequence(sequence, base_sequence, &mut writer);
+        encode_template_sequence(sequence, base_sequence, &mut writer);
         self.read_ids(&mut buffers.ids);
         let (mut others, known) = match base {
             Some(base) => (base.relations.clone(), &base.chosen[..]),
@@ -245,18 +254,23 @@ impl TraceColumns {
                 let other = *others[number].get(at)?;
                 Some((other as u32, self.column_at(other)?))
             };
-            let view = ColumnView {
+            let view = ColumnPredictionInputs {
                 records,
                 others: [other(0), other(1)],
                 ..self
                     .shape
-                    .column_view(number, &self.templates, base, &buffers.ids)
+                    .column_prediction_inputs(number, &self.templates, base, &buffers.ids)
             };
             put_varint(&mut writer.bytes, number as u64);
             let likely = known.get(number).copied().flatten();
             let likely = likely.map(|known| [known, Predictor::Base, Predictor::BaseShifted]);
             let candidates = likely.as_ref().map_or(choose::ALL, |likely| &likely[..]);
-            chosen[number] = Some(choose::encode_best(values, &view, candidates, &mut writer));
+            chosen[number] = Some(choose::encode_with_best_predictor(
+                values,
+                &view,
+                candidates,
+                &mut writer,
+            ));
         }
         (self.chosen, self.relations) = (chosen, others);
         buffers.values.push(std::mem::take(&mut writer.left));
@@ -285,7 +299,7 @@ impl TraceColumns {
         // Each column is in the base, is the id column, or occurs in a new template. A new template
         // has at least one op per new column, so the size of the new templates limits the number of
         // columns.
-        if count > known + 1 + templates.own_bytes() {
+        if count > known + 1 + templates.last_layer_bytes() {
             return Err(WireError(
                 "the chunk has more columns than its templates name",
             ));
@@ -293,7 +307,7 @@ impl TraceColumns {
         let base_shape = base.map(|base| &base.shape);
         let mut own = buffers.shapes.pop().unwrap_or_default();
         let base_sequence = base_shape.map(|shape| shape.template_sequence());
-        let same = decode_sequence(
+        let same = decode_template_sequence(
             &mut input,
             records,
             base_sequence,
@@ -305,7 +319,7 @@ impl TraceColumns {
                 Arc::clone(shape)
             }
             None => {
-                own.place_values(&templates, count, bytes)?;
+                own.locate_value_records(&templates, count, bytes)?;
                 Arc::new(own)
             }
         };
@@ -318,7 +332,7 @@ impl TraceColumns {
         resize_uninitialised(&mut values, all);
         buffers.ids.clear();
         buffers.ids.resize(records, 0);
-        let full = (0..count).filter(|&number| !shape.column_range(number).is_empty());
+        let full = (0..count).filter(|&number| !shape.value_range_of_column(number).is_empty());
         let mut missing: Vec<bool> = vec![false; count];
         let mut left = 0;
         for number in full {
@@ -329,24 +343,24 @@ impl TraceColumns {
             let number = input.read_count(count)?;
             let there = missing.get_mut(number).filter(|missing| **missing);
             *there.ok_or(WireError("a column occurs twice"))? = false;
-            let range = shape.column_range(number);
+            let range = shape.value_range_of_column(number);
             let (before, rest) = values.split_at_mut(range.start);
             let (own, after) = rest.split_at_mut(range.len());
             let (before, after) = (&*before, &*after);
             let others = |other: usize| {
                 let there = missing.get(other).is_some_and(|missing| !missing);
-                let other_range = shape.column_range(other);
+                let other_range = shape.value_range_of_column(other);
                 let values = match other_range.start.checked_sub(range.end) {
                     Some(from) => &after[from..][..other_range.len()],
                     None if other_range.end <= range.start => &before[other_range],
                     None => return None,
                 };
-                there.then(|| (shape.records_of_column(other), values))
+                there.then(|| (shape.records_of_column_values(other), values))
             };
-            let view = shape.column_view(number, &templates, base, &buffers.ids);
+            let view = shape.column_prediction_inputs(number, &templates, base, &buffers.ids);
             choose::decode_column(&mut input, own, others, &view)?;
             if number == IDS {
-                let records = shape.records_of_column(IDS).iter();
+                let records = shape.records_of_column_values(IDS).iter();
                 for (record, id) in records.zip(&*own) {
                     buffers.ids[*record as usize] = *id;
                 }
@@ -373,7 +387,7 @@ impl TraceColumns {
 
     /// Rebuilds the records (`bytes` bytes in total) from templates and columns. Passes them to
     /// `out`, a few records at a time. If `framed` is true, each record is preceded by its length.
-    pub fn join_records<E: From<WireError>>(
+    pub fn rebuild_records<E: From<WireError>>(
         &self,
         bytes: usize,
         framed: bool,
@@ -431,17 +445,17 @@ fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     }
 }
 
-impl RecordShape {
+impl RecordTemplateMap {
     /// Returns the inputs from which column `number` is predicted.
-    fn column_view<'v>(
+    fn column_prediction_inputs<'v>(
         &'v self,
         number: usize,
         templates: &TemplateTable,
         base: Option<&'v TraceColumns>,
         ids: &'v [u64],
-    ) -> ColumnView<'v> {
-        ColumnView {
-            records: self.records_of_column(number),
+    ) -> ColumnPredictionInputs<'v> {
+        ColumnPredictionInputs {
+            records: self.records_of_column_values(number),
             // Ids predict other columns, so the decoder reads the id column first. No ids are known at that time, so
             // ids do not predict ids.
             ids: if number == IDS { &[] } else { ids },
@@ -454,7 +468,7 @@ impl RecordShape {
 }
 
 /// Appends the templates of all records, predicted from the base's templates.
-fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWriter) {
+fn encode_template_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWriter) {
     if base == Some(sequence) {
         // If the templates are the same as the base's, in the same order, the predictor's number
         // alone describes them.
@@ -464,20 +478,20 @@ fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWrite
     let numbers: Vec<u32> = (0..most as u32).collect();
     let wide = |sequence: &[u32]| -> Vec<u64> { sequence.iter().map(|&t| t.into()).collect() };
     let base = base.map(wide);
-    let view = ColumnView {
+    let view = ColumnPredictionInputs {
         records: &numbers[..sequence.len()],
         base: base
             .as_ref()
             .map(|base| (&numbers[..base.len()], &base[..])),
-        ..ColumnView::default()
+        ..ColumnPredictionInputs::default()
     };
     let predictors = &[Predictor::Zero, Predictor::Base];
-    choose::encode_best(&wide(sequence), &view, predictors, out);
+    choose::encode_with_best_predictor(&wide(sequence), &view, predictors, out);
 }
 
 /// Reads the template of each of `count` records into `sequence`. Returns true if these templates
 /// are exactly the base's templates.
-fn decode_sequence(
+fn decode_template_sequence(
     input: &mut WireReader<'_>,
     count: usize,
     base: Option<&[u32]>,

@@ -35,7 +35,7 @@ impl Default for CatalogueChange {
 /// Plan of a segment. This document is in the `CKST` frame at the segment's start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SegmentStart {
+pub struct SegmentPlan {
     /// Schema of the documents.
     pub schema: String,
     /// Version of the program that writes the segment.
@@ -120,7 +120,7 @@ pub struct WorkloadEntry {
     pub baselines: Vec<BaselineRecord>,
     /// Measured step times of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub measured: Option<MeasuredTimes>,
+    pub measured: Option<MeasuredStepTimes>,
 }
 
 /// Origin of a workload.
@@ -199,7 +199,7 @@ pub struct BaselineRecord {
 /// Distribution of measured step times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MeasuredTimes {
+pub struct MeasuredStepTimes {
     /// Number of measured steps.
     pub steps: u64,
     /// Median in picoseconds.
@@ -252,7 +252,7 @@ impl WorkloadEntry {
     /// malformed.
     pub fn check_names(&self) -> Result<(), ArchiveError> {
         let wrong = |found: String| {
-            Err(ArchiveError::broken_archive(format!(
+            Err(ArchiveError::broken_archive_error(format!(
                 "workload `{}`: {found}",
                 chakram_trace::format::escape_name(&self.name)
             )))
@@ -303,7 +303,7 @@ pub fn check_name(name: &str) -> Result<(), ArchiveError> {
     if name.split('/').all(is_file_name) && !name.contains("::") && name.len() <= 255 {
         return Ok(());
     }
-    Err(ArchiveError::request_refused(
+    Err(ArchiveError::refused_request_error(
         format!(
             "`{}` is not a name of a workload",
             chakram_trace::format::escape_name(name)

@@ -43,7 +43,7 @@ impl From<ArchiveError> for TraceError {
 }
 
 /// Splits `ARCHIVE::REST`; returns `None` if `path` has another form, or if a file named `path` exists.
-fn split_path(path: &Path) -> Option<(PathBuf, &str)> {
+fn split_archive_path(path: &Path) -> Option<(PathBuf, &str)> {
     let (archive, rest) = path.to_str()?.split_once("::")?;
     let named = !archive.is_empty() && !rest.is_empty() && !path.exists();
     named.then(|| (PathBuf::from(archive), rest))
@@ -52,15 +52,15 @@ fn split_path(path: &Path) -> Option<(PathBuf, &str)> {
 /// Finds the traces of `ARCHIVE::WORKLOAD`; returns `None` if `path` is an ordinary path. The traces are read only
 /// when they are opened.
 pub fn find_workload(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
-    let Some((archive, name)) = split_path(path) else {
+    let Some((archive, name)) = split_archive_path(path) else {
         return Ok(None);
     };
     let archive = Arc::new(Archive::open_archive(&archive)?);
-    find_in(&archive, name).map(Some)
+    find_workload_traces(&archive, name).map(Some)
 }
 
 /// Finds the traces of the workload `name` of an open archive.
-pub fn find_in(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceError> {
+pub fn find_workload_traces(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceError> {
     let entry = archive.find_workload(name)?;
     archive.check_ranks(entry, None)?;
     let path = PathBuf::from(format!("{}::{name}", archive.path().display()));
@@ -86,8 +86,8 @@ pub fn find_in(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceE
 
 /// Reads the file `ARCHIVE::WORKLOAD/FILE`; returns `None` if `path` has another form, or if the workload has no such
 /// file.
-pub fn read_path(path: &Path) -> Result<Option<Vec<u8>>, ArchiveError> {
-    let Some((archive, rest)) = split_path(path) else {
+pub fn read_archived_file(path: &Path) -> Result<Option<Vec<u8>>, ArchiveError> {
+    let Some((archive, rest)) = split_archive_path(path) else {
         return Ok(None);
     };
     let archive = Archive::open_archive(&archive)?;

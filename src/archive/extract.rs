@@ -22,7 +22,7 @@ pub struct NumberRange {
 
 /// Part of a workload to extract; by default the whole workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WorkloadPart {
+pub struct ExtractSelection {
     /// Range of ranks to extract, or `None` for all ranks.
     pub ranks: Option<NumberRange>,
     /// Nodes of each rank to extract, as indices (from 0) into the rank's trace, or `None` for all
@@ -46,11 +46,11 @@ impl WorkloadEntry {
     /// Returns the minimum disk space, in bytes, of the traces of `ranks`: the space for all names,
     /// and for one file per distinct trace. Ranks with the same trace share one file under several
     /// names.
-    fn claimed_bytes(&self, ranks: NumberRange) -> u64 {
+    fn min_extracted_bytes(&self, ranks: NumberRange) -> u64 {
         let rows = self.traces.iter().map(|row| {
             // Between prefix and ending, a name has at least a dot and a digit.
             let letters = (self.prefix.len() + row.ending.len() + 2) as u64;
-            let names = row.ranks_within(ranks);
+            let names = row.count_ranks_within(ranks);
             names.saturating_mul(NAME_BYTES + letters) + INODE_BYTES * names.min(1)
         });
         rows.fold(0, u64::saturating_add)
@@ -64,7 +64,7 @@ impl WorkloadEntry {
 
 impl TraceRow {
     /// Returns how many of the row's ranks are in `wanted`.
-    fn ranks_within(&self, wanted: NumberRange) -> u64 {
+    fn count_ranks_within(&self, wanted: NumberRange) -> u64 {
         let first = u64::from(self.rank);
         let last = first + u64::from(self.ranks) - 1;
         let end = last.min(wanted.last).saturating_add(1);
@@ -95,7 +95,7 @@ fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError
     if hash == Some(&*hasher.finalize().to_hex()) {
         return Ok(());
     }
-    Err(ArchiveError::request_refused(
+    Err(ArchiveError::refused_request_error(
         format!(
             "{}: a different file exists, and extraction does not replace it",
             path.display()
@@ -120,16 +120,16 @@ impl Archive {
             first: 0,
             last: u64::MAX,
         });
-        let claimed = entry.claimed_bytes(ranks);
-        bounds::check_claimed(self.stored_bytes(), claimed).map_err(|error| {
-            let files = entry.traces.iter().map(|row| row.ranks_within(ranks));
+        let claimed = entry.min_extracted_bytes(ranks);
+        bounds::check_stated_unpacked_size(self.stored_bytes(), claimed).map_err(|error| {
+            let files = entry.traces.iter().map(|row| row.count_ranks_within(ranks));
             let found = format!(
                 "workload `{}` states {} files, which take at least {}: {error}",
                 chakram_trace::format::escape_name(&entry.name),
                 format_thousands(files.sum()),
                 Bytes(claimed)
             );
-            ArchiveError::broken_archive(found).in_file(self.path())
+            ArchiveError::broken_archive_error(found).in_file(self.path())
         })
     }
 
@@ -140,7 +140,7 @@ impl Archive {
         &self,
         entry: &WorkloadEntry,
         folder: &Path,
-        part: WorkloadPart,
+        part: ExtractSelection,
         done: ObjectCallback<'_>,
     ) -> Result<Vec<PathBuf>, ArchiveError> {
         let wanted = |rank: u32| {
@@ -153,7 +153,7 @@ impl Archive {
         let traces =
             traces.map(|(rank, row)| (entry.file_name(rank, row), &row.blake3, part.nodes));
         let is_job = |row: &&FileRow| row.name.ends_with(chakram_trace::format::job::ENDING);
-        let whole = part == WorkloadPart::default();
+        let whole = part == ExtractSelection::default();
         let files = entry.files.iter().filter(|row| whole || !is_job(row));
         let files = files.map(|row| (row.name.clone(), &row.blake3, None));
         // The job file refers to the traces, so write it last.
@@ -181,7 +181,7 @@ impl Archive {
                 None => self.copy_object(hash, &mut write)?,
                 Some(nodes) => self
                     .copy_nodes(hash, nodes, &mut write)
-                    .map_err(|error| error.about_subject(&name))?,
+                    .map_err(|error| error.with_subject(&name))?,
             }
             before = Some((hash, outputs.finish_file(file)?));
             written.push(path);
@@ -198,10 +198,10 @@ impl Archive {
         nodes: NumberRange,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
-        let Some(all) = self.node_count_of(hash)? else {
+        let Some(all) = self.object_node_count(hash)? else {
             let found =
                 "the trace's records are unknown, because the archive stores it as plain bytes";
-            return Err(ArchiveError::request_refused(
+            return Err(ArchiveError::refused_request_error(
                 found,
                 format!("without {}", SettingKey::Nodes),
             ));
@@ -209,7 +209,7 @@ impl Archive {
         if nodes.first >= all {
             let found = format!("the trace has {all} nodes, but none in this range");
             let hint = format!("{} 0-{}", SettingKey::Nodes, all.saturating_sub(1));
-            return Err(ArchiveError::request_refused(found, hint));
+            return Err(ArchiveError::refused_request_error(found, hint));
         }
         // The metadata is the record before the nodes.
         self.copy_records(hash, 0..1, out)?;

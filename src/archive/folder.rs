@@ -3,7 +3,7 @@
 //! The manifest has two lines: JSON, and the CRC-32 of the JSON line. A commit replaces the
 //! manifest by renaming a file, so a reader sees the archive either before or after the commit.
 
-use super::document::{SCHEMA, SegmentStart};
+use super::document::{SCHEMA, SegmentPlan};
 use super::segment::{Segment, SegmentFile, compute_crc32, start_of};
 use super::segment_file::{SegmentBody, write_file};
 use super::segments::find_segments;
@@ -48,7 +48,7 @@ impl Manifest {
         let file = File::open(&path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         let text = read_text(&file, length).map_err(io)?;
-        let wrong = |found: &str| ArchiveError::broken_archive(found).in_file(&path);
+        let wrong = |found: &str| ArchiveError::broken_archive_error(found).in_file(&path);
         let (line, sum) = text
             .split_once('\n')
             .ok_or_else(|| wrong("the manifest has no checksum"))?;
@@ -95,7 +95,7 @@ fn pack_name(number: u64) -> String {
 /// the manifest.
 pub fn open_archive(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
-        return Err(ArchiveError::request_refused(
+        return Err(ArchiveError::refused_request_error(
             format!("{}: this folder is not an archive", path.display()),
             "chakram archive create",
         ));
@@ -109,7 +109,7 @@ pub fn open_archive(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), 
         match open_packs(path, &manifest) {
             Err(error) if error.is_missing() => last = Some(error),
             Err(error) => return Err(error),
-            Ok(segments) => return Ok((segments, find_uncommitted(path, &manifest)?)),
+            Ok(segments) => return Ok((segments, find_uncommitted_pack(path, &manifest)?)),
         }
     }
     Err(last.expect("one try failed"))
@@ -134,7 +134,7 @@ fn open_packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveE
                     "the file is not the pack of {} bytes that the manifest names",
                     row.bytes
                 );
-                return Err(ArchiveError::broken_archive(found).in_file(&file));
+                return Err(ArchiveError::broken_archive_error(found).in_file(&file));
             }
         }
     }
@@ -143,7 +143,10 @@ fn open_packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveE
 
 /// Finds a pack that a command wrote but did not commit. The name of its file contains the
 /// manifest's next number.
-fn find_uncommitted(path: &Path, manifest: &Manifest) -> Result<Option<ArchiveTail>, ArchiveError> {
+fn find_uncommitted_pack(
+    path: &Path,
+    manifest: &Manifest,
+) -> Result<Option<ArchiveTail>, ArchiveError> {
     let pack = path.join(PACKS).join(pack_name(manifest.next));
     if !pack.is_file() {
         return Ok(None);
@@ -178,7 +181,7 @@ pub fn create_empty(path: &Path) -> Result<(), ArchiveError> {
 fn write_pack(
     path: &Path,
     number: u64,
-    start: SegmentStart,
+    start: SegmentPlan,
     body: &mut SegmentBody<'_>,
 ) -> Result<PackRow, ArchiveError> {
     let name = pack_name(number);
@@ -187,7 +190,7 @@ fn write_pack(
     let (found, _) = find_segments(SegmentFile::open_file(&file)?)?;
     let segment = found
         .first()
-        .ok_or_else(|| ArchiveError::broken_archive("the pack has no end").in_file(&file))?;
+        .ok_or_else(|| ArchiveError::broken_archive_error("the pack has no end").in_file(&file))?;
     Ok(PackRow {
         file: name,
         bytes: segment.end.length,
@@ -198,9 +201,9 @@ fn write_pack(
 }
 
 /// Writes a pack, and returns the manifest with this pack appended.
-fn with_pack(
+fn write_pack_in_manifest(
     path: &Path,
-    start: SegmentStart,
+    start: SegmentPlan,
     body: &mut SegmentBody<'_>,
 ) -> Result<Manifest, ArchiveError> {
     let mut manifest = Manifest::read_file(path)?;
@@ -213,19 +216,19 @@ fn with_pack(
 /// Adds a pack. The folder must be locked.
 pub fn add_pack(
     path: &Path,
-    start: SegmentStart,
+    start: SegmentPlan,
     body: &mut SegmentBody<'_>,
 ) -> Result<(), ArchiveError> {
-    with_pack(path, start, body)?.write_file(path)
+    write_pack_in_manifest(path, start, body)?.write_file(path)
 }
 
 /// Replaces all packs by one pack. The folder must be locked.
 pub fn replace_packs(
     path: &Path,
-    start: SegmentStart,
+    start: SegmentPlan,
     body: &mut SegmentBody<'_>,
 ) -> Result<(), ArchiveError> {
-    let mut manifest = with_pack(path, start, body)?;
+    let mut manifest = write_pack_in_manifest(path, start, body)?;
     let number = manifest.next - 1;
     manifest.packs.drain(..manifest.packs.len() - 1);
     manifest.write_file(path)?;

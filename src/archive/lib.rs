@@ -24,15 +24,17 @@ mod tail;
 mod verify;
 mod wire;
 
-pub use add::{BaselineDraft, PackedSizes, WorkloadDraft, add_baselines, add_workload};
-pub use document::{BaselineRecord, FileRow, MeasuredTimes, Provenance, TraceRow, WorkloadEntry};
-pub use door::{find_in, find_workload, read_path};
-pub use extract::{NumberRange, WorkloadPart};
-pub use listing::{ArchiveListing, ListedWorkload};
+pub use add::{AddedWorkloadSizes, BaselineDraft, WorkloadDraft, add_baselines, add_workload};
+pub use document::{
+    BaselineRecord, FileRow, MeasuredStepTimes, Provenance, TraceRow, WorkloadEntry,
+};
+pub use door::{find_workload, find_workload_traces, read_archived_file};
+pub use extract::{ExtractSelection, NumberRange};
+pub use listing::{ArchiveListing, WorkloadListingRow};
 pub use maintain::{
     GarbageCollectionResult, MergeResult, collect_garbage, expired_workloads, merge_archives,
 };
-pub use metadata::{Comparison, DescribedWorkload, MetadataQuery, MetadataValue, is_date};
+pub use metadata::{Comparison, MetadataQuery, MetadataValue, QueryableWorkload, is_date};
 pub use store::{Archive, create_empty};
 pub use tail::{ArchiveTail, TailState};
 pub use verify::ArchiveVerdict;
@@ -129,7 +131,7 @@ impl ArchiveError {
         format!("{file}{at}: ")
     }
 
-    fn broken_archive(found: impl Into<String>) -> Self {
+    fn broken_archive_error(found: impl Into<String>) -> Self {
         Self::Broken {
             file: None,
             at: None,
@@ -137,7 +139,7 @@ impl ArchiveError {
         }
     }
 
-    fn request_refused(found: impl Into<String>, hint: impl Into<String>) -> Self {
+    fn refused_request_error(found: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Refused {
             found: found.into(),
             hint: hint.into(),
@@ -167,7 +169,7 @@ impl ArchiveError {
     }
 
     /// Inserts the subject `name` before the reason, if the error is about invalid input.
-    fn about_subject(mut self, name: &str) -> Self {
+    fn with_subject(mut self, name: &str) -> Self {
         if let Self::Refused { found, .. } = &mut self {
             *found = format!("{}: {found}", chakram_trace::format::escape_name(name));
         }

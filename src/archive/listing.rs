@@ -2,8 +2,8 @@
 //! need about a workload.
 
 use super::document::{CatalogueChange, check_name};
-use super::metadata::{DescribedWorkload, MetadataValue};
-use super::store::{apply_change, locate_segments};
+use super::metadata::{MetadataValue, QueryableWorkload};
+use super::store::{apply_catalogue_change, locate_segments};
 use super::tail::ArchiveTail;
 use super::{ArchiveError, WorkloadEntry};
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-impl DescribedWorkload for WorkloadEntry {
+impl QueryableWorkload for WorkloadEntry {
     fn workload_name(&self) -> &str {
         &self.name
     }
@@ -29,7 +29,7 @@ impl DescribedWorkload for WorkloadEntry {
 
 /// A row of a listing: a workload without its files, baselines and provenance.
 #[derive(Debug, Deserialize)]
-pub struct ListedWorkload<'t> {
+pub struct WorkloadListingRow<'t> {
     /// Name of the workload.
     #[serde(borrow)]
     pub name: Cow<'t, str>,
@@ -38,7 +38,7 @@ pub struct ListedWorkload<'t> {
     pub metadata: ListedMetadata<'t>,
     /// Number of the workload's ranks, and total size of their traces.
     #[serde(rename = "traces")]
-    pub amounts: TraceAmounts,
+    pub amounts: TraceTotals,
 }
 
 /// Metadata sorted by key.
@@ -47,14 +47,14 @@ pub struct ListedMetadata<'t>(pub Vec<(Cow<'t, str>, MetadataValue)>);
 
 /// Sums over the traces of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TraceAmounts {
+pub struct TraceTotals {
     /// Number of ranks.
     pub ranks: u64,
     /// Total size of the traces as separate files, in bytes.
     pub bytes: u64,
 }
 
-impl DescribedWorkload for ListedWorkload<'_> {
+impl QueryableWorkload for WorkloadListingRow<'_> {
     fn workload_name(&self) -> &str {
         &self.name
     }
@@ -97,7 +97,7 @@ impl<'de: 't, 't> Deserialize<'de> for ListedMetadata<'t> {
     }
 }
 
-impl<'de> Deserialize<'de> for TraceAmounts {
+impl<'de> Deserialize<'de> for TraceTotals {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Row {
@@ -106,14 +106,14 @@ impl<'de> Deserialize<'de> for TraceAmounts {
         }
         struct Rows;
         impl<'de> Visitor<'de> for Rows {
-            type Value = TraceAmounts;
+            type Value = TraceTotals;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of traces")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<Self::Value, A::Error> {
-                let mut all = TraceAmounts::default();
+                let mut all = TraceTotals::default();
                 while let Some(Row { ranks, bytes }) = rows.next_element()? {
                     all.ranks += u64::from(ranks);
                     let bytes = bytes.saturating_mul(ranks.into());
@@ -144,7 +144,7 @@ impl ArchiveListing {
         let (segments, tail) = locate_segments(path)?;
         let stored_bytes = segments.iter().map(|segment| segment.end.length).sum();
         let texts = segments.into_iter().map(|segment| {
-            let text = segment.catalogue_text()?;
+            let text = segment.read_catalogue_text()?;
             Ok((segment, text))
         });
         Ok(Self {
@@ -171,12 +171,12 @@ impl ArchiveListing {
     /// Fails if a catalogue is damaged.
     pub fn list_workloads(
         &self,
-    ) -> Result<BTreeMap<Cow<'_, str>, ListedWorkload<'_>>, ArchiveError> {
+    ) -> Result<BTreeMap<Cow<'_, str>, WorkloadListingRow<'_>>, ArchiveError> {
         let mut all = BTreeMap::new();
         for (segment, text) in &self.catalogues {
-            let change: CatalogueChange<ListedWorkload<'_>> = segment.parse_catalogue(text)?;
-            let check = |row: &ListedWorkload<'_>| check_name(&row.name);
-            apply_change(&mut all, change, check, |row| row.name.clone())
+            let change: CatalogueChange<WorkloadListingRow<'_>> = segment.parse_catalogue(text)?;
+            let check = |row: &WorkloadListingRow<'_>| check_name(&row.name);
+            apply_catalogue_change(&mut all, change, check, |row| row.name.clone())
                 .map_err(|error| error.in_file(&segment.file.path))?;
         }
         Ok(all)

@@ -55,7 +55,7 @@ pub fn merge_archives(
                         source.path().display(),
                         into.display()
                     );
-                    return Err(ArchiveError::request_refused(
+                    return Err(ArchiveError::refused_request_error(
                         found,
                         "extract the workload, and add it under another name",
                     ));
@@ -113,7 +113,7 @@ pub struct GarbageCollectionResult {
 /// Returns the workloads whose retention ended before the day `as_of`.
 pub fn expired_workloads(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveError> {
     if !is_date(as_of) {
-        return Err(ArchiveError::request_refused(
+        return Err(ArchiveError::refused_request_error(
             format!(
                 "`{}` is not a date",
                 chakram_trace::format::escape_name(as_of)

@@ -49,7 +49,7 @@ impl MetadataValue {
     pub fn parse(key: &str, text: &str) -> Result<Self, ArchiveError> {
         let own = KEYS.iter().find(|(known, _)| *known == key);
         let Some((_, kind)) = own else {
-            return Ok(Self::guess_type(text));
+            return Ok(Self::parse_guessing_type(text));
         };
         Self::of_type(*kind, text).ok_or_else(|| {
             let (what, hint) = match kind {
@@ -58,7 +58,7 @@ impl MetadataValue {
                 MetadataType::Version => ("a version", "for example 2.5.1"),
                 MetadataType::Date => ("a date", "YYYY-MM-DD"),
             };
-            ArchiveError::request_refused(
+            ArchiveError::refused_request_error(
                 format!(
                     "{key}: `{}` is not {what}",
                     chakram_trace::format::escape_name(text)
@@ -68,7 +68,7 @@ impl MetadataValue {
         })
     }
 
-    fn guess_type(text: &str) -> Self {
+    fn parse_guessing_type(text: &str) -> Self {
         let kinds = [
             MetadataType::Number,
             MetadataType::Date,
@@ -193,7 +193,7 @@ pub enum Comparison {
 const DEPTH: usize = 64;
 
 /// Facts about a workload for queries.
-pub trait DescribedWorkload {
+pub trait QueryableWorkload {
     /// Returns the workload's name.
     fn workload_name(&self) -> &str;
     /// Returns the number of the workload's ranks.
@@ -219,7 +219,7 @@ impl MetadataQuery {
     }
 
     /// Returns whether `workload` matches the query.
-    pub fn matches(&self, workload: &impl DescribedWorkload) -> bool {
+    pub fn matches(&self, workload: &impl QueryableWorkload) -> bool {
         match self {
             Self::And(a, b) => a.matches(workload) && b.matches(workload),
             Self::Or(a, b) => a.matches(workload) || b.matches(workload),
@@ -281,7 +281,7 @@ fn tokenize(text: &str) -> Result<Vec<QueryToken>, ArchiveError> {
             rest = &rest[sign.len()..];
         } else if let Some(quoted) = rest.strip_prefix(['"', '\'']) {
             let end = quoted.find(&rest[..1]).ok_or_else(|| {
-                ArchiveError::request_refused(
+                ArchiveError::refused_request_error(
                     format!("`{text}`: a quotation does not end"),
                     "a second quotation mark",
                 )
@@ -292,7 +292,7 @@ fn tokenize(text: &str) -> Result<Vec<QueryToken>, ArchiveError> {
             let ends = |c: char| c.is_whitespace() || "!<>=~()\"'".contains(c);
             let end = rest.find(ends).unwrap_or(rest.len()).max(1);
             if rest.starts_with('!') {
-                return Err(ArchiveError::request_refused(
+                return Err(ArchiveError::refused_request_error(
                     format!("`{text}`: `!` alone means nothing"),
                     "!= or not",
                 ));
@@ -322,19 +322,19 @@ impl QueryParser<'_> {
             Some(QueryToken::Word(word, _)) => format!("`{word}`"),
             Some(QueryToken::Sign(sign)) => format!("`{sign}`"),
         };
-        ArchiveError::request_refused(
+        ArchiveError::refused_request_error(
             format!("`{}`: expected {expected}, found {found}", self.text),
             "for example 'gpu = h100 and framework >= 2.5'",
         )
     }
 
-    fn takes_word(&mut self, word: &str) -> bool {
+    fn accept_word(&mut self, word: &str) -> bool {
         let found = matches!(self.peek_token(), Some(QueryToken::Word(own, false)) if own == word);
         self.at += usize::from(found);
         found
     }
 
-    fn takes_sign(&mut self, sign: &str) -> bool {
+    fn accept_sign(&mut self, sign: &str) -> bool {
         let found = matches!(self.peek_token(), Some(QueryToken::Sign(own)) if *own == sign);
         self.at += usize::from(found);
         found
@@ -342,7 +342,7 @@ impl QueryParser<'_> {
 
     fn parse_or(&mut self, depth: usize) -> Result<MetadataQuery, ArchiveError> {
         let mut query = self.parse_and(depth)?;
-        while self.takes_word("or") {
+        while self.accept_word("or") {
             query = MetadataQuery::Or(Box::new(query), Box::new(self.parse_and(depth)?));
         }
         Ok(query)
@@ -350,7 +350,7 @@ impl QueryParser<'_> {
 
     fn parse_and(&mut self, depth: usize) -> Result<MetadataQuery, ArchiveError> {
         let mut query = self.parse_term(depth)?;
-        while self.takes_word("and") {
+        while self.accept_word("and") {
             query = MetadataQuery::And(Box::new(query), Box::new(self.parse_term(depth)?));
         }
         Ok(query)
@@ -360,12 +360,12 @@ impl QueryParser<'_> {
         if depth > DEPTH {
             return Err(self.unexpected_token("fewer parentheses within one another"));
         }
-        if self.takes_word("not") {
+        if self.accept_word("not") {
             return Ok(MetadataQuery::Not(Box::new(self.parse_term(depth + 1)?)));
         }
-        if self.takes_sign("(") {
+        if self.accept_sign("(") {
             let query = self.parse_or(depth + 1)?;
-            return if self.takes_sign(")") {
+            return if self.accept_sign(")") {
                 Ok(query)
             } else {
                 Err(self.unexpected_token("`)`"))

@@ -11,7 +11,7 @@
 
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};
-use super::document::{CatalogueChange, ChunkRow, ObjectIndex, ObjectRow, SegmentStart};
+use super::document::{CatalogueChange, ChunkRow, ObjectIndex, ObjectRow, SegmentPlan};
 use chakram_base::bounds;
 use flate2::Crc;
 use serde::{Deserialize, Serialize};
@@ -119,7 +119,7 @@ pub struct SegmentWriter<W> {
 
 impl<W: Write> SegmentWriter<W> {
     /// Starts a segment.
-    pub fn new(out: W, start: &SegmentStart) -> io::Result<Self> {
+    pub fn new(out: W, start: &SegmentPlan) -> io::Result<Self> {
         let mut this = Self {
             out,
             at: 0,
@@ -139,7 +139,11 @@ impl<W: Write> SegmentWriter<W> {
     }
 
     /// Writes `contents` in a skippable frame; returns the offset and the length of `contents`.
-    fn write_skippable(&mut self, letters: [u8; 4], contents: &[u8]) -> io::Result<(u64, u64)> {
+    fn write_skippable_frame(
+        &mut self,
+        letters: [u8; 4],
+        contents: &[u8],
+    ) -> io::Result<(u64, u64)> {
         let size = u32::try_from(contents.len() + 4)
             .map_err(|_| io::Error::other("a frame would be larger than 4 GiB"))?;
         self.write_bytes(&MAGIC)?;
@@ -156,7 +160,7 @@ impl<W: Write> SegmentWriter<W> {
         document: &impl Serialize,
     ) -> io::Result<(u64, u64)> {
         let text = serde_json::to_vec(document)?;
-        self.write_skippable(letters, &compress_frame(&text, 9, None)?)
+        self.write_skippable_frame(letters, &compress_frame(&text, 9, None)?)
     }
 
     /// Returns the number of objects written so far.
@@ -184,7 +188,7 @@ impl<W: Write> SegmentWriter<W> {
                     self.write_bytes(&chunk.frame)?;
                     (at, chunk.frame.len() as u64)
                 }
-                _ => self.write_skippable(OBJECT, &chunk.frame)?,
+                _ => self.write_skippable_frame(OBJECT, &chunk.frame)?,
             };
             let base = chunk
                 .base
@@ -273,7 +277,7 @@ impl SegmentFile {
     /// Reads `length` bytes at offset `at` into `out`, and drops the previous contents of `out`.
     pub fn read_into(&self, at: u64, length: u64, out: &mut Vec<u8>) -> Result<(), ArchiveError> {
         let io = |error| ArchiveError::io_error(&self.path, "read", error);
-        bounds::check_fits("a part of an archive", length, 1, "smaller archives")
+        bounds::check_items_fit_memory("a part of an archive", length, 1, "smaller archives")
             .map_err(|e| io(io::Error::other(e)))?;
         let mut file = self
             .file
@@ -288,7 +292,7 @@ impl SegmentFile {
         if out.len() as u64 == length {
             return Ok(());
         }
-        Err(ArchiveError::broken_archive("the segment ends too early").in_file(&self.path))
+        Err(ArchiveError::broken_archive_error("the segment ends too early").in_file(&self.path))
     }
 }
 
@@ -304,17 +308,22 @@ pub struct Segment {
 impl Segment {
     fn read_document(&self, (at, length): (u64, u64), what: &str) -> Result<Vec<u8>, ArchiveError> {
         let frame = self.file.read_exact_at(self.start + at, length)?;
-        unpack_document(&frame).map_err(|error| self.unreadable_document(at, what, &error))
+        unpack_document(&frame).map_err(|error| self.unreadable_document_error(at, what, &error))
     }
 
-    fn unreadable_document(&self, at: u64, what: &str, found: &dyn fmt::Display) -> ArchiveError {
+    fn unreadable_document_error(
+        &self,
+        at: u64,
+        what: &str,
+        found: &dyn fmt::Display,
+    ) -> ArchiveError {
         let at = self.start + at;
-        ArchiveError::broken_archive(format!("byte {at}: the {what} cannot be read: {found}"))
+        ArchiveError::broken_archive_error(format!("byte {at}: the {what} cannot be read: {found}"))
             .in_file(&self.file.path)
     }
 
     /// Reads the text of the catalogue.
-    pub fn catalogue_text(&self) -> Result<Vec<u8>, ArchiveError> {
+    pub fn read_catalogue_text(&self) -> Result<Vec<u8>, ArchiveError> {
         self.read_document(self.end.catalogue, "catalogue")
     }
 
@@ -324,7 +333,9 @@ impl Segment {
         text: &'t [u8],
     ) -> Result<CatalogueChange<W>, ArchiveError> {
         let parsed = serde_json::from_slice(text);
-        parsed.map_err(|error| self.unreadable_document(self.end.catalogue.0, "catalogue", &error))
+        parsed.map_err(|error| {
+            self.unreadable_document_error(self.end.catalogue.0, "catalogue", &error)
+        })
     }
 
     /// Reads the index of the segment's objects. Checks that the chunks follow one another within
@@ -332,7 +343,7 @@ impl Segment {
     pub fn index(&self) -> Result<ObjectIndex, ArchiveError> {
         let text = self.read_document(self.end.index, "index")?;
         let index: ObjectIndex = serde_json::from_slice(&text)
-            .map_err(|error| self.unreadable_document(self.end.index.0, "index", &error))?;
+            .map_err(|error| self.unreadable_document_error(self.end.index.0, "index", &error))?;
         let mut next = 0;
         for (number, row) in index.objects.iter().enumerate() {
             let mut bytes = 0u64;
@@ -351,7 +362,7 @@ impl Segment {
                         "object {number} of the segment at byte {}: the list of chunks is invalid",
                         self.start
                     );
-                    return Err(ArchiveError::broken_archive(found).in_file(&self.file.path));
+                    return Err(ArchiveError::broken_archive_error(found).in_file(&self.file.path));
                 }
                 next = chunk.0 + chunk.1;
                 bytes = bytes.saturating_add(chunk.4);
@@ -361,7 +372,7 @@ impl Segment {
                     "object {number} of the segment at byte {}: the chunks have {bytes} bytes, but the object has {}",
                     self.start, row.bytes
                 );
-                return Err(ArchiveError::broken_archive(found).in_file(&self.file.path));
+                return Err(ArchiveError::broken_archive_error(found).in_file(&self.file.path));
             }
         }
         Ok(index)
@@ -376,9 +387,9 @@ pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
         .ok()
         .flatten()
         .ok_or_else(|| io::Error::other("a frame does not state its size"))?;
-    bounds::check_unpacked(frame.len() as u64, size).map_err(io::Error::other)?;
+    bounds::check_unpacked_size(frame.len() as u64, size).map_err(io::Error::other)?;
     if size > super::chunk::LARGEST {
-        bounds::check_fits("a document of an archive", size, 1, "smaller archives")
+        bounds::check_items_fit_memory("a document of an archive", size, 1, "smaller archives")
             .map_err(io::Error::other)?;
         let mut out = Vec::new();
         zstd::Decoder::with_buffer(frame)?
@@ -391,7 +402,7 @@ pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Parses the plan of a segment from the segment's first bytes.
-pub fn start_of(bytes: &[u8]) -> Option<SegmentStart> {
+pub fn start_of(bytes: &[u8]) -> Option<SegmentPlan> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let (size, rest) = rest.split_first_chunk::<4>()?;
     let contents = rest.get(..u32::from_le_bytes(*size) as usize)?;

@@ -54,7 +54,7 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
         if end == 0 {
             return first_error.map_or(Ok((Vec::new(), length)), Err);
         }
-        match follow_chain(file, end, &mut failed) {
+        match follow_segment_chain(file, end, &mut failed) {
             Ok(found) => return Ok((found, length - end)),
             // The file ends with a segment's end. So there is no tail, and a segment must be
             // damaged.
@@ -67,7 +67,7 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
 
 /// Follows the ends of segments from byte `end` back to byte 0. If the chain does not lead back to byte 0, adds the
 /// chain's offsets to `failed` and fails.
-fn follow_chain(
+fn follow_segment_chain(
     file: &Arc<SegmentFile>,
     end: u64,
     failed: &mut BTreeSet<u64>,
@@ -102,7 +102,7 @@ fn follow_chain(
                 .iter()
                 .map(|segment| segment.start + segment.end.length),
         );
-        return Err(ArchiveError::broken_archive(problem).in_file(&file.path));
+        return Err(ArchiveError::broken_archive_error(problem).in_file(&file.path));
     }
     found.reverse();
     Ok(found)

@@ -39,9 +39,9 @@ impl Archive {
         let (segments, tail) = locate_segments(path)?;
         let mut workloads = BTreeMap::new();
         for segment in &segments {
-            let change = segment.parse_catalogue(&segment.catalogue_text()?)?;
+            let change = segment.parse_catalogue(&segment.read_catalogue_text()?)?;
             let name = |entry: &WorkloadEntry| entry.name.clone();
-            apply_change(&mut workloads, change, WorkloadEntry::check_names, name)
+            apply_catalogue_change(&mut workloads, change, WorkloadEntry::check_names, name)
                 .map_err(|error| error.in_file(&segment.file.path))?;
         }
         Ok(Self {
@@ -94,7 +94,7 @@ impl Archive {
                 chakram_trace::format::escape_name(name),
                 tail.unwrap_or_default()
             );
-            ArchiveError::request_refused(found, hint)
+            ArchiveError::refused_request_error(found, hint)
         })
     }
 }
@@ -108,7 +108,7 @@ pub(super) fn locate_segments(
     }
     let (found, tail) = find_segments(SegmentFile::open_file(path)?)?;
     if found.is_empty() {
-        return Err(ArchiveError::request_refused(
+        return Err(ArchiveError::refused_request_error(
             format!(
                 "{}: this is not an archive, or no part of it is complete",
                 path.display()
@@ -120,7 +120,7 @@ pub(super) fn locate_segments(
 }
 
 /// Applies a segment's changes to the workloads of the earlier segments.
-pub(super) fn apply_change<N: Ord + Borrow<str>, W>(
+pub(super) fn apply_catalogue_change<N: Ord + Borrow<str>, W>(
     workloads: &mut BTreeMap<N, W>,
     change: CatalogueChange<W>,
     check: impl Fn(&W) -> Result<(), ArchiveError>,
@@ -131,7 +131,7 @@ pub(super) fn apply_change<N: Ord + Borrow<str>, W>(
             "the schema is `{}`, expected {SCHEMA}",
             chakram_trace::format::escape_name(&change.schema)
         );
-        return Err(ArchiveError::broken_archive(found));
+        return Err(ArchiveError::broken_archive_error(found));
     }
     for name in &change.dropped {
         workloads.remove(&name[..]);

@@ -5,7 +5,7 @@
 //! it may contain the only copy of a workload.
 
 use super::ArchiveError;
-use super::document::SegmentStart;
+use super::document::SegmentPlan;
 use super::segment::{
     CATALOGUE, END, END_BYTES, INDEX, MAGIC, OBJECT, START, SegmentFile, start_of,
 };
@@ -56,7 +56,7 @@ impl ArchiveTail {
     ) -> Result<Self, ArchiveError> {
         let io = |error| ArchiveError::io_error(&file.path, "read", error);
         let start = start_of(&file.read_exact_at(at, bytes.min(1 << 20))?);
-        let is_cut = has_cut_segment(&file.path, at, at + bytes).map_err(io)?;
+        let is_cut = has_truncated_segment(&file.path, at, at + bytes).map_err(io)?;
         Ok(Self::new(&file.path, at..at + bytes, is_cut, start))
     }
 
@@ -64,7 +64,7 @@ impl ArchiveTail {
         file: &Path,
         range: std::ops::Range<u64>,
         is_cut: bool,
-        start: Option<SegmentStart>,
+        start: Option<SegmentPlan>,
     ) -> Self {
         let (operation, workloads) = start.map_or((None, Vec::new()), |start| {
             (Some(start.operation), start.workloads)
@@ -110,12 +110,12 @@ impl ArchiveTail {
             self.at,
             self.file.display()
         );
-        Err(ArchiveError::broken_archive(found).in_file(&self.file))
+        Err(ArchiveError::broken_archive_error(found).in_file(&self.file))
     }
 
     /// Copies the tail to a new file next to `beside`, and returns the new file. The new name is
     /// derived from `beside`.
-    pub(super) fn keep_aside(&self, beside: &Path) -> Result<PathBuf, ArchiveError> {
+    pub(super) fn copy_to_new_file(&self, beside: &Path) -> Result<PathBuf, ArchiveError> {
         let name = beside.file_name().unwrap_or_default();
         for number in 1u32.. {
             let mut own = name.to_owned();
@@ -176,7 +176,7 @@ impl fmt::Display for ArchiveTail {
 
 /// Returns true if the bytes `from..to` of `path` are the first frames of a segment, and the
 /// segment's end is missing or incomplete.
-fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
+fn has_truncated_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
     let mut file = BufReader::new(File::open(path)?);
     // A segment with a complete end is not truncated, whatever the bytes before the end are.
     if to - from >= END_BYTES {
@@ -263,7 +263,7 @@ impl FrameIterator {
         };
         let end = match magic {
             MAGIC => self.read_skippable()?,
-            ZSTD => self.skip_plain()?,
+            ZSTD => self.skip_zstd_frame()?,
             _ => Some(TailFrame::Unknown),
         };
         Ok(end.unwrap_or(TailFrame::Cut))
@@ -288,7 +288,7 @@ impl FrameIterator {
     }
 
     /// Skips a zstd frame after its magic number (RFC 8878, 3.1.1).
-    fn skip_plain(&mut self) -> io::Result<Option<TailFrame>> {
+    fn skip_zstd_frame(&mut self) -> io::Result<Option<TailFrame>> {
         let Some([descriptor]) = self.read_array()? else {
             return Ok(None);
         };

@@ -55,11 +55,11 @@ impl Archive {
         let mut whole = BTreeMap::new();
         for segment in self.segments() {
             verdict.segments += 1;
-            if let Err(error) = check_digest(segment) {
+            if let Err(error) = check_segment_digest(segment) {
                 verdict.faults.push(error.to_string());
             }
         }
-        let counts = match self.object_counts() {
+        let counts = match self.object_count_per_segment() {
             Ok(counts) => counts,
             Err(error) => {
                 verdict.faults.push(error.to_string());
@@ -70,7 +70,7 @@ impl Archive {
         for (number, objects) in counts.into_iter().enumerate() {
             for at in 0..objects {
                 let mut bytes = 0;
-                let result = self.copy_at((number, at), &mut |part| {
+                let result = self.copy_object_at((number, at), &mut |part| {
                     bytes += part.len() as u64;
                     Ok(())
                 });
@@ -78,7 +78,7 @@ impl Archive {
                 verdict.bytes += bytes;
                 done();
                 match result {
-                    Ok(()) => drop(whole.insert(self.hash_at((number, at))?, bytes)),
+                    Ok(()) => drop(whole.insert(self.object_hash_at((number, at))?, bytes)),
                     Err(error) => verdict.faults.push(error.to_string()),
                 }
             }
@@ -101,7 +101,7 @@ impl Archive {
 }
 
 /// Compares the bytes of a segment with the hash in the segment's end.
-fn check_digest(segment: &segment::Segment) -> Result<(), ArchiveError> {
+fn check_segment_digest(segment: &segment::Segment) -> Result<(), ArchiveError> {
     const PART: u64 = 1 << 20;
     let mut hasher = blake3::Hasher::new();
     let (mut at, end) = (
@@ -122,5 +122,5 @@ fn check_digest(segment: &segment::Segment) -> Result<(), ArchiveError> {
         "the segment of bytes {} to {end} has changed since it was written",
         segment.start
     );
-    Err(ArchiveError::broken_archive(found).in_file(&segment.file.path))
+    Err(ArchiveError::broken_archive_error(found).in_file(&segment.file.path))
 }

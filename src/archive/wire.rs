@@ -18,16 +18,16 @@ pub struct WireReader<'a> {
 
 /// Reads a minimally encoded varint from the front of `bytes`; returns its value and its length.
 #[inline(always)]
-pub fn shortest_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+pub fn decode_minimal_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     match *bytes {
         [value @ ..0x80, ..] => Some((value.into(), 1)),
         [low, high @ 1..0x80, ..] => Some((u64::from(low & 0x7f) | u64::from(high) << 7, 2)),
-        _ => longer_varint(bytes),
+        _ => decode_long_varint(bytes),
     }
 }
 
 #[cold]
-fn longer_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+fn decode_long_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let is_shortest = |&(_, length): &(u64, usize)| length == 1 || bytes[length - 1] != 0;
     decode_varint(bytes).filter(is_shortest)
 }
@@ -41,7 +41,7 @@ impl<'a> WireReader<'a> {
     /// Reads a varint.
     pub fn read_varint(&mut self) -> Result<u64, WireError> {
         let (value, length) =
-            shortest_varint(self.rest).ok_or(WireError("a number is malformed"))?;
+            decode_minimal_varint(self.rest).ok_or(WireError("a number is malformed"))?;
         self.rest = &self.rest[length..];
         Ok(value)
     }
@@ -87,18 +87,18 @@ mod tests {
         for value in [0, 1, 127, 128, 300, 1 << 35, u64::MAX] {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
-            assert_eq!(shortest_varint(&bytes), Some((value, bytes.len())));
+            assert_eq!(decode_minimal_varint(&bytes), Some((value, bytes.len())));
             assert_eq!(varint_length(value), bytes.len());
             // A truncated varint has no end.
-            assert_eq!(shortest_varint(&bytes[..bytes.len() - 1]), None);
+            assert_eq!(decode_minimal_varint(&bytes[..bytes.len() - 1]), None);
         }
         // Invalid encodings are 0 with a second group of zeros, 2^64 in ten groups, and eleven
         // groups.
-        assert_eq!(shortest_varint(&[0x80, 0]), None);
+        assert_eq!(decode_minimal_varint(&[0x80, 0]), None);
         assert_eq!(
-            shortest_varint(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 2]),
+            decode_minimal_varint(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 2]),
             None
         );
-        assert_eq!(shortest_varint(&[0x80; 11]), None);
+        assert_eq!(decode_minimal_varint(&[0x80; 11]), None);
     }
 }

@@ -27,7 +27,7 @@ impl AstraCollectives {
         node: u64,
     ) -> Result<(), CollectiveRefusal> {
         if let Some(number) = self.script_index(kind, node) {
-            return self.check_custom(number, members.unwrap_or(self.npu_count()));
+            return self.check_custom_algorithm(number, members.unwrap_or(self.npu_count()));
         }
         let key = match kind {
             CollectiveKind::AllReduce => "all-reduce-implementation",
@@ -74,7 +74,7 @@ impl AstraCollectives {
             ));
         }
         let whole = members.is_none_or(|members| members == self.npu_count());
-        if !whole && self.groups_span() {
+        if !whole && self.can_groups_span_dimensions() {
             // If an algorithm cannot run the collective, a ring replaces it.
             return self.check_one(AstraAlgorithm::Ring, kind, members.unwrap_or(0), false);
         }
@@ -113,7 +113,7 @@ impl AstraCollectives {
         Ok(())
     }
 
-    fn check_custom(&self, number: u16, members: u32) -> Result<(), CollectiveRefusal> {
+    fn check_custom_algorithm(&self, number: u16, members: u32) -> Result<(), CollectiveRefusal> {
         let algorithm = self.custom_algorithm(number);
         if algorithm.position_count() < members {
             return Err((
@@ -148,7 +148,7 @@ impl AstraCollectives {
     /// into parts along these dimensions. Returns `None` if the mask has no effect. A custom algorithm has no
     /// dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in the list. The second value is
     /// false if ASTRA-sim skips the collective because the mask includes no entry of the list.
-    pub(super) fn partition_by_mask(
+    pub(super) fn dimensions_of_mask(
         &self,
         kind: CollectiveKind,
         mask: u32,
@@ -189,7 +189,7 @@ impl AstraCollectives {
             }
             AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => return Ok(()),
         };
-        if self.is_supported(algorithm, kind, members, several) {
+        if self.is_algorithm_supported(algorithm, kind, members, several) {
             return Ok(());
         }
         if !members.is_power_of_two() {
@@ -222,7 +222,7 @@ impl AstraCollectives {
 
     /// Returns true if an algorithm can run a collective among `members`. `several` is true if the collective has
     /// more than one dimension.
-    pub(super) fn is_supported(
+    pub(super) fn is_algorithm_supported(
         &self,
         algorithm: AstraAlgorithm,
         kind: CollectiveKind,
@@ -234,7 +234,7 @@ impl AstraCollectives {
             AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => true,
             AstraAlgorithm::HalvingDoubling => match kind {
                 CollectiveKind::AllToAll => false,
-                CollectiveKind::AllGather => halving_doubling::can_pair_all(members),
+                CollectiveKind::AllGather => halving_doubling::can_pair_all_members(members),
                 _ => members.is_power_of_two(),
             },
             AstraAlgorithm::DoubleBinaryTree => {

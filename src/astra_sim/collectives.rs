@@ -40,7 +40,7 @@
 //! collectives in different orders therefore do not wait for each other. The replay matches collectives in program
 //! order.
 
-use super::endless_waits::{EndlessWait, IssueCounts};
+use super::endless_waits::{EndlessWait, IssuedChunkCounts};
 use super::quirks::{self, Quirk, QuirkSet};
 use super::shared_bus::SharedBus;
 use super::{AstraAlgorithm, AstraInputs, CollectiveImplementation, CollectiveOptimization};
@@ -50,7 +50,7 @@ use chakram_hardware::collective::ScriptedAlgorithm;
 use chakram_hardware::group::{self, GroupExtent};
 use chakram_trace::format::CollectiveKind;
 use custom_scripts::CustomScripts;
-use queue_counters::QueueCounters;
+use queue_counters::NpuChunkCounters;
 use std::path::Path;
 
 mod backend;
@@ -74,12 +74,12 @@ pub struct AstraCollectives {
     /// Rate of a reduction in bytes per second, or `None` if reductions take no time.
     reduction: Option<f64>,
     rendezvous: bool,
-    counters: QueueCounters,
+    counters: NpuChunkCounters,
     /// Bus of each NPU; empty if buses are not modelled.
     buses: Vec<SharedBus>,
     scripts: CustomScripts,
     /// Numbers of chunks that NPUs have issued. `None` unless every quirk is on.
-    issued: Option<IssueCounts>,
+    issued: Option<IssuedChunkCounts>,
     /// First (NPU, node) with an endpoint delay at time 0 that a scale reduced to 0. `None` unless every quirk is on.
     undelayed: Option<Option<(Npu, u64)>>,
 }
@@ -110,7 +110,7 @@ impl AstraCollectives {
             // If the bandwidth of the local memory is unknown, reductions take no time.
             reduction: system.local_memory_bandwidth.filter(|bw| *bw > 0.0),
             rendezvous: inputs.rendezvous,
-            counters: QueueCounters::new(
+            counters: NpuChunkCounters::new(
                 (npus, dimensions),
                 queues,
                 counts,
@@ -121,13 +121,13 @@ impl AstraCollectives {
                 None => Vec::new(),
             },
             scripts: CustomScripts::default(),
-            issued: (inputs.quirks == QuirkSet::ALL).then(|| IssueCounts::new(npus)),
-            undelayed: (inputs.quirks == QuirkSet::ALL && inputs.scales_delay_away())
+            issued: (inputs.quirks == QuirkSet::ALL).then(|| IssuedChunkCounts::new(npus)),
+            undelayed: (inputs.quirks == QuirkSet::ALL && inputs.scales_delay_to_zero())
                 .then_some(None),
         };
         if !own.quirks.has_quirk(Quirk::ShortList) {
             // Lists do not change after this, so all later code sees the extended lists.
-            own.extend_lists();
+            own.extend_algorithm_lists();
         }
         own
     }
@@ -139,13 +139,13 @@ impl AstraCollectives {
 
     /// Returns the first NPU that started a collective at time 0 although a scale reduced its endpoint delay to 0, with
     /// the collective's node. ASTRA-sim aborts at such a node.
-    pub fn first_undelayed(&self) -> Option<(Npu, u64)> {
+    pub fn first_undelayed_collective(&self) -> Option<(Npu, u64)> {
         self.undelayed.flatten()
     }
 
     /// Extends each list to all dimensions with its last algorithm, or with a ring where that algorithm
     /// cannot run.
-    fn extend_lists(&mut self) {
+    fn extend_algorithm_lists(&mut self) {
         let mut lists = std::mem::take(&mut self.implementations);
         for (kind, list) in [
             (CollectiveKind::AllReduce, &mut lists.all_reduce),
@@ -157,7 +157,7 @@ impl AstraCollectives {
                 continue;
             };
             for &size in self.sizes.get(list.len()..).unwrap_or_default() {
-                let algorithm = if self.is_supported(last.algorithm, kind, size, true) {
+                let algorithm = if self.is_algorithm_supported(last.algorithm, kind, size, true) {
                     last.algorithm
                 } else {
                     AstraAlgorithm::Ring
@@ -172,7 +172,7 @@ impl AstraCollectives {
     }
 
     /// Adds `algorithm`, whose files begin with `prefix`, for the collectives that `inputs` name.
-    pub fn add_custom(
+    pub fn add_custom_algorithm(
         &mut self,
         inputs: &AstraInputs,
         prefix: &Path,
@@ -207,7 +207,7 @@ impl AstraCollectives {
     /// Returns the time to reduce `amount`: two reads and a write, each truncated to whole ns under
     /// [`Quirk::WholeNs`].
     #[inline]
-    fn reduction_of(&self, amount: BufferShare) -> Span {
+    fn reduction_time_of(&self, amount: BufferShare) -> Span {
         let once = |gbps: f64| quirks::fractional_bytes(amount) / (gbps * 1e9) * 1e9;
         self.quirks
             .span_from_ns(self.reduction.map_or(0.0, once))
@@ -240,7 +240,7 @@ impl AstraCollectives {
 
     /// Returns true if a named group has one phase for each dimension that it spans, instead of a
     /// single ring.
-    pub(super) fn groups_span(&self) -> bool {
+    pub(super) fn can_groups_span_dimensions(&self) -> bool {
         !self.quirks.has_quirk(Quirk::GroupRing)
     }
 
@@ -283,14 +283,14 @@ impl AstraCollectives {
 
     /// Returns the phases that a collective visits, innermost first. Each phase has its index in the
     /// extent, the level whose queues it uses, and its algorithm.
-    fn route_phases(
+    fn phases_of_collective(
         &self,
         kind: CollectiveKind,
         extent: &GroupExtent,
     ) -> Vec<(u32, u32, AstraAlgorithm)> {
         let list = self.implementations_of(kind);
-        if self.is_named(extent) && self.groups_span() {
-            return self.route_of_group(kind, list, extent);
+        if self.is_named(extent) && self.can_groups_span_dimensions() {
+            return self.phases_of_group(kind, list, extent);
         }
         if !extent.regular {
             let algorithm = match list {
@@ -319,7 +319,7 @@ impl AstraCollectives {
 
     /// Returns the phases of a named group that spans dimensions. Each dimension uses its own algorithm, or a ring if
     /// it has too few members for that algorithm.
-    fn route_of_group(
+    fn phases_of_group(
         &self,
         kind: CollectiveKind,
         list: &[CollectiveImplementation],
@@ -340,7 +340,7 @@ impl AstraCollectives {
             let number = if one { extent.phases.len() - 1 } else { number };
             let size = extent.phases[number].size;
             let several = along.len() > 1 && !one;
-            let algorithm = if self.is_supported(algorithm, kind, size, several) {
+            let algorithm = if self.is_algorithm_supported(algorithm, kind, size, several) {
                 algorithm
             } else {
                 AstraAlgorithm::Ring

@@ -16,7 +16,7 @@
 //! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) makes each hop wait for the whole message. If this quirk
 //! is corrected, messages use [`CutThroughLinks`](super::CutThroughLinks).
 
-use super::congestion_unaware::path_rate;
+use super::congestion_unaware::uncontended_rate;
 use super::network_file::{self, AstraDimension};
 use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};
@@ -80,7 +80,7 @@ impl CongestionAware {
             shape,
             npus,
             latency,
-            bytes_per_ns: path_rate(&file.dimensions[0], quirks),
+            bytes_per_ns: uncontended_rate(&file.dimensions[0], quirks),
             quirks,
             // A switch is an additional device.
             links: vec![Box::default(); npus as usize + 1],
@@ -110,7 +110,7 @@ impl CongestionAware {
     }
 
     /// Returns the number of links that leave a device.
-    fn fan_out(&self, device: u32) -> usize {
+    fn link_count_of_device(&self, device: u32) -> usize {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh => 2,
             DimensionShape::Switch if device < self.npus => 1,
@@ -125,12 +125,12 @@ impl CongestionAware {
         let (link, device) = self.next_link_towards(at, to);
         if self.links[at as usize].is_empty() {
             // A full connection has n² links, so allocate links only for devices that send messages.
-            self.links[at as usize] = vec![FREE; self.fan_out(at)].into();
+            self.links[at as usize] = vec![FREE; self.link_count_of_device(at)].into();
         }
         let state = &mut self.links[at as usize][link as usize];
         if !state.busy {
             state.busy = true;
-            self.transmit_over(now, op, link, device, agenda);
+            self.transmit_over_link(now, op, link, device, agenda);
             return;
         }
         match state.first {
@@ -143,7 +143,7 @@ impl CongestionAware {
 
     /// Sends a message over a link from its device to the device at the link's end. The link is then busy.
     #[inline]
-    fn transmit_over(
+    fn transmit_over_link(
         &mut self,
         now: Time,
         op: OpIndex,
@@ -160,7 +160,7 @@ impl CongestionAware {
         );
         let free = now + self.quirks.span_from_ns(bytes / self.bytes_per_ns);
         // The number fits in 32 bits, because there are at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
-        let number = at * self.link_stride() + link;
+        let number = at * self.links_reserved_per_device() + link;
         agenda.schedule_event(free, NetworkEvent::LinkFree(number));
     }
 
@@ -173,7 +173,7 @@ impl CongestionAware {
     }
 
     /// Returns the number of link indices that are reserved for each device.
-    fn link_stride(&self) -> u32 {
+    fn links_reserved_per_device(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh => 2,
             DimensionShape::FullyConnected | DimensionShape::Switch => self.npus,
@@ -258,7 +258,10 @@ impl NetworkBackend for CongestionAware {
                 }
             }
             NetworkEvent::LinkFree(number) => {
-                let (device, link) = (number / self.link_stride(), number % self.link_stride());
+                let (device, link) = (
+                    number / self.links_reserved_per_device(),
+                    number % self.links_reserved_per_device(),
+                );
                 let state = &mut self.links[device as usize][link as usize];
                 let op = state.first;
                 state.busy = op != NONE;
@@ -266,7 +269,7 @@ impl NetworkBackend for CongestionAware {
                     let ForwardedMessage { at, to, next, .. } = self.carried[op.index()];
                     state.first = next;
                     let (_, end) = self.next_link_towards(at, to);
-                    self.transmit_over(now, op, link, end, agenda);
+                    self.transmit_over_link(now, op, link, end, agenda);
                 }
             }
             _ => unreachable!("messages hop, and links become free"),

@@ -20,7 +20,7 @@ use chakram_hardware::topology::{DimensionShape, LinePattern};
 
 /// One dimension of the congestion-unaware network, with derived values.
 #[derive(Clone, Copy, Debug)]
-struct UnawareDimension {
+struct CongestionUnawareDimension {
     shape: DimensionShape,
     size: u32,
     latency: f64,
@@ -28,7 +28,7 @@ struct UnawareDimension {
 }
 
 /// Returns the rate of a single message along a dimension without contention, in bytes per ns.
-pub(super) fn path_rate(dimension: &network_file::AstraDimension, quirks: QuirkSet) -> f64 {
+pub(super) fn uncontended_rate(dimension: &network_file::AstraDimension, quirks: QuirkSet) -> f64 {
     let rate = quirks.bytes_per_ns(dimension.bandwidth);
     match dimension.shape {
         DimensionShape::FullyConnected if !quirks.has_quirk(Quirk::FullyConnectedLinks) => {
@@ -41,19 +41,22 @@ pub(super) fn path_rate(dimension: &network_file::AstraDimension, quirks: QuirkS
 /// The congestion-unaware network; the module's documentation describes it.
 #[derive(Debug)]
 pub struct CongestionUnaware {
-    levels: Vec<UnawareDimension>,
+    levels: Vec<CongestionUnawareDimension>,
     quirks: QuirkSet,
 }
 
 impl CongestionUnaware {
     /// Creates the network that `file` describes.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
-        let levels = file.dimensions.iter().map(|dimension| UnawareDimension {
-            shape: dimension.shape,
-            size: dimension.npus,
-            latency: dimension.latency,
-            bytes_per_ns: path_rate(dimension, quirks),
-        });
+        let levels = file
+            .dimensions
+            .iter()
+            .map(|dimension| CongestionUnawareDimension {
+                shape: dimension.shape,
+                size: dimension.npus,
+                latency: dimension.latency,
+                bytes_per_ns: uncontended_rate(dimension, quirks),
+            });
         Self {
             levels: levels.collect(),
             quirks,

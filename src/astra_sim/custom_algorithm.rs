@@ -57,7 +57,7 @@ impl ScriptTiming {
 ///
 /// Fails with the errors of [`Graph::read_graph`]. Also fails if a node is not a compute node, a send or a receive. The
 /// error includes the trace's position.
-pub fn read_algorithm<C: AsRef<[u8]>>(
+pub fn read_custom_algorithm<C: AsRef<[u8]>>(
     contents: &[C],
     lasting: ScriptTiming,
 ) -> Result<ScriptedAlgorithm, (u32, TraceError)> {

@@ -76,7 +76,7 @@ pub struct AstraCutThrough<W> {
 
 impl<W: ServerRouting> AstraCutThrough<W> {
     /// Creates a network of `npus` NPUs that routes messages by `way`.
-    pub(super) fn with_routing(way: W, npus: u32, quirks: QuirkSet) -> Self {
+    pub(super) fn from_routing(way: W, npus: u32, quirks: QuirkSet) -> Self {
         Self {
             routing: way,
             quirks,

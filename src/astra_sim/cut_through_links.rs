@@ -7,7 +7,7 @@
 //! In a dimension with a switch, each NPU has one link to the switch and one link from it. Latencies add up, and the
 //! slowest link determines the rate.
 
-use super::congestion_unaware::path_rate;
+use super::congestion_unaware::uncontended_rate;
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
 use super::network_file;
 use super::quirks::QuirkSet;
@@ -73,7 +73,7 @@ impl CutThroughLinks {
                 size: dimension.npus,
                 stride,
                 latency: dimension.latency,
-                bytes_per_ns: path_rate(dimension, quirks),
+                bytes_per_ns: uncontended_rate(dimension, quirks),
                 first,
             };
             stride *= dimension.npus;
@@ -85,7 +85,7 @@ impl CutThroughLinks {
             levels,
             servers: first,
         };
-        Self::with_routing(way, file.npu_count(), quirks)
+        Self::from_routing(way, file.npu_count(), quirks)
     }
 }
 

@@ -68,7 +68,7 @@ impl CutThroughPorts {
         });
         let levels: Vec<PortDimension> = levels.collect();
         let only_first = quirks.has_quirk(Quirk::FirstDimension);
-        Self::with_routing(PortRouting { levels, only_first }, file.npu_count(), quirks)
+        Self::from_routing(PortRouting { levels, only_first }, file.npu_count(), quirks)
     }
 }
 

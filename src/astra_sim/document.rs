@@ -88,12 +88,12 @@ impl<'f> InputDocument<'f> {
                     );
                     return Err(document.error_about(key, *line, why));
                 }
-                document.note_at(key, *line, format!("ignored, because it is unknown{hint}"));
+                document.add_note_at(key, *line, format!("ignored, because it is unknown{hint}"));
             } else if index != last_index {
                 let why = format!("ignored, because line {last_line} repeats the key");
-                document.note_at(key, *line, why);
+                document.add_note_at(key, *line, why);
             } else if let Some((_, why)) = ignored {
-                document.note_at(key, *line, format!("has no effect: {why}"));
+                document.add_note_at(key, *line, format!("has no effect: {why}"));
             } else {
                 document.entries.push(entry);
             }
@@ -126,7 +126,7 @@ impl<'f> InputDocument<'f> {
         });
     }
 
-    fn note_at(&mut self, key: &str, line: usize, why: String) {
+    fn add_note_at(&mut self, key: &str, line: usize, why: String) {
         self.notes.push(InputNote {
             file: self.file.to_owned(),
             line: Some(line),
@@ -172,13 +172,13 @@ impl<'f> InputDocument<'f> {
         let fits = |number: &f64| number.is_finite() && *number >= least;
         let number = value.as_number().filter(fits);
         let expected = format_args!("a number of at least {least}");
-        let wrong = || self.invalid_value(key, value.describe_found(), expected, "");
+        let wrong = || self.invalid_value(key, value.describe_value(), expected, "");
         number.map(Some).ok_or_else(wrong)
     }
 
     /// Returns the whole number at `key`, which must be from `least` to `most`, or `None` if the key is absent.
     /// Truncates fractions with a note, because ASTRA-sim truncates them.
-    pub(super) fn read_whole(
+    pub(super) fn read_whole_number(
         &mut self,
         key: &str,
         least: u64,
@@ -191,7 +191,7 @@ impl<'f> InputDocument<'f> {
         let whole = number.map(|number| number as u64);
         let Some(whole) = whole.filter(|whole| (least..=most).contains(whole)) else {
             let expected = format_args!("a whole number from {least} to {most}");
-            return Err(self.invalid_value(key, value.describe_found(), expected, ""));
+            return Err(self.invalid_value(key, value.describe_value(), expected, ""));
         };
         if let Some(number) = number.filter(|number| number.fract() != 0.0) {
             let why = format!("{number} counts as {whole}: the original truncates the number");
@@ -201,12 +201,12 @@ impl<'f> InputDocument<'f> {
     }
 
     /// Returns the flag at `key`, which is written as 0 or 1, or false if the key is absent.
-    pub(super) fn read_switch(&self, key: &str) -> Result<bool, InputError> {
+    pub(super) fn read_zero_or_one(&self, key: &str) -> Result<bool, InputError> {
         match self.get(key) {
             None => Ok(false),
             Some(InputValue::Number(number)) if *number == 0.0 => Ok(false),
             Some(InputValue::Number(number)) if *number == 1.0 => Ok(true),
-            Some(value) => Err(self.invalid_value(key, value.describe_found(), "0 or 1", "")),
+            Some(value) => Err(self.invalid_value(key, value.describe_value(), "0 or 1", "")),
         }
     }
 
@@ -227,7 +227,7 @@ impl<'f> InputDocument<'f> {
             let names = names().collect::<Vec<_>>().join(", ");
             self.invalid_value(
                 key,
-                value.describe_found(),
+                value.describe_value(),
                 format_args!("one of {names}{hint}"),
                 "",
             )
@@ -242,7 +242,7 @@ impl<'f> InputDocument<'f> {
         };
         let fits = |text: &&str| !text.is_empty() && !text.chars().any(char::is_control);
         let text = value.as_text().filter(fits);
-        let wrong = || self.invalid_value(key, value.describe_found(), "a text of one line", "");
+        let wrong = || self.invalid_value(key, value.describe_value(), "a text of one line", "");
         text.map(Some).ok_or_else(wrong)
     }
 
@@ -251,7 +251,7 @@ impl<'f> InputDocument<'f> {
         match self.get(key) {
             None => Ok(None),
             Some(InputValue::List(items)) => Ok(Some(items)),
-            Some(value) => Err(self.invalid_value(key, value.describe_found(), "a list", "")),
+            Some(value) => Err(self.invalid_value(key, value.describe_value(), "a list", "")),
         }
     }
 }
@@ -274,7 +274,7 @@ impl InputValue {
     }
 
     /// Formats the value for messages.
-    pub(super) fn describe_found(&self) -> String {
+    pub(super) fn describe_value(&self) -> String {
         match self {
             Self::Null => "nothing".to_owned(),
             Self::Flag(flag) => flag.to_string(),
@@ -333,7 +333,7 @@ mod tests {
     fn of_a_key_twice_the_last_counts() {
         let text = "{\"size\": 1,\n\"boost\": 0,\n\"size\": 2.5, \"size\": 3.5}";
         let mut document = InputDocument::parse_json(text, "f", &KEYS, false).unwrap();
-        assert_eq!(document.read_whole("size", 0, 9).unwrap(), Some(3));
+        assert_eq!(document.read_whole_number("size", 0, 9).unwrap(), Some(3));
         assert_eq!(
             notes(document),
             [
@@ -351,10 +351,13 @@ mod tests {
         for value in ["-1", "10", "1e300", "\"1\"", "null", "true", "[1]", "{}"] {
             let text = format!("{{\"size\": {value}}}");
             let mut document = InputDocument::parse_json(&text, "f", &KEYS, false).unwrap();
-            let error = document.read_whole("size", 1, 9).unwrap_err().to_string();
+            let error = document
+                .read_whole_number("size", 1, 9)
+                .unwrap_err()
+                .to_string();
             let expected = "expected a whole number from 1 to 9";
             assert!(error.contains(expected), "{error}");
-            assert!(document.read_switch("size").is_err(), "{text}");
+            assert!(document.read_zero_or_one("size").is_err(), "{text}");
             assert!(
                 document.read_choice("size", &[((), "one")]).is_err(),
                 "{text}"

@@ -21,11 +21,11 @@
 //! such messages is proven only if both chunks are in the same step of the same stage.
 
 use super::AstraAlgorithm;
-use super::program::{AstraPhase, QueueSlot};
+use super::program::{AstraPhase, QueueAssignment};
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    LinePosition, OrderChange, StageEntry, StagePassage, UncontendedCost,
+    LinePosition, MemberOrderChange, StageEntry, StagePassage, UncontendedCost,
 };
 use chakram_hardware::group::{GroupExtent, GroupPhase};
 use std::cmp::Reverse;
@@ -71,26 +71,26 @@ struct MemberOrder {
 /// The orders that preceded all-to-all exchanges. Each order gets an id, because an exchange's effect depends on the
 /// whole order.
 #[derive(Debug, Default)]
-struct MemberOrders {
+struct ExchangeOrders {
     whole: BTreeMap<(MemberOrder, u32), u32>,
 }
 
-impl MemberOrders {
+impl ExchangeOrders {
     /// Returns the order after each member has received `messages` in `stage`.
-    fn order_after(
+    fn order_after_messages(
         &mut self,
         mut order: MemberOrder,
         stage: &AstraPhase,
         messages: Range<u32>,
     ) -> MemberOrder {
-        let slot = stage.only_slot();
+        let slot = stage.only_queue_assignment();
         let place = order.moves.get(&stage.phase).copied().unwrap_or(0);
         let moved = match stage.algorithm {
             AstraAlgorithm::Ring => {
                 (place + ring_rotation(stage, messages.len() as u32)) % stage.size
             }
             AstraAlgorithm::HalvingDoubling => {
-                let first = stage.line_position_of(0, Position(0));
+                let first = stage.line_position_from_index(0, Position(0));
                 let steps = messages.filter_map(|step| stage.nth_send(slot, first, step));
                 steps.fold(place, |place, step| place ^ step.to)
             }
@@ -115,7 +115,7 @@ impl MemberOrders {
 /// Returns by how many places `messages` rotate the order upward on a ring.
 fn ring_rotation(stage: &AstraPhase, messages: u32) -> u32 {
     let turn = messages % stage.size;
-    match stage.only_slot().backward {
+    match stage.only_queue_assignment().backward {
         true => (stage.size - turn) % stage.size,
         false => turn,
     }
@@ -128,7 +128,7 @@ fn exchange_count(stage: &AstraPhase, messages: u32) -> u32 {
 
 /// An event of a chunk. All members handle it one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum WaveEvent {
+enum AllMembersEvent {
     /// Messages of a passage arrive, which ends the delay with this index.
     Arrival { passage: usize, delay: usize },
     /// The delays with this index end.
@@ -137,7 +137,7 @@ enum WaveEvent {
 
 /// Delays that end at the same instant and therefore form one event.
 #[derive(Debug)]
-struct WaveDelays {
+struct SimultaneousDelays {
     /// Passages and their delays, in order of registration.
     of: Vec<(usize, usize)>,
     order: MemberOrder,
@@ -147,10 +147,10 @@ struct WaveDelays {
 
 /// The events of all members, in the order of ASTRA-sim's event list: by time, then by insertion.
 #[derive(Debug, Default)]
-struct WaveList {
-    events: BinaryHeap<Reverse<(Span, u64, WaveEvent)>>,
+struct AllMembersEventQueue {
+    events: BinaryHeap<Reverse<(Span, u64, AllMembersEvent)>>,
     inserted: u64,
-    delays: Vec<WaveDelays>,
+    delays: Vec<SimultaneousDelays>,
     /// Pending delays, by the instant at which they end.
     due: BTreeMap<Span, usize>,
     /// For each sent message that has not arrived, the order of members and the last change of this order. The key is
@@ -158,8 +158,8 @@ struct WaveList {
     sent: BTreeMap<(usize, usize), (MemberOrder, Option<usize>)>,
 }
 
-impl WaveList {
-    fn insert(&mut self, at: Span, event: WaveEvent) {
+impl AllMembersEventQueue {
+    fn insert(&mut self, at: Span, event: AllMembersEvent) {
         self.inserted += 1;
         self.events.push(Reverse((at, self.inserted, event)));
     }
@@ -176,13 +176,13 @@ impl WaveList {
             return;
         }
         let number = self.delays.len();
-        self.delays.push(WaveDelays {
+        self.delays.push(SimultaneousDelays {
             of: vec![of],
             order,
             change,
         });
         self.due.insert(at, number);
-        self.insert(at, WaveEvent::Delays(number));
+        self.insert(at, AllMembersEvent::Delays(number));
     }
 }
 
@@ -195,7 +195,7 @@ pub(super) fn order_of_ends(
     passages: &[StagePassage],
     delays_of: impl Fn(&AstraPhase) -> Option<Vec<(Span, u32)>>,
     endpoint_of: impl Fn(&AstraPhase) -> Span,
-) -> Option<Vec<OrderChange>> {
+) -> Option<Vec<MemberOrderChange>> {
     let mut delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
     // Delays of a member that end at one instant form one event.
     delays.iter_mut().for_each(Vec::dedup);
@@ -211,9 +211,9 @@ pub(super) fn order_of_ends(
             .or_default()
             .push(number);
     }
-    let (mut list, mut orders) = (WaveList::default(), MemberOrders::default());
+    let (mut list, mut orders) = (AllMembersEventQueue::default(), ExchangeOrders::default());
     // Changes of orders, each with the index of the change before it.
-    let mut changes: Vec<(Option<usize>, OrderChange)> = Vec::new();
+    let mut changes: Vec<(Option<usize>, MemberOrderChange)> = Vec::new();
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
         let (at, _) = *delays[stage_of(passage).index()].first()?;
@@ -221,14 +221,15 @@ pub(super) fn order_of_ends(
     }
     while let Some(Reverse((now, _, event))) = list.events.pop() {
         let number = match event {
-            WaveEvent::Delays(number) => number,
-            WaveEvent::Arrival { passage, delay } => {
+            AllMembersEvent::Delays(number) => number,
+            AllMembersEvent::Arrival { passage, delay } => {
                 let stage = stage_of(passage);
                 let of = &delays[stage.index()];
                 let messages = of[delay - 1].1..of[delay].1;
                 let (order, change) = list.sent.remove(&(passage, delay))?;
-                let order = orders.order_after(order, &stages[stage.index()], messages.clone());
-                changes.push((change, OrderChange { stage, messages }));
+                let order =
+                    orders.order_after_messages(order, &stages[stage.index()], messages.clone());
+                changes.push((change, MemberOrderChange { stage, messages }));
                 let change = Some(changes.len() - 1);
                 let at = passages[passage].begin + of[delay].0;
                 list.register_delay(at, (passage, delay), (order, change));
@@ -267,7 +268,7 @@ pub(super) fn order_of_ends(
                     }
                     let delay = delay + 1;
                     list.sent.insert((passage, delay), (order.clone(), change));
-                    list.insert(arrival, WaveEvent::Arrival { passage, delay });
+                    list.insert(arrival, AllMembersEvent::Arrival { passage, delay });
                 }
             }
         }
@@ -292,8 +293,11 @@ fn costs_are_equal(
 ) -> bool {
     let phase = &extent.phases[stage.phase as usize];
     let npu = |index| extent.npus[phase.move_position(Position(0), index).index()];
-    let Some(step) = stage.nth_send(QueueSlot::default(), line_at(stage, phase, Position(0)), 0)
-    else {
+    let Some(step) = stage.nth_send(
+        QueueAssignment::default(),
+        line_position_in_stage(stage, phase, Position(0)),
+        0,
+    ) else {
         return false;
     };
     let cost = |from, to| (quiet.cost)((npu(from), npu(to)), step.amount);
@@ -311,8 +315,12 @@ fn costs_are_equal(
         })
 }
 
-fn line_at(stage: &AstraPhase, phase: &GroupPhase, position: Position) -> LinePosition {
-    stage.line_position_of(phase.index(position), position)
+fn line_position_in_stage(
+    stage: &AstraPhase,
+    phase: &GroupPhase,
+    position: Position,
+) -> LinePosition {
+    stage.line_position_from_index(phase.index(position), position)
 }
 
 /// Reorders `members` from the order in which they send the `messages` of `stage` to the order in which
@@ -324,7 +332,7 @@ pub(super) fn reorder_members(
     members: &mut Vec<Position>,
 ) {
     let phase = &extent.phases[stage.phase as usize];
-    let slot = stage.only_slot();
+    let slot = stage.only_queue_assignment();
     match stage.algorithm {
         AstraAlgorithm::Ring => {
             let turn = ring_rotation(stage, messages.len() as u32);
@@ -336,7 +344,7 @@ pub(super) fn reorder_members(
         AstraAlgorithm::HalvingDoubling => {
             for step in messages {
                 for member in &mut *members {
-                    let line = line_at(stage, phase, *member);
+                    let line = line_position_in_stage(stage, phase, *member);
                     if let Some(step) = stage.nth_send(slot, line, step) {
                         *member = phase.move_position(*member, step.to);
                     }
@@ -356,7 +364,7 @@ pub(super) fn reorder_members(
 /// time, in the order of `members`.
 fn order_of_arrivals(
     stage: &AstraPhase,
-    slot: QueueSlot,
+    slot: QueueAssignment,
     phase: &GroupPhase,
     members: &[Position],
 ) -> Vec<Position> {
@@ -366,7 +374,7 @@ fn order_of_arrivals(
     let mut reached = vec![false; members.len()];
     let mut left = vec![stage.size; members.len()];
     for &from in members {
-        let line = line_at(stage, phase, from);
+        let line = line_position_in_stage(stage, phase, from);
         let left = &mut left[phase.move_position(from, 0).index()];
         if *left == 0 {
             continue;

@@ -67,11 +67,11 @@ impl fmt::Display for EndlessWait {
 
 /// Numbers of chunks that NPUs have issued.
 #[derive(Clone, Debug, Default)]
-pub(super) struct IssueCounts {
+pub(super) struct IssuedChunkCounts {
     /// Number of chunks issued so far, by NPU.
     issued: Vec<u64>,
     /// Collectives of all NPUs that some members have not joined yet, by index.
-    open: BTreeMap<u32, MemberChunkCounts>,
+    open: BTreeMap<u32, IssuedChunkRange>,
     /// The collective in [`Self::first`], as long as members may still join it.
     found: Option<u32>,
     /// First state in which ASTRA-sim would wait forever.
@@ -81,7 +81,7 @@ pub(super) struct IssueCounts {
 /// Lowest and highest number of chunks that members issued before they joined a collective. If several NPUs have equal
 /// numbers, the entry keeps the lowest NPU, so that the order in which members join at an instant does not matter.
 #[derive(Clone, Copy, Debug)]
-struct MemberChunkCounts {
+struct IssuedChunkRange {
     /// Lowest number of chunks, the NPU that issued them, and that NPU's node.
     fewest: (u64, Npu, u64),
     /// Highest number of chunks, and the NPU that issued them.
@@ -90,7 +90,7 @@ struct MemberChunkCounts {
     come: u32,
 }
 
-impl IssueCounts {
+impl IssuedChunkCounts {
     pub fn new(npus: u32) -> Self {
         Self {
             issued: vec![0; npus as usize],
@@ -104,7 +104,7 @@ impl IssueCounts {
 
     /// Records that an NPU joins a collective of `chunks` chunks among `members`. `of_all` is the collective's index if
     /// all NPUs are members, otherwise `None`.
-    pub fn record_join(
+    pub fn record_collective_join(
         &mut self,
         npu: Npu,
         node: u64,
@@ -120,7 +120,7 @@ impl IssueCounts {
         let Some(collective) = of_all else {
             return;
         };
-        let all = self.open.entry(collective).or_insert(MemberChunkCounts {
+        let all = self.open.entry(collective).or_insert(IssuedChunkRange {
             fewest: (number, npu, node),
             most: (number, npu),
             come: 0,

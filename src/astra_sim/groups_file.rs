@@ -64,7 +64,7 @@ impl CommGroupFile {
     }
 
     /// Converts these groups to groups that a workload declares.
-    pub fn to_declared(&self) -> DeclaredGroups {
+    pub fn to_declared_groups(&self) -> DeclaredGroups {
         let named = |(id, members): (u32, &[u32])| (id.to_string(), members.to_vec());
         self.iter().map(named).collect()
     }
@@ -78,14 +78,14 @@ fn parse_number(entry: &RawJsonEntry<'_>, file: &str) -> Result<u32, InputError>
         .ok()
         .filter(|&id| digits && id <= i32::MAX as u32);
     match id {
-        Some(0) => Err(invalid_entry(
+        Some(0) => Err(invalid_entry_error(
             entry,
             file,
             "found group 0, which stands for all ranks and cannot be declared (the original \
              aborts)\n  try: delete the group, or give it another number here and in the traces",
         )),
         Some(id) => Ok(id),
-        None => Err(invalid_entry(
+        None => Err(invalid_entry_error(
             entry,
             file,
             &format!("found no number, expected a group from 1 to {}", i32::MAX),
@@ -121,10 +121,10 @@ fn parse_members(entry: &RawJsonEntry<'_>, file: &str) -> Result<Vec<u32>, Input
         }
         _ => return Ok(members),
     };
-    Err(invalid_entry(entry, file, &why))
+    Err(invalid_entry_error(entry, file, &why))
 }
 
-fn invalid_entry(entry: &RawJsonEntry<'_>, file: &str, why: &str) -> InputError {
+fn invalid_entry_error(entry: &RawJsonEntry<'_>, file: &str, why: &str) -> InputError {
     InputError::Key {
         file: file.to_owned(),
         line: entry.line,
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(all, [(2, &[0][..]), (10, &[2, 0][..])]);
         assert_eq!(groups.get(10), Some(&[2, 0][..]));
         assert_eq!(groups.get(1), None);
-        assert_eq!(groups.to_declared()["10"], [2, 0]);
+        assert_eq!(groups.to_declared_groups()["10"], [2, 0]);
         assert_eq!(notes.len(), 1);
         let note = notes[0].to_string();
         assert_eq!(note, "g:1: `10`: ignored, because line 2 repeats the group");

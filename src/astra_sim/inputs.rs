@@ -1,9 +1,10 @@
 //! The inputs of a run, checked for consistency with one another.
 
-use super::program::QueueSlot;
+use super::program::QueueAssignment;
 use super::{
     AnalyticalNetwork, AstraNetworkFile, CommGroupFile, InputError, InputNote, PerCollectiveKind,
-    PerNodeFile, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing, SystemFile, logging,
+    PerNodeImplementationFile, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing, SystemFile,
+    logging,
 };
 use chakram_base::setting::SettingKey;
 use std::collections::BTreeSet;
@@ -89,7 +90,7 @@ pub struct AstraInputs {
     /// The groups. Communicator groups; their members are NPUs of the network.
     pub groups: CommGroupFile,
     /// Custom algorithms for single nodes.
-    pub per_node: PerNodeFile,
+    pub per_node: PerNodeImplementationFile,
     /// Number of queues in each dimension.
     pub queues: NonZeroU32,
     /// Scaled endpoint delay before each message and after each reception, in ns.
@@ -153,13 +154,13 @@ impl AstraInputs {
             None => Default::default(),
             Some(path) => {
                 let (text, file) = text("per-node", path)?;
-                PerNodeFile::parse(&text, &file, lenient)?
+                PerNodeImplementationFile::parse(&text, &file, lenient)?
             }
         };
         notes.extend(found);
         if flags.logging != Path::new("empty") {
             let (text, file) = text("logging", &flags.logging)?;
-            notes.push(logging::check_logging(&text, &file)?);
+            notes.push(logging::check_logging_file(&text, &file)?);
         }
         if flags.logs {
             notes.retain(|note| !["trace-enabled", "--logging-folder"].contains(&&note.key[..]));
@@ -182,7 +183,7 @@ impl AstraInputs {
     }
 
     /// Returns true if a scale reduces the system file's endpoint delay to 0.
-    pub fn scales_delay_away(&self) -> bool {
+    pub fn scales_delay_to_zero(&self) -> bool {
         self.endpoint_delay == 0 && self.system.endpoint_delay.is_some_and(|delay| delay > 0)
     }
 
@@ -274,11 +275,11 @@ impl AstraInputs {
             );
             return refuse(&flags.memory, "num-nodes", why);
         }
-        if flags.queues.get() > QueueSlot::QUEUES {
+        if flags.queues.get() > QueueAssignment::QUEUES {
             let why = format!(
                 "found {}, expected at most {}",
                 flags.queues,
-                QueueSlot::QUEUES
+                QueueAssignment::QUEUES
             );
             let file = Path::new(InputNote::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);

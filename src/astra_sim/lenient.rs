@@ -28,7 +28,7 @@ impl DependencyVisitor for RecordDependencies {
 /// # Errors
 ///
 /// Fails if a record is malformed.
-pub(super) fn keep_runnable(
+pub(super) fn keep_runnable_records(
     contents: &[u8],
     file: &str,
     notes: &mut Vec<InputNote>,

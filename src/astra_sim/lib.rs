@@ -2,7 +2,7 @@
 //! and units; an [`InputNote`] marks each value that may be misread.
 //!
 //! There is one type for each input of ASTRA-sim: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
-//! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`PerNodeFile`] (YAML). The logging configuration (TOML)
+//! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`PerNodeImplementationFile`] (YAML). The logging configuration (TOML)
 //! has no type, because it is checked and then ignored. Each parser takes the text, the file's name for errors, and a
 //! flag that is true if unknown keys cause notes instead of errors. The parser returns the value with its notes, or an
 //! [`InputError`] that names file, line and key. Parsing takes time and memory proportional to the text's length, even
@@ -68,15 +68,15 @@ pub use groups_file::CommGroupFile;
 pub use input_kind::AstraInputKind;
 pub use inputs::{AstraFlags, AstraInputs};
 pub use machine::build_machine;
-pub use machine_file::{ImportedMachine, InputText, machine_file};
+pub use machine_file::{ImportedMachineFile, InputText, machine_file};
 pub use memory::{CompletedNode, TensorMemory};
 pub use memory_file::{RemoteMemoryFile, ServerSharing};
 pub use network_file::{AstraDimension, AstraNetworkFile};
 pub use node_types::NodeTypes;
-pub use per_node::PerNodeFile;
+pub use per_node::PerNodeImplementationFile;
 pub use program::AstraPhase;
 pub use quirks::{Quirk, QuirkSet};
-pub use statistics::{RankWork, RooflineMeans};
+pub use statistics::{RankWorkTotals, RooflineMeans};
 pub use system::{
     CollectiveImplementations, CollectiveOptimization, LogGpParams, PerCollectiveKind,
     SchedulingPolicy, SystemFile,

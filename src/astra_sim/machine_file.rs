@@ -21,7 +21,7 @@ use super::{
 };
 use chakram_base::config::ConfigLiteral;
 use chakram_base::dtype::Dtype;
-use chakram_hardware::collective::ChunkPipeline;
+use chakram_hardware::collective::ChunkingSettings;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::DimensionShape;
 
@@ -36,7 +36,7 @@ pub struct InputText<'a> {
 
 /// A machine file that was written from ASTRA-sim's inputs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ImportedMachine {
+pub struct ImportedMachineFile {
     /// Text of the machine file, which contains the notes as comments.
     pub text: String,
     /// Notes about each behaviour of ASTRA-sim that affects these inputs but that the machine does
@@ -59,7 +59,7 @@ pub fn machine_file(
     network: InputText<'_>,
     system: Option<InputText<'_>>,
     memory: Option<InputText<'_>>,
-) -> Result<ImportedMachine, InputError> {
+) -> Result<ImportedMachineFile, InputError> {
     let (dimensions, mut notes) = AstraNetworkFile::parse(network.text, network.file, false)?;
     let dimensions = dimensions.dimensions;
     let mut unsaid = InexpressibleKeys::default();
@@ -72,20 +72,20 @@ pub fn machine_file(
         algorithms = dimension_algorithms(&file, &dimensions, &mut unsaid);
         parts += &npu_table(&file, &mut unsaid);
         collectives = collectives_table(&file, &mut unsaid);
-        about_system(&file, &dimensions, &mut unsaid);
-        notes.extend(unsaid.notes_about(system, &system::KEYS, false)?);
+        add_system_notes(&file, &dimensions, &mut unsaid);
+        notes.extend(unsaid.into_notes_about_input(system, &system::KEYS, false)?);
         notes.push(quirk_note(&file, &dimensions, &algorithms));
     }
     for (index, dimension) in dimensions.iter().enumerate() {
         parts += &dimension_table(index, dimension, algorithms[index], &mut unsaid);
     }
-    notes.extend(unsaid.notes_about(network, &network_file::KEYS, true)?);
+    notes.extend(unsaid.into_notes_about_input(network, &network_file::KEYS, true)?);
     parts += &collectives;
     if let Some(memory) = memory {
         let (file, found) = RemoteMemoryFile::parse(memory.text, memory.file, false)?;
         notes.extend(found);
         parts += &memory_table(file, &mut unsaid);
-        notes.extend(unsaid.notes_about(memory, &memory_file::KEYS, false)?);
+        notes.extend(unsaid.into_notes_about_input(memory, &memory_file::KEYS, false)?);
     }
     let files: Vec<_> = [Some(network), system, memory]
         .into_iter()
@@ -109,7 +109,7 @@ pub fn machine_file(
     let name = ConfigLiteral::Text(name.to_owned()).to_toml_text();
     text += &format!("name = {name}\n{parts}");
     match Machine::parse(&text, "the machine file") {
-        Ok(_) => Ok(ImportedMachine { text, notes }),
+        Ok(_) => Ok(ImportedMachineFile { text, notes }),
         Err(error) => {
             let cause = std::error::Error::source(&error);
             Err(InputError::Disagreement {
@@ -139,7 +139,7 @@ impl InexpressibleKeys {
     }
 
     /// Converts the keys to notes about `input`, with their lines.
-    fn notes_about(
+    fn into_notes_about_input(
         &mut self,
         input: InputText<'_>,
         keys: &KnownKeys,
@@ -280,7 +280,7 @@ fn npu_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
 
 /// Returns the table for collectives, which states the number of chunks.
 fn collectives_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
-    let most = ChunkPipeline::MOST_CHUNKS;
+    let most = ChunkingSettings::MOST_CHUNKS;
     for (key, count) in [
         ("preferred-dataset-splits", system.splits),
         ("active-chunks-per-dimension", system.active_chunks),
@@ -297,7 +297,7 @@ fn collectives_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> Str
 }
 
 /// Adds notes about the system file's remaining keys.
-fn about_system(
+fn add_system_notes(
     system: &SystemFile,
     dimensions: &[AstraDimension],
     unsaid: &mut InexpressibleKeys,
@@ -381,7 +381,7 @@ fn quirk_note(
     };
     let names: Vec<_> = Quirk::all_quirks()
         .filter(|quirk| matters(*quirk))
-        .map(Quirk::switch_name)
+        .map(Quirk::quirk_name)
         .collect();
     InputNote {
         file: "ASTRA-sim".to_owned(),

@@ -57,7 +57,7 @@ pub struct TensorMemory<'a> {
 
 impl<'a> TensorMemory<'a> {
     /// Computes the lifetimes of `tensors` in a run, given the rank's nodes in the order in which they completed.
-    pub fn replay_lifetimes(
+    pub fn compute_lifetimes(
         tensors: &'a RankTensors,
         ran: impl IntoIterator<Item = CompletedNode<'a>>,
     ) -> Self {
@@ -71,11 +71,11 @@ impl<'a> TensorMemory<'a> {
         };
         let mut known = vec![None; tensors.names.len()];
         for node in ran {
-            for one in tensors.uses_of(node.id) {
+            for one in tensors.tensor_uses_of_node(node.id) {
                 memory.record_use(one, node, &mut known[one.tensor as usize]);
             }
         }
-        memory.add_up();
+        memory.sum_memory_use();
         memory
     }
 
@@ -107,7 +107,7 @@ impl<'a> TensorMemory<'a> {
         }
     }
 
-    fn add_up(&mut self) {
+    fn sum_memory_use(&mut self) {
         let mut changes: BTreeMap<Time, (u128, u128)> = BTreeMap::new();
         for life in &self.lives {
             changes.entry(life.from).or_default().0 += u128::from(life.bytes);
@@ -130,7 +130,7 @@ impl<'a> TensorMemory<'a> {
 
     /// Returns the tensors that a node read before another node wrote them. ASTRA-sim aborts at such a
     /// read; here the tensors exist from the start.
-    pub fn read_before_written(&self) -> impl ExactSizeIterator<Item = &str> {
+    pub fn tensors_read_before_written(&self) -> impl ExactSizeIterator<Item = &str> {
         self.early.iter().map(|tensor| self.tensor_name(*tensor))
     }
 

@@ -31,7 +31,7 @@ pub struct RemoteMemoryFile {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum MemoryType {
+enum RemoteMemoryKind {
     None,
     PerNpu,
     PerNode,
@@ -65,10 +65,10 @@ impl RemoteMemoryFile {
     ) -> Result<(Option<Self>, Vec<InputNote>), InputError> {
         let mut document = InputDocument::parse_json(text, file, &KEYS, lenient)?;
         let types = [
-            (MemoryType::None, "NO_MEMORY_EXPANSION"),
-            (MemoryType::PerNpu, "PER_NPU_MEMORY_EXPANSION"),
-            (MemoryType::PerNode, "PER_NODE_MEMORY_EXPANSION"),
-            (MemoryType::Pool, "MEMORY_POOL"),
+            (RemoteMemoryKind::None, "NO_MEMORY_EXPANSION"),
+            (RemoteMemoryKind::PerNpu, "PER_NPU_MEMORY_EXPANSION"),
+            (RemoteMemoryKind::PerNode, "PER_NODE_MEMORY_EXPANSION"),
+            (RemoteMemoryKind::Pool, "MEMORY_POOL"),
         ];
         let Some(chosen) = document.read_choice("memory-type", &types)? else {
             let names = types.map(|(_, name)| name).join(", ");
@@ -79,9 +79,9 @@ impl RemoteMemoryFile {
         let name = types.iter().find(|(one, _)| *one == chosen);
         let name = name.map_or("", |(_, name)| name);
         let needed: &[&str] = match chosen {
-            MemoryType::None => &[],
-            MemoryType::PerNpu | MemoryType::Pool => &[LATENCY, BANDWIDTH],
-            MemoryType::PerNode => &[LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE],
+            RemoteMemoryKind::None => &[],
+            RemoteMemoryKind::PerNpu | RemoteMemoryKind::Pool => &[LATENCY, BANDWIDTH],
+            RemoteMemoryKind::PerNode => &[LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE],
         };
         for key in [LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE] {
             match (needed.contains(&key), document.get(key).is_some()) {
@@ -94,18 +94,18 @@ impl RemoteMemoryFile {
             }
         }
         let remote = match chosen {
-            MemoryType::None => None,
+            RemoteMemoryKind::None => None,
             _ => Some(Self {
                 sharing: match chosen {
-                    MemoryType::PerNode => ServerSharing::PerNode {
+                    RemoteMemoryKind::PerNode => ServerSharing::PerNode {
                         nodes: read_count(&mut document, NODES)?,
                         npus_per_node: read_count(&mut document, NPUS_PER_NODE)?,
                     },
-                    MemoryType::Pool => ServerSharing::Pool,
-                    MemoryType::PerNpu | MemoryType::None => ServerSharing::PerNpu,
+                    RemoteMemoryKind::Pool => ServerSharing::Pool,
+                    RemoteMemoryKind::PerNpu | RemoteMemoryKind::None => ServerSharing::PerNpu,
                 },
-                latency: document.read_whole(LATENCY, 0, MOST)?.unwrap_or(0),
-                bandwidth: document.read_whole(BANDWIDTH, 1, MOST)?.unwrap_or(1),
+                latency: document.read_whole_number(LATENCY, 0, MOST)?.unwrap_or(0),
+                bandwidth: document.read_whole_number(BANDWIDTH, 1, MOST)?.unwrap_or(1),
             }),
         };
         Ok((remote, document.into_notes()))
@@ -114,7 +114,7 @@ impl RemoteMemoryFile {
 
 fn read_count(document: &mut InputDocument<'_>, key: &str) -> Result<u32, InputError> {
     let most = i32::MAX as u64;
-    let count = document.read_whole(key, 1, most)?.unwrap_or(1);
+    let count = document.read_whole_number(key, 1, most)?.unwrap_or(1);
     Ok(u32::try_from(count).expect("it is at most 2^31"))
 }
 

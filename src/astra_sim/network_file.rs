@@ -117,7 +117,7 @@ fn read_per_dimension<T>(
     }
     let item = |value| {
         read(value)
-            .map_err(|e| document.invalid_value(key, InputValue::describe_found(value), e, ""))
+            .map_err(|e| document.invalid_value(key, InputValue::describe_value(value), e, ""))
     };
     list.iter().map(item).collect()
 }

@@ -9,7 +9,7 @@
 //!
 //! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced. In a
 //! reduce-scatter, all Z packets of every round are reduced. In an all-reduce, the Z packets of every
-//! second round are reduced ([`PacketRounds`]). With Z = n - 1 and W = 1, this gives the expected
+//! second round are reduced ([`PacketRound`]). With Z = n - 1 and W = 1, this gives the expected
 //! reductions. For larger windows and for groups, ASTRA-sim's results are surprising.
 //!
 //! If quirks are corrected, `direct` starts to gather only after it has reduced all packets, and named groups reduce
@@ -80,7 +80,7 @@ pub(super) enum QueueRotation {
 
 /// A member's queue, direction and tree in a phase; packed into 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct QueueSlot {
+pub(super) struct QueueAssignment {
     /// Index of the queue in its level.
     pub queue: u16,
     /// True if the member sends towards lower indices.
@@ -89,7 +89,7 @@ pub(super) struct QueueSlot {
     pub mirrored: bool,
 }
 
-impl QueueSlot {
+impl QueueAssignment {
     const BACKWARD: u16 = 1 << 15;
     const MIRRORED: u16 = 1 << 14;
     /// Maximum number of queues in a level.
@@ -120,12 +120,12 @@ impl QueueSlot {
 }
 
 /// A round of packets: first `idle` packets that are never reduced, then `busy` packets that may be reduced.
-struct PacketRounds {
+struct PacketRound {
     idle: u32,
     busy: u32,
 }
 
-impl PacketRounds {
+impl PacketRound {
     /// Returns how many packets that may be reduced follow packet `p` in its round, or `None` if packet `p` itself may
     /// not be reduced.
     fn remaining_packets(&self, p: u32) -> Option<u32> {
@@ -176,15 +176,15 @@ fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
 
 impl AstraPhase {
     /// Returns the phase's only slot (queue and direction); the machine must have one queue per level.
-    pub(super) fn only_slot(&self) -> QueueSlot {
-        QueueSlot {
+    pub(super) fn only_queue_assignment(&self) -> QueueAssignment {
+        QueueAssignment {
             backward: self.rotation == QueueRotation::Second,
-            ..QueueSlot::default()
+            ..QueueAssignment::default()
         }
     }
 
     /// Returns the line position of the member that has `index` in its line and `position` in the group.
-    pub(super) fn line_position_of(&self, index: u32, position: Position) -> LinePosition {
+    pub(super) fn line_position_from_index(&self, index: u32, position: Position) -> LinePosition {
         LinePosition {
             size: self.size,
             index,
@@ -234,7 +234,7 @@ impl AstraPhase {
     }
 
     #[inline]
-    pub(super) fn initial_credits(&self, slot: QueueSlot, position: LinePosition) -> u32 {
+    pub(super) fn initial_credits(&self, slot: QueueAssignment, position: LinePosition) -> u32 {
         match self.algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::HalvingDoubling => 1,
             AstraAlgorithm::Direct { window } => direct::window_size(window, position),
@@ -245,7 +245,7 @@ impl AstraPhase {
     }
 
     #[inline]
-    pub(super) fn receive_count(&self, slot: QueueSlot, position: LinePosition) -> u32 {
+    pub(super) fn receive_count(&self, slot: QueueAssignment, position: LinePosition) -> u32 {
         match self.algorithm {
             AstraAlgorithm::Ring => ring::message_count(self, position),
             AstraAlgorithm::Direct { .. } => direct::message_count(self, position),
@@ -259,7 +259,7 @@ impl AstraPhase {
     #[inline]
     pub(super) fn nth_send(
         &self,
-        slot: QueueSlot,
+        slot: QueueAssignment,
         position: LinePosition,
         i: u32,
     ) -> Option<SendStep> {
@@ -277,7 +277,7 @@ impl AstraPhase {
                     direct::partner_distance(position, i),
                     slot.backward,
                 );
-                let (after, arrived) = direct::required_before(self, position, i);
+                let (after, arrived) = direct::required_credits_and_messages(self, position, i);
                 (i < direct::message_count(self, position))
                     .then(|| (to, ring::message_size(self), after, arrived))?
             }
@@ -317,7 +317,7 @@ impl AstraPhase {
     /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
     pub(super) fn receive_source(
         &self,
-        slot: QueueSlot,
+        slot: QueueAssignment,
         position: LinePosition,
         taken: u32,
         k: u32,
@@ -344,14 +344,14 @@ impl AstraPhase {
 
     /// Returns true if members of `other` exchange the same messages along the same lines: equal numbers, sizes and
     /// partners.
-    pub(super) fn exchanges_as(&self, other: &Self) -> bool {
+    pub(super) fn has_same_exchanges(&self, other: &Self) -> bool {
         let position = LinePosition {
             size: self.size,
             index: 0,
             root: 0,
             position: 0,
         };
-        let slot = QueueSlot::default();
+        let slot = QueueAssignment::default();
         let backward = |of: &Self| of.rotation == QueueRotation::Second;
         let count = self.receive_count(slot, position);
         if self.script.is_some()
@@ -379,7 +379,7 @@ impl AstraPhase {
     /// receive only from neighbours in their own tree.
     pub(super) fn steps_before_receive(
         &self,
-        slot: QueueSlot,
+        slot: QueueAssignment,
         position: LinePosition,
         from: u32,
         heard: u32,
@@ -410,7 +410,7 @@ impl AstraPhase {
     /// Implements `CollectiveBackend::requested_step`.
     pub(super) fn requested_step(
         &self,
-        slot: QueueSlot,
+        slot: QueueAssignment,
         position: LinePosition,
         to: u32,
         step: u32,
@@ -434,7 +434,7 @@ impl AstraPhase {
 
     /// Returns how many packets of each sort the member's rounds have.
     #[inline]
-    fn packet_rounds(&self, position: LinePosition) -> PacketRounds {
+    fn packet_rounds(&self, position: LinePosition) -> PacketRound {
         let (idle, busy) = match self.algorithm {
             AstraAlgorithm::Direct { window } => {
                 let idle = direct::window_size(window, position);
@@ -454,14 +454,14 @@ impl AstraPhase {
             }
             AstraAlgorithm::Ring | AstraAlgorithm::DoubleBinaryTree => (1, position.size - 1),
         };
-        PacketRounds { idle, busy }
+        PacketRound { idle, busy }
     }
 
     /// Returns the bus transfer that a packet causes. Packets that are not reduced leave the NPU, and all other packets
     /// enter it. A packet that enters the NPU also returns, unless it is one of the last `idle` packets of its round.
     pub(super) fn bus_transfer(
         &self,
-        slot: QueueSlot,
+        slot: QueueAssignment,
         position: LinePosition,
         of: TransferCause,
         ticket: CompletionToken,
@@ -483,7 +483,12 @@ impl AstraPhase {
                     // message.
                     let first_child = r == 0 && role.receive_count() > 1;
                     let returns = role.reduces_data() && !first_child;
-                    load(self.amount, false, self.tree_reduces(role, r), returns)
+                    load(
+                        self.amount,
+                        false,
+                        self.reduces_tree_reception(role, r),
+                        returns,
+                    )
                 }
             };
         }
@@ -495,7 +500,7 @@ impl AstraPhase {
         };
         let amount = match (self.algorithm, of) {
             (AstraAlgorithm::HalvingDoubling, TransferCause::Reception(r)) => {
-                self.halved_reception(position, r)
+                self.halving_reception_size(position, r)
             }
             (AstraAlgorithm::HalvingDoubling, _) => {
                 halving_doubling::nth_packet(self, position, p).amount
@@ -515,7 +520,7 @@ impl AstraPhase {
     /// With [`Quirk::HalvingDoublingReductions`], this is the size of the next message, which in a reduce-scatter is
     /// half as large.
     #[inline]
-    fn halved_reception(&self, position: LinePosition, r: u32) -> BufferShare {
+    fn halving_reception_size(&self, position: LinePosition, r: u32) -> BufferShare {
         let ahead = u32::from(self.quirks.has_quirk(Quirk::HalvingDoublingReductions));
         halving_doubling::nth_packet(self, position, r + ahead).amount
     }
@@ -523,7 +528,7 @@ impl AstraPhase {
     /// Returns true if a member of a tree reduces its reception `r`. An inner member's third reception
     /// comes from its parent.
     #[inline]
-    fn tree_reduces(&self, role: tree::TreeRole, r: u32) -> bool {
+    fn reduces_tree_reception(&self, role: tree::TreeRole, r: u32) -> bool {
         role.reduces_data() && (r < 2 || self.quirks.has_quirk(Quirk::TreeReductions))
     }
 
@@ -531,7 +536,7 @@ impl AstraPhase {
     #[inline]
     pub(super) fn reduced_amount(
         &self,
-        slot: QueueSlot,
+        slot: QueueAssignment,
         position: LinePosition,
         r: u32,
     ) -> Option<BufferShare> {
@@ -542,10 +547,11 @@ impl AstraPhase {
                 reduces().then(|| ring::message_size(self))
             }
             AstraAlgorithm::HalvingDoubling => {
-                reduces().then(|| self.halved_reception(position, r))
+                reduces().then(|| self.halving_reception_size(position, r))
             }
             AstraAlgorithm::DoubleBinaryTree => {
-                let reduces = self.tree_reduces(tree::TreeRole::role_of_member(slot, position), r);
+                let reduces =
+                    self.reduces_tree_reception(tree::TreeRole::role_of_member(slot, position), r);
                 reduces.then_some(self.amount)
             }
         }

@@ -180,7 +180,7 @@ impl Quirk {
     }
 
     /// Returns the name by which users switch the quirk on and off.
-    pub fn switch_name(self) -> &'static str {
+    pub fn quirk_name(self) -> &'static str {
         self.quirk_text().name
     }
 
@@ -208,7 +208,7 @@ impl Quirk {
 
 impl fmt::Display for Quirk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.switch_name())
+        f.pad(self.quirk_name())
     }
 }
 
@@ -303,7 +303,7 @@ impl FromStr for QuirkSet {
                     ));
                 }
             };
-            let quirk = Quirk::all_quirks().find(|quirk| quirk.switch_name() == name);
+            let quirk = Quirk::all_quirks().find(|quirk| quirk.quirk_name() == name);
             let names = ABOUT.map(|about| about.name);
             let quirk = quirk.ok_or_else(|| {
                 let hint = did_you_mean(name, names);

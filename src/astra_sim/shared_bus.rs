@@ -13,7 +13,7 @@
 
 use super::LogGpParams;
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::{BusScheduler, BusTransfer, CompletionToken};
+use chakram_hardware::collective::{BusEventScheduler, BusTransfer, CompletionToken};
 use std::collections::VecDeque;
 
 /// Gap of the inner bus, in ns per byte.
@@ -67,7 +67,7 @@ struct QueuedTransfer {
 }
 
 #[derive(Clone, Debug, Default)]
-struct BusSide {
+struct BusSideQueues {
     state: BusSideState,
     before: BusSideState,
     last: Time,
@@ -84,7 +84,7 @@ pub(super) struct SharedBus {
     terms: LogGpParams,
     /// Duration of a reduction, in ns per hundred bytes.
     reduction: u64,
-    sides: [BusSide; 4],
+    sides: [BusSideQueues; 4],
 }
 
 /// Returns the opposite side of the same bus.
@@ -103,7 +103,12 @@ impl SharedBus {
 
     /// Accepts a transfer. When the transfer completes, [`Self::handle_event`] returns its token (the caller's
     /// `ticket`).
-    pub fn accept_transfer(&mut self, now: Time, load: BusTransfer, clock: &mut impl BusScheduler) {
+    pub fn accept_transfer(
+        &mut self,
+        now: Time,
+        load: BusTransfer,
+        clock: &mut impl BusEventScheduler,
+    ) {
         let transfer = QueuedTransfer {
             bytes: load.bytes,
             reduces: load.reduces,
@@ -128,12 +133,12 @@ impl SharedBus {
     }
 
     /// Handles an event that this bus scheduled. Returns the token (the caller's `ticket`) of a completed
-    /// transfer. The caller must handle the completion before calling [`Self::resume_after`].
+    /// transfer. The caller must handle the completion before calling [`Self::resume_after_event`].
     pub fn handle_event(
         &mut self,
         now: Time,
         event: u32,
-        clock: &mut impl BusScheduler,
+        clock: &mut impl BusEventScheduler,
     ) -> Option<CompletionToken> {
         let side = (event / 3) as usize;
         let ended = match event % 3 {
@@ -144,30 +149,40 @@ impl SharedBus {
                 state.in_a_row += 1;
                 None
             }
-            RECEIVED => self.on_received(now, side, clock),
-            _ => self.on_reduced(now, side, clock),
+            RECEIVED => self.finish_reception(now, side, clock),
+            _ => self.finish_reduction(now, side, clock),
         };
         if ended.is_none() {
-            self.continue_after(now, event, clock);
+            self.start_pending_work_after(now, event, clock);
         }
         ended
     }
 
     /// Continues after an event that completed a transfer, once the caller has handled the completion.
-    pub fn resume_after(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
+    pub fn resume_after_event(
+        &mut self,
+        now: Time,
+        event: u32,
+        clock: &mut impl BusEventScheduler,
+    ) {
         // A transfer that has crossed the inner bus may allow a side of the outer bus to send.
         if event / 3 >= INNER_NPU as u32 {
-            self.start_next(now, NPU, clock);
+            self.start_next_transfer(now, NPU, clock);
         }
-        self.continue_after(now, event, clock);
+        self.start_pending_work_after(now, event, clock);
     }
 
-    fn continue_after(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
+    fn start_pending_work_after(
+        &mut self,
+        now: Time,
+        event: u32,
+        clock: &mut impl BusEventScheduler,
+    ) {
         let side = (event / 3) as usize;
         if event % 3 == REDUCED {
             self.begin_reduction(now, side, clock);
         }
-        self.start_next(now, side, clock);
+        self.start_next_transfer(now, side, clock);
     }
 
     /// Sends a transfer over the inner bus from `side`.
@@ -178,7 +193,7 @@ impl SharedBus {
         round_trip: bool,
         then: BusContinuation,
         transfer: QueuedTransfer,
-        clock: &mut impl BusScheduler,
+        clock: &mut impl BusEventScheduler,
     ) {
         let transfer = QueuedTransfer {
             round_trip,
@@ -193,14 +208,14 @@ impl SharedBus {
         now: Time,
         side: usize,
         transfer: QueuedTransfer,
-        clock: &mut impl BusScheduler,
+        clock: &mut impl BusEventScheduler,
     ) {
         self.sides[side].sends.push_back(transfer);
-        self.start_next(now, side, clock);
+        self.start_next_transfer(now, side, clock);
     }
 
     /// Starts the next transfer of a free side, unless this side yields to the other side.
-    fn start_next(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
+    fn start_next_transfer(&mut self, now: Time, side: usize, clock: &mut impl BusEventScheduler) {
         let (state, other) = (&self.sides[side], &self.sides[other_side(side)]);
         if state.state != BusSideState::Free || state.sends.is_empty() {
             return;
@@ -208,14 +223,14 @@ impl SharedBus {
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
             // A busy side sends as soon as it becomes free, so only a free side must be started here.
             if other.state == BusSideState::Free {
-                self.start_next(now, other_side(side), clock);
+                self.start_next_transfer(now, other_side(side), clock);
             }
             return;
         }
         self.send_next(now, side, clock);
     }
 
-    fn send_next(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
+    fn send_next(&mut self, now: Time, side: usize, clock: &mut impl BusEventScheduler) {
         let LogGpParams {
             latency,
             overhead,
@@ -254,11 +269,11 @@ impl SharedBus {
         after(leaves, side, SENT);
     }
 
-    fn on_received(
+    fn finish_reception(
         &mut self,
         now: Time,
         side: usize,
-        clock: &mut impl BusScheduler,
+        clock: &mut impl BusEventScheduler,
     ) -> Option<CompletionToken> {
         let state = &mut self.sides[side];
         (state.last, state.before) = (now, state.state);
@@ -312,17 +327,17 @@ impl SharedBus {
                 transfer.round_trip = false;
                 state.sends.push_back(transfer);
             }
-            _ => return self.inner_bus_done(now, transfer, clock),
+            _ => return self.continue_after_inner_bus(now, transfer, clock),
         }
         None
     }
 
     /// Continues a transfer after it has crossed the inner bus.
-    fn inner_bus_done(
+    fn continue_after_inner_bus(
         &mut self,
         now: Time,
         transfer: QueuedTransfer,
-        clock: &mut impl BusScheduler,
+        clock: &mut impl BusEventScheduler,
     ) -> Option<CompletionToken> {
         match transfer.then {
             BusContinuation::Tell => return Some(transfer.token),
@@ -332,12 +347,12 @@ impl SharedBus {
                 self.begin_reduction(now, NPU, clock);
             }
         }
-        self.start_next(now, NPU, clock);
+        self.start_next_transfer(now, NPU, clock);
         None
     }
 
     /// Begins a side's next reduction if none is in progress.
-    fn begin_reduction(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
+    fn begin_reduction(&mut self, now: Time, side: usize, clock: &mut impl BusEventScheduler) {
         let state = &mut self.sides[side];
         if let Some(transfer) = state.reductions.front()
             && !state.reducing
@@ -348,11 +363,11 @@ impl SharedBus {
         }
     }
 
-    fn on_reduced(
+    fn finish_reduction(
         &mut self,
         now: Time,
         side: usize,
-        clock: &mut impl BusScheduler,
+        clock: &mut impl BusEventScheduler,
     ) -> Option<CompletionToken> {
         let state = &mut self.sides[side];
         state.reducing = false;

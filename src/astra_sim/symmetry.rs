@@ -8,7 +8,7 @@
 //! member.
 
 use super::AstraAlgorithm;
-use super::program::{AstraPhase, PhaseOperation, QueueSlot};
+use super::program::{AstraPhase, PhaseOperation, QueueAssignment};
 use chakram_base::ids::Position;
 use chakram_base::units::{BufferShare, Span};
 use chakram_hardware::collective::{LinePosition, UncontendedCost};
@@ -23,7 +23,7 @@ const COMPARED: u32 = 256;
 /// all others.
 pub(super) struct SymmetricLine<'a> {
     pub stage: &'a AstraPhase,
-    pub slot: QueueSlot,
+    pub slot: QueueAssignment,
     pub extent: &'a GroupExtent,
     /// Sizes of the machine's dimensions.
     pub sizes: &'a [u32],
@@ -56,7 +56,7 @@ impl SymmetricLine<'_> {
 
     /// Returns the end times of a member's delays in ascending order, each with the number of messages that have
     /// arrived by then. [`Self::phase_duration`] must return a duration for the phase.
-    pub fn member_delays(
+    pub fn member_delay_ends(
         &self,
         endpoint: Span,
         reduction: impl Fn(BufferShare) -> Span,
@@ -71,7 +71,7 @@ impl SymmetricLine<'_> {
         let (cost, once, reduced) = (
             self.message_time(0, 0)?,
             self.reduction_time(reduction),
-            self.reduced_messages(),
+            self.reduced_message_count(),
         );
         let mut now = endpoint;
         delays.push((now, 0));
@@ -87,7 +87,7 @@ impl SymmetricLine<'_> {
     }
 
     /// Returns how many of a ring's messages are reduced on arrival.
-    fn reduced_messages(&self) -> u32 {
+    fn reduced_message_count(&self) -> u32 {
         match self.stage.part {
             PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => self.stage.size - 1,
             PhaseOperation::AllGather | PhaseOperation::AllToAll => 0,
@@ -101,7 +101,7 @@ impl SymmetricLine<'_> {
     }
 
     fn position_of(&self, index: u32) -> LinePosition {
-        self.stage.line_position_of(index, Position(index))
+        self.stage.line_position_from_index(index, Position(index))
     }
 
     fn message_time(&self, index: u32, step: u32) -> Option<Span> {
@@ -114,7 +114,7 @@ impl SymmetricLine<'_> {
     }
 
     /// Returns true if the line is a whole dimension of the machine.
-    fn is_dimension(&self) -> bool {
+    fn is_whole_dimension(&self) -> bool {
         let phase = &self.extent.phases[self.stage.phase as usize];
         self.extent.regular && self.sizes.get(phase.dimension) == Some(&phase.size)
     }
@@ -122,7 +122,7 @@ impl SymmetricLine<'_> {
     /// Returns true if messages from every sender take the same time, as they do along a whole dimension of the
     /// machine. All lines of a sub-grid are equal, so the first line represents them.
     fn costs_are_equal(&self) -> bool {
-        if self.is_dimension() {
+        if self.is_whole_dimension() {
             return true;
         }
         if self.stage.size > COMPARED {
@@ -142,12 +142,12 @@ impl SymmetricLine<'_> {
     ) -> Option<Span> {
         let (size, position) = (self.stage.size, self.position_of(0));
         let cost = self.message_time(0, 0)?;
-        let same =
-            self.is_dimension() || (1..size).all(|index| self.message_time(index, 0) == Some(cost));
+        let same = self.is_whole_dimension()
+            || (1..size).all(|index| self.message_time(index, 0) == Some(cost));
         let messages = u64::from(self.stage.receive_count(self.slot, position));
         let (once, reduced) = (
             self.reduction_time(reduction),
-            u64::from(self.reduced_messages()),
+            u64::from(self.reduced_message_count()),
         );
         same.then(|| (cost + endpoint).times(messages) + endpoint + once.times(reduced))
     }

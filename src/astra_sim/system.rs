@@ -76,7 +76,7 @@ pub struct SystemFile {
     pub implementations: CollectiveImplementations,
     /// For each kind of collective, the prefix of a custom algorithm's trace files.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
-    /// File with prefixes for single nodes (see [`super::PerNodeFile`]).
+    /// File with prefixes for single nodes (see [`super::PerNodeImplementationFile`]).
     pub per_node_custom: Option<PathBuf>,
     /// `local-mem-bw`, in GB/s of 10^9 bytes, above 0.
     pub local_memory_bandwidth: Option<f64>,
@@ -226,7 +226,7 @@ fn parse_system(document: &mut InputDocument<'_>) -> Result<SystemFile, InputErr
         let why = "is absent or 0: reductions take no time";
         document.add_note("local-mem-bw", why);
     }
-    let trace = document.read_switch("trace-enabled")?;
+    let trace = document.read_zero_or_one("trace-enabled")?;
     if trace {
         let timeline = SettingKey::Timeline;
         let why = format!("has no effect: no log of nodes is written; {timeline} FILE draws them");
@@ -239,9 +239,9 @@ fn parse_system(document: &mut InputDocument<'_>) -> Result<SystemFile, InputErr
     Ok(SystemFile {
         scheduling: scheduling.unwrap_or(SchedulingPolicy::Lifo),
         optimization: optimization.unwrap_or(CollectiveOptimization::Baseline),
-        endpoint_delay: document.read_whole("endpoint-delay", 0, MOST)?,
+        endpoint_delay: document.read_whole_number("endpoint-delay", 0, MOST)?,
         active_chunks: read_count(document, "active-chunks-per-dimension")?.unwrap_or(1),
-        splits: read_splits(document)?,
+        splits: read_dataset_splits(document)?,
         implementations: CollectiveImplementations {
             all_reduce: read_implementations(document, KINDS[0].0)?,
             all_gather: read_implementations(document, KINDS[1].0)?,
@@ -249,32 +249,32 @@ fn parse_system(document: &mut InputDocument<'_>) -> Result<SystemFile, InputErr
             all_to_all: read_implementations(document, KINDS[3].0)?,
         },
         custom: PerCollectiveKind {
-            all_reduce: read_prefix(document, KINDS[0])?,
-            all_gather: read_prefix(document, KINDS[1])?,
-            reduce_scatter: read_prefix(document, KINDS[2])?,
-            all_to_all: read_prefix(document, KINDS[3])?,
+            all_reduce: read_custom_prefix(document, KINDS[0])?,
+            all_gather: read_custom_prefix(document, KINDS[1])?,
+            reduce_scatter: read_custom_prefix(document, KINDS[2])?,
+            all_to_all: read_custom_prefix(document, KINDS[3])?,
         },
         per_node_custom,
         local_memory_bandwidth,
         peak: document.read_number("peak-perf", 0.0)?.unwrap_or(0.0),
-        roofline: document.read_switch("roofline-enabled")?,
+        roofline: document.read_zero_or_one("roofline-enabled")?,
         trace,
-        replay_only: document.read_switch("replay-only")?,
-        track_memory: document.read_switch("track-local-mem")?,
+        replay_only: document.read_zero_or_one("replay-only")?,
+        track_memory: document.read_zero_or_one("track-local-mem")?,
         memory_trace,
         reduction_delay: document
-            .read_whole("local-reduction-delay", 0, MOST)?
+            .read_whole_number("local-reduction-delay", 0, MOST)?
             .unwrap_or(1),
         shared_bus: shared_bus(document)?,
     })
 }
 
 fn read_count(document: &mut InputDocument<'_>, key: &str) -> Result<Option<u32>, InputError> {
-    let count = document.read_whole(key, 1, MOST)?;
+    let count = document.read_whole_number(key, 1, MOST)?;
     Ok(count.map(|count| u32::try_from(count).expect("it is at most 2^31")))
 }
 
-fn read_splits(document: &mut InputDocument<'_>) -> Result<u32, InputError> {
+fn read_dataset_splits(document: &mut InputDocument<'_>) -> Result<u32, InputError> {
     const KEY: &str = "preferred-dataset-splits";
     let found = match document.get(KEY) {
         None => "nothing",
@@ -302,7 +302,7 @@ fn read_implementations(
                 NAMES.join(", "),
                 hint.unwrap_or_default()
             );
-            return Err(document.invalid_value(key, item.describe_found(), expected, ""));
+            return Err(document.invalid_value(key, item.describe_value(), expected, ""));
         };
         if implementation.one && !all.is_empty() {
             let found = format_args!("`{implementation}` after other names");
@@ -326,7 +326,7 @@ fn read_implementations(
     Ok(all)
 }
 
-fn read_prefix(
+fn read_custom_prefix(
     document: &InputDocument<'_>,
     (_, key): (&str, &str),
 ) -> Result<Option<PathBuf>, InputError> {
@@ -335,7 +335,7 @@ fn read_prefix(
         Some([InputValue::Text(prefix)]) if !prefix.is_empty() => Ok(Some(PathBuf::from(prefix))),
         Some(list) => {
             let found = match list {
-                [one] => one.describe_found(),
+                [one] => one.describe_value(),
                 _ => format!("a list of {}", list.len()),
             };
             let expected = "a list of exactly one prefix of files PREFIX.POSITION.et";
@@ -346,12 +346,12 @@ fn read_prefix(
 
 fn shared_bus(document: &mut InputDocument<'_>) -> Result<Option<LogGpParams>, InputError> {
     let bus = LogGpParams {
-        latency: document.read_whole(BUS[0], 0, MOST)?.unwrap_or(0),
-        overhead: document.read_whole(BUS[1], 0, MOST)?.unwrap_or(0),
-        gap: document.read_whole(BUS[2], 0, MOST)?.unwrap_or(0),
+        latency: document.read_whole_number(BUS[0], 0, MOST)?.unwrap_or(0),
+        overhead: document.read_whole_number(BUS[1], 0, MOST)?.unwrap_or(0),
+        gap: document.read_whole_number(BUS[2], 0, MOST)?.unwrap_or(0),
         gap_per_byte: document.read_number(BUS[3], 0.0)?.unwrap_or(0.0),
     };
-    if document.read_switch("model-shared-bus")? {
+    if document.read_zero_or_one("model-shared-bus")? {
         return Ok(Some(bus));
     }
     for key in BUS.iter().chain(&["local-reduction-delay"]) {

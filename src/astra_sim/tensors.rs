@@ -57,7 +57,7 @@ impl RankTensors {
         let kept;
         let contents = if lenient {
             // The node reader already adds notes about skipped records, so drop the notes here.
-            kept = lenient::keep_runnable(contents, file, &mut Vec::new())?;
+            kept = lenient::keep_runnable_records(contents, file, &mut Vec::new())?;
             &kept[..]
         } else {
             contents
@@ -83,7 +83,7 @@ impl RankTensors {
     }
 
     /// Returns the uses of node `id`.
-    pub(super) fn uses_of(&self, id: u64) -> &[TensorUse] {
+    pub(super) fn tensor_uses_of_node(&self, id: u64) -> &[TensorUse] {
         let from = self.uses.partition_point(|one| one.node < id);
         let own = self.uses[from..].iter().take_while(|one| one.node == id);
         &self.uses[from..from + own.count()]

@@ -99,7 +99,7 @@ impl<'a> AstraTraceReader<'a> {
         let mut notes = Vec::new();
         let kept;
         let contents = if self.lenient {
-            kept = lenient::keep_runnable(contents, file, &mut notes)?;
+            kept = lenient::keep_runnable_records(contents, file, &mut notes)?;
             &kept[..]
         } else {
             contents
@@ -198,7 +198,7 @@ impl TraceReaderState<'_> {
                 if let Op::Message { receive: true, .. } = node.op {
                     node.lane = Some(self.own_lane());
                 }
-                self.separate_lanes(node);
+                self.assign_separate_lane(node);
                 node.op = timed_op(match node.op {
                     Op::Memory { .. } => MEMORY,
                     Op::NoOp => NOTHING,
@@ -212,7 +212,7 @@ impl TraceReaderState<'_> {
             }
             Op::Memory { place, .. } => {
                 *place = MemoryLocation::Remote;
-                self.separate_lanes(node);
+                self.assign_separate_lane(node);
             }
             Op::Message { bytes, .. } if *bytes == 0 => {
                 return Err(TraceError::invalid_node(
@@ -221,12 +221,12 @@ impl TraceReaderState<'_> {
                     "remove the node, or give it the size that was sent",
                 ));
             }
-            Op::Message { .. } => self.separate_lanes(node),
+            Op::Message { .. } => self.assign_separate_lane(node),
             Op::Collective {
                 kind: CollectiveKind::Broadcast,
                 ..
             } => {
-                self.separate_lanes(node);
+                self.assign_separate_lane(node);
                 node.op = timed_op(COMMUNICATION);
             }
             Op::Collective {
@@ -247,7 +247,7 @@ impl TraceReaderState<'_> {
                     let (parts, goes) = self
                         .reader
                         .collectives
-                        .partition_by_mask(*kind, mask, node.id);
+                        .dimensions_of_mask(*kind, mask, node.id);
                     *dimensions = parts;
                     if !goes {
                         self.nowhere.get_or_insert((node.id, 0)).1 += 1;
@@ -266,7 +266,7 @@ impl TraceReaderState<'_> {
                     checked.map_err(|(why, hint)| TraceError::invalid_node(node.id, why, hint))?;
                     self.last = Some(seen);
                 }
-                self.separate_lanes(node);
+                self.assign_separate_lane(node);
             }
         }
         Ok(())
@@ -280,7 +280,7 @@ impl TraceReaderState<'_> {
 
     /// Gives their own lanes to operations that ASTRA-sim runs one at a time, if
     /// [`Quirk::OneAtATime`] is corrected.
-    fn separate_lanes(&mut self, node: &mut NodeView<'_>) {
+    fn assign_separate_lane(&mut self, node: &mut NodeView<'_>) {
         if self.reader.inputs.quirks.has_quirk(Quirk::OneAtATime) {
             return;
         }

@@ -2,10 +2,10 @@
 //! are both checked before memory is allocated.
 //!
 //! Limits are global to the process and never change a result: they either cause an error or have no effect. If an
-//! amount is known in advance, [`check_fits`] rejects it with a message that names its purpose. The binary's allocator
+//! amount is known in advance, [`check_items_fit_memory`] rejects it with a message that names its purpose. The binary's allocator
 //! ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit. This allocator knows only
 //! the size of an allocation, so its message cannot name a purpose. If a program must survive tasks that exceed the
-//! limit, it calls [`allocator::count_without_exit`]. The allocator then only counts the memory, and the task ends at
+//! limit, it calls [`allocator::disable_exit_at_limit`]. The allocator then only counts the memory, and the task ends at
 //! its next check.
 
 use crate::setting::SettingKey;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub mod allocator;
 mod machine;
 
-/// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set_limits`] changes it.
+/// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set_process_limits`] changes it.
 /// Traces expand to 10 to 50 times their compressed size, and zeros to 30,000 times.
 pub const RATIO: u64 = 200;
 
@@ -30,15 +30,15 @@ static MEMORY: AtomicU64 = AtomicU64::new(UNSET);
 static RATIO_SET: AtomicU64 = AtomicU64::new(RATIO);
 
 /// Sets the limits of the process. The default of `memory` is three quarters of the memory of the machine or container.
-pub fn set_limits(memory: Option<Bytes>, ratio: u64) {
-    let memory = memory.map_or_else(default_headroom_bytes, |bytes| bytes.0);
+pub fn set_process_limits(memory: Option<Bytes>, ratio: u64) {
+    let memory = memory.map_or_else(default_memory_limit_bytes, |bytes| bytes.0);
     MEMORY.store(memory.max(1), Ordering::Relaxed);
     RATIO_SET.store(ratio, Ordering::Relaxed);
     allocator::set_memory_bound(memory);
 }
 
 /// Sets the memory limit of the process, and returns the previous limit.
-pub fn set_memory(memory: Bytes) -> Bytes {
+pub fn set_memory_limit(memory: Bytes) -> Bytes {
     let before = MEMORY.swap(memory.0.max(1), Ordering::Relaxed);
     allocator::set_memory_bound(memory.0.max(1));
     match before {
@@ -48,17 +48,17 @@ pub fn set_memory(memory: Bytes) -> Bytes {
 }
 
 /// Sets the maximum expansion of compressed inputs, and returns the previous maximum.
-pub fn set_ratio(ratio: u64) -> u64 {
+pub fn set_expansion_limit(ratio: u64) -> u64 {
     RATIO_SET.swap(ratio, Ordering::Relaxed)
 }
 
 /// Returns the default memory limit: three quarters of the memory of the machine or container.
-pub fn default_memory() -> Bytes {
-    Bytes(default_headroom_bytes())
+pub fn default_memory_limit() -> Bytes {
+    Bytes(default_memory_limit_bytes())
 }
 
-fn default_headroom_bytes() -> u64 {
-    machine::detect_memory().map_or(u64::MAX, |bytes| bytes / 4 * 3)
+fn default_memory_limit_bytes() -> u64 {
+    machine::detect_memory_limit().map_or(u64::MAX, |bytes| bytes / 4 * 3)
 }
 
 /// Returns the memory limit of the process.
@@ -112,16 +112,16 @@ impl MemoryLimitError {
 ///
 /// Fails if the allocated memory exceeds the limit.
 #[inline]
-pub fn check_allocated() -> Result<(), MemoryLimitError> {
+pub fn check_allocated_memory() -> Result<(), MemoryLimitError> {
     match allocator::allocated_bytes() {
         held if held <= memory_limit().0 => Ok(()),
-        held => Err(memory_exceeded(held)),
+        held => Err(memory_exceeded_error(held)),
     }
 }
 
 /// Builds the error for a process whose `held` allocated bytes exceed the limit.
 #[cold]
-pub(crate) fn memory_exceeded(held: u64) -> MemoryLimitError {
+pub(crate) fn memory_exceeded_error(held: u64) -> MemoryLimitError {
     MemoryLimitError {
         what: "the run".to_owned(),
         asked: Bytes(held),
@@ -135,7 +135,7 @@ pub(crate) fn memory_exceeded(held: u64) -> MemoryLimitError {
 /// # Errors
 ///
 /// Fails if the items do not fit. The message begins with `what`, which names the items, and ends with `hint`.
-pub fn check_fits(
+pub fn check_items_fit_memory(
     what: impl Display,
     count: u64,
     each: u64,
@@ -155,7 +155,7 @@ pub fn check_fits(
 
 /// Error about a compressed input that expands beyond its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} {}, if you trust the file", self.describe_rule(), SettingKey::MaxRatio, self.sufficient_limit())]
+#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} {}, if you trust the file", self.describe_limit_rule(), SettingKey::MaxRatio, self.sufficient_limit())]
 pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,
@@ -170,7 +170,7 @@ impl UnpackLimitError {
             .map_or("N".to_owned(), |ratio| ratio.to_string())
     }
 
-    fn describe_rule(&self) -> String {
+    fn describe_limit_rule(&self) -> String {
         if self.limit.0 > ALWAYS_UNPACKED {
             format!("at {} times the size", self.ratio)
         } else {
@@ -184,7 +184,7 @@ impl UnpackLimitError {
 /// # Errors
 ///
 /// Fails if `unpacked` exceeds the limit.
-pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
+pub fn check_unpacked_size(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
     let ratio = RATIO_SET.load(Ordering::Relaxed);
     let limit = packed.saturating_mul(ratio).max(ALWAYS_UNPACKED);
     if unpacked <= limit {
@@ -198,14 +198,14 @@ pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError
     })
 }
 
-/// Checks an output of known total size `unpacked` against the same limit as [`check_unpacked`].
+/// Checks an output of known total size `unpacked` against the same limit as [`check_unpacked_size`].
 ///
 /// # Errors
 ///
-/// Fails for the same reason as [`check_unpacked`]. The message also names the smallest expansion limit that would
+/// Fails for the same reason as [`check_unpacked_size`]. The message also names the smallest expansion limit that would
 /// allow the output.
-pub fn check_claimed(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
-    check_unpacked(packed, unpacked).map_err(|error| UnpackLimitError {
+pub fn check_stated_unpacked_size(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
+    check_unpacked_size(packed, unpacked).map_err(|error| UnpackLimitError {
         needed: Some(unpacked.div_ceil(packed.max(1))),
         ..error
     })
@@ -218,21 +218,24 @@ mod tests {
     #[test]
     fn small_inputs_may_unpack_to_16_mib_and_others_to_their_ratio() {
         // 200 times 1 MB is 200 MB, whereas 200 times 1 kB is less than the size that is always allowed.
-        assert_eq!(check_unpacked(1_000, ALWAYS_UNPACKED), Ok(()));
-        let small = check_unpacked(1_000, ALWAYS_UNPACKED + 1).unwrap_err();
+        assert_eq!(check_unpacked_size(1_000, ALWAYS_UNPACKED), Ok(()));
+        let small = check_unpacked_size(1_000, ALWAYS_UNPACKED + 1).unwrap_err();
         assert!(small.to_string().contains("small inputs"), "{small}");
-        assert_eq!(check_unpacked(1_000_000, 200_000_000), Ok(()));
-        let large = check_unpacked(1_000_000, 200_000_001).unwrap_err();
+        assert_eq!(check_unpacked_size(1_000_000, 200_000_000), Ok(()));
+        let large = check_unpacked_size(1_000_000, 200_000_001).unwrap_err();
         assert!(large.to_string().contains("200 times"), "{large}");
-        assert_eq!(check_unpacked(u64::MAX, u64::MAX), Ok(()));
+        assert_eq!(check_unpacked_size(u64::MAX, u64::MAX), Ok(()));
         // The ratio is 80 MB / 1,387 B = 57,678.4.
-        let claimed = check_claimed(1_387, 80_000_000).unwrap_err();
+        let claimed = check_stated_unpacked_size(1_387, 80_000_000).unwrap_err();
         assert!(claimed.to_string().contains("57679, if"), "{claimed}");
     }
 
     #[test]
     fn amounts_beyond_64_bits_are_refused_and_not_wrapped() {
         // Without a limit, every size that fits into 64 bits is allowed. Products that exceed 64 bits saturate.
-        assert_eq!(check_fits("a list", u64::MAX, 16, "less"), Ok(()));
+        assert_eq!(
+            check_items_fit_memory("a list", u64::MAX, 16, "less"),
+            Ok(())
+        );
     }
 }

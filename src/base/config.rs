@@ -16,7 +16,10 @@ mod file;
 mod literal;
 mod nearest;
 
-pub use edit::{ChangedValue, EditError, changed_values, number_leaves, value_at, with_values};
+pub use edit::{
+    ChangedValue, TomlEditError, changed_values, list_toml_numbers, replace_toml_values,
+    toml_value_at,
+};
 pub use field::{ConfigField, quote_for_message};
 pub use file::{STANDARD_INPUT, read_input};
 pub use literal::ConfigLiteral;

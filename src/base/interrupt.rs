@@ -1,7 +1,7 @@
 //! Interruption of work from outside: on request, or because the memory limit is exceeded.
 //!
 //! A [`StopToken`] belongs to a task, such as one call into the library. The caller makes the token current on the
-//! task's threads ([`run_with_token`], [`inherit_token`]), and long-running code calls [`check_interruption`]
+//! task's threads ([`run_with_token`], [`wrap_with_current_token`]), and long-running code calls [`check_interruption`]
 //! regularly. An interruption never changes a result: an interrupted task has no result.
 
 use crate::bounds::{self, MemoryLimitError, allocator};
@@ -73,7 +73,7 @@ pub fn run_with_token<R>(token: Option<StopToken>, work: impl FnOnce() -> R) -> 
 }
 
 /// Wraps `work` so that another thread can run it as part of this thread's task.
-pub fn inherit_token<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
+pub fn wrap_with_current_token<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
     let token = current_token();
     move || run_with_token(token, work)
 }
@@ -86,7 +86,7 @@ pub fn inherit_token<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
 /// Fails if a stop was requested or the memory limit is exceeded. After the first failure, all later calls also fail.
 pub fn check_interruption() -> Result<(), Interruption> {
     CURRENT.with_borrow(|token| {
-        let memory = || bounds::check_allocated().map_err(Interruption::from);
+        let memory = || bounds::check_allocated_memory().map_err(Interruption::from);
         let Some(StopToken(state)) = token else {
             return memory();
         };
@@ -104,13 +104,13 @@ pub fn check_interruption() -> Result<(), Interruption> {
 /// Keeps the process alive when a task exceeds the memory limit; [`check_interruption`] then ends only the task. If the
 /// system itself has no memory left, the task's thread is abandoned with all its memory, and
 /// [`StopToken::is_out_of_memory`] returns true.
-pub fn keep_process() {
-    allocator::count_without_exit(abandon_task);
+pub fn survive_memory_limit() {
+    allocator::disable_exit_at_limit(block_out_of_memory_task);
 }
 
 /// Marks this thread's task as out of memory, and blocks the thread forever, because an allocation can neither return
 /// an error nor unwind. Returns only if the thread has no task.
-fn abandon_task() {
+fn block_out_of_memory_task() {
     let is_task = CURRENT.try_with(|current| {
         let current = current.try_borrow().ok()?;
         let StopToken(state) = current.as_ref()?;
@@ -136,7 +136,7 @@ mod tests {
         let on_a_thread = run_with_token(Some(token.clone()), || {
             std::thread::scope(|scope| {
                 scope
-                    .spawn(inherit_token(check_interruption))
+                    .spawn(wrap_with_current_token(check_interruption))
                     .join()
                     .unwrap()
             })

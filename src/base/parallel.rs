@@ -1,6 +1,6 @@
 //! Work on several threads, with results that do not depend on the number of threads.
 
-use crate::interrupt::inherit_token;
+use crate::interrupt::wrap_with_current_token;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -43,7 +43,7 @@ pub fn map_in_order<T: Sync, R: Send, E: Send>(
     };
     let mut done = thread::scope(|scope| {
         let helpers: Vec<_> = (0..helpers)
-            .map(|_| scope.spawn(inherit_token(work)))
+            .map(|_| scope.spawn(wrap_with_current_token(work)))
             .collect();
         let mut done = work();
         for helper in helpers {

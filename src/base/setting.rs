@@ -1,7 +1,7 @@
 //! Keys by which errors and notes refer to settings.
 //!
 //! The library names a setting by its key: "pass the groups with `groups`". A program that has other names for
-//! settings, such as command-line flags, registers these names once with [`name_as`]. Names are global to the process,
+//! settings, such as command-line flags, registers these names once with [`register_setting_names`]. Names are global to the process,
 //! like the limits of [`crate::bounds`]. Names appear only in messages, so no result depends on a name.
 
 use crate::config::{did_you_mean, find_nearest};
@@ -16,7 +16,7 @@ pub type NameWriter = fn(SettingKey, &mut fmt::Formatter<'_>) -> fmt::Result;
 static NAMES: OnceLock<NameWriter> = OnceLock::new();
 
 /// Registers the names that messages use for settings. Calls after the first have no effect.
-pub fn name_as(write_name: NameWriter) {
+pub fn register_setting_names(write_name: NameWriter) {
     // The first registration is kept, because two programs in one process cannot both use their own names.
     let _ = NAMES.set(write_name);
 }

@@ -18,7 +18,7 @@ pub use energy::format_joules;
 pub use estimate::TimeEstimate;
 pub use parse::QuantityError;
 pub use percent::{
-    format_percent, format_percent_change, format_percent_of, parse_percent, signed_percent,
+    format_percent, format_percent_change, format_percent_of, format_signed_percent, parse_percent,
 };
 
 const PS_PER_US: u64 = 1_000_000;

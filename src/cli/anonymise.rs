@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::terminal;
-use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
+use super::traces::{self, InputTraceArgs, OutputTraceArgs, SummaryFormatArg, TraceTarget};
 use chakram_analysis::edit::anonymise::{AnonymiserCounts, TraceAnonymiser};
 use chakram_hardware::machine::is_preset;
 use chakram_jobs::{groups_of, read_text};
@@ -33,7 +33,7 @@ machines are named only if they are presets. The key lets its owner test whether
 )]
 pub struct AnonymiseArgs {
     #[command(flatten)]
-    input: InputArgs,
+    input: InputTraceArgs,
     /// Hash names with this key (visible to other users while the command runs)
     #[arg(long, value_name = "TEXT")]
     key: Option<String>,
@@ -53,7 +53,7 @@ pub struct AnonymiseArgs {
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
     #[command(flatten)]
-    output: OutputArgs,
+    output: OutputTraceArgs,
 }
 
 /// JSON summary with the numbers of hashed and removed values.
@@ -115,7 +115,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     }
     let beside = outputs.write_groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    let told = traces.describe_job(groups);
+    let told = traces.to_job_file(groups);
     let machine = told.machine.clone();
     let about = JobFile {
         roles: anonymiser.replace_roles(&told.roles),

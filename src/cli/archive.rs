@@ -80,11 +80,11 @@ pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 /// Opens an archive for reading. Prints a warning if the archive's end is damaged or unfinished.
 fn open_archive(path: &Path) -> Result<Archive, Box<dyn Error>> {
     let archive = Archive::open_archive(path)?;
-    warn_of_tail(archive.uncommitted_tail())?;
+    warn_of_archive_tail(archive.uncommitted_tail())?;
     Ok(archive)
 }
 
-fn warn_of_tail(tail: Option<&ArchiveTail>) -> io::Result<()> {
+fn warn_of_archive_tail(tail: Option<&ArchiveTail>) -> io::Result<()> {
     match tail {
         Some(tail) if tail.tail_state() != TailState::Growing => {
             terminal::print_warning(format_args!("{}: {tail}", tail.file.display()))
@@ -102,7 +102,7 @@ fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
 }
 
 /// Prints the name of the file that now contains the bytes that an earlier, unfinished command had written.
-fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
+fn print_kept_bytes_file(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
         terminal::print_to_stderr(format_args!(
             "note: the archive ended with a command that was not finished; its bytes are kept in {}",
@@ -113,12 +113,12 @@ fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
 
 /// An archive and the name of one of its workloads, parsed from `ARCHIVE::WORKLOAD`.
 #[derive(Clone, Debug)]
-struct WorkloadPath {
+struct ArchivedWorkloadPath {
     archive: PathBuf,
     workload: String,
 }
 
-impl WorkloadPath {
+impl ArchivedWorkloadPath {
     fn parse(text: &str) -> Result<Self, String> {
         match text.split_once("::") {
             Some((archive, workload)) if !archive.is_empty() && !workload.is_empty() => Ok(Self {

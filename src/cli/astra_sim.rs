@@ -2,7 +2,7 @@
 
 use super::flags::parser_of_choices;
 use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
-use crate::load::with_progress;
+use crate::load::run_with_load_progress;
 use crate::terminal;
 use chakram_astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
 use chakram_jobs::{AstraSimJob, JobError};
@@ -90,13 +90,13 @@ pub struct AstraSimArgs {
     #[arg(long, value_name = "N", default_value = "1")]
     num_queues_per_dim: NonZeroU32,
     /// Ignored, as in ASTRA-sim
-    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale)]
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_nonnegative_scale)]
     compute_scale: f64,
     /// Ignored, as in ASTRA-sim
-    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale)]
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_nonnegative_scale)]
     comm_scale: f64,
     /// Factor for the endpoint delay of the system file
-    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale)]
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_nonnegative_scale)]
     injection_scale: f64,
     /// Start every message with a handshake of receiver and sender
     #[arg(
@@ -138,7 +138,7 @@ pub struct AstraSimArgs {
     pub original: bool,
 }
 
-fn parse_scale(text: &str) -> Result<f64, String> {
+fn parse_nonnegative_scale(text: &str) -> Result<f64, String> {
     let scale = text.parse().ok();
     let scale = scale.filter(|scale: &f64| scale.is_finite() && *scale >= 0.0);
     scale.ok_or_else(|| "expected a number of at least 0".to_owned())
@@ -172,7 +172,7 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     for file in discover_traces(&args.workload_configuration).unwrap_or_default() {
         outputs.register_input(&file.path);
     }
-    let mut to = ReportDestination::claim_file(out, &args.output, outputs)?;
+    let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
     if args.explain_quirks {
         return explain::run(args, &mut to);
     }
@@ -186,7 +186,8 @@ impl AstraSimArgs {
     fn load_job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let hash = self.format == ReportFormatArg::Json;
         let flags = self.to_flags(quirks);
-        let mut job = with_progress(|progress| AstraSimJob::load_inputs(&flags, hash, progress))?;
+        let mut job =
+            run_with_load_progress(|progress| AstraSimJob::load_inputs(&flags, hash, progress))?;
         job.notes.splice(..0, self.ignored.iter().cloned());
         Ok(job)
     }

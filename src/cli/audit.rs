@@ -1,7 +1,7 @@
 //! `chakram audit`: finds information in traces that identifies their author.
 
 use super::progress::Progress;
-use super::traces::{self, InputArgs, SummaryFormatArg};
+use super::traces::{self, InputTraceArgs, SummaryFormatArg};
 use chakram_analysis::edit::audit::{AuditFinding, LeakKind, TraceAudit};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
@@ -30,7 +30,7 @@ pub struct AuditArgs {
     #[arg(long, required = true)]
     leaks: bool,
     #[command(flatten)]
-    input: InputArgs,
+    input: InputTraceArgs,
     /// Maximum number of printed findings of each kind
     #[arg(long, default_value_t = 10, value_name = "N")]
     limit: usize,

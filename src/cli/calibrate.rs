@@ -13,7 +13,7 @@ use chakram_hardware::machine::{self, Machine, MachineSource};
 use chakram_jobs as job;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_studies::score::{RunColumns, RunTable, StepCalibration, fit_corrections};
+use chakram_studies::score::{KernelTimeCalibration, RunColumnRules, RunTable, fit_corrections};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::VerifyLevel;
 use clap::Args;
@@ -107,7 +107,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
                     &job::find_traces(&args.kernels, VerifyLevel::Nothing)?,
                 );
             }
-            measure_values(args, &machine::find_source(machine)?)?
+            calibrate_machine_text(args, &machine::find_source(machine)?)?
         }
         _ => {
             return Err(
@@ -117,14 +117,14 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     };
     // Parse the new text, to check that the machine file is valid.
     Machine::parse(&text, &path)?;
-    ReportDestination::claim_file(&mut *out, &args.output, outputs)?
+    ReportDestination::create_at_path(&mut *out, &args.output, outputs)?
         .write_output(|out| out.write_all(text.as_bytes()))?;
     write!(out, "{path}: {summary}")?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the text of `base` with the calibrated values, and a summary of these values.
-fn measure_values(
+fn calibrate_machine_text(
     args: &CalibrateArgs,
     base: &MachineSource,
 ) -> Result<(String, String), Box<dyn Error>> {
@@ -160,9 +160,9 @@ fn correct_by_steps(
     let read = |path: &Path| {
         config::read_input(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
-    let mut columns = RunColumns::parse(&read(columns)?, &columns.display().to_string())?;
+    let mut columns = RunColumnRules::parse(&read(columns)?, &columns.display().to_string())?;
     if let Some(machine) = &args.machine {
-        columns.replay_all_on(machine);
+        columns.use_machine_for_all(machine);
     }
     let name = steps.display().to_string();
     let table = RunTable::parse(&read(steps)?, &name, &columns)?.require_all_valid()?;
@@ -203,7 +203,7 @@ fn correct_by_steps(
             shared.factor, shared.error,
         )?;
     }
-    let text = with_section(&base.text, "Corrections", &section);
+    let text = append_machine_section(&base.text, "Corrections", &section);
     let corrected = (text, summarize_corrections(&found, table.runs.len()));
     Ok((columns.default_machine().to_owned(), corrected))
 }
@@ -215,7 +215,7 @@ fn section_comment(title: &str) -> String {
 
 /// Adds the section `title` to the end of the text. The new section replaces a section with this
 /// title from an earlier calibration.
-fn with_section(text: &str, title: &str, section: &str) -> String {
+fn append_machine_section(text: &str, title: &str, section: &str) -> String {
     let heading = section_comment(title);
     let mut kept = text.to_owned();
     if let Some(start) = text.find(&heading) {
@@ -230,7 +230,7 @@ fn with_section(text: &str, title: &str, section: &str) -> String {
     kept + "\n" + &heading + section
 }
 
-fn summarize_corrections(found: &StepCalibration, steps: usize) -> String {
+fn summarize_corrections(found: &KernelTimeCalibration, steps: usize) -> String {
     let table = TextTable::new([
         left_aligned_column("CORRECTIONS BY PRODUCTS", 44),
         right_aligned_column("steps", 7),

@@ -1,10 +1,10 @@
 //! Replays one job on several machines, in parallel.
 
 use super::progress::Progress;
-use chakram_base::interrupt::inherit_token;
+use chakram_base::interrupt::wrap_with_current_token;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{GivenSetting, note_settings};
+use chakram_jobs::{GivenSetting, note_settings_without_effect};
 use chakram_report::{self as report, MachineColumn, MachineComparison, PictureRecorder};
 use chakram_trace::workload::Workload;
 use std::error::Error;
@@ -49,7 +49,7 @@ pub fn compare_machines<'a>(
         let prepared = CompiledReplay::new(workload, machines[index], options)?;
         let pictures = with_pictures.then(|| PictureRecorder::new(&prepared));
         let (mut report, pictures) = report::replay_to_report(&prepared, pictures)?;
-        note_settings(&mut report, &prepared, options, &given[index]);
+        note_settings_without_effect(&mut report, &prepared, options, &given[index]);
         report.pictures = pictures.map(|pictures| pictures.into_pictures(&report));
         Ok(report)
     });
@@ -95,7 +95,7 @@ pub fn parallel_map<T: Send + Sync>(
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(inherit_token(work));
+            scope.spawn(wrap_with_current_token(work));
         }
         work();
     });

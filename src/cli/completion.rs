@@ -1,6 +1,6 @@
 //! Completes names in shells, and writes manual pages.
 
-use super::command_line;
+use super::build_command_with_completers;
 use super::help::{self, HelpClosingPart};
 use chakram_hardware::machine;
 use chakram_serving as serve;
@@ -108,7 +108,7 @@ pub fn print_script(shell: Shell, out: &mut dyn Write) -> Result<ExitCode, Box<d
 /// Writes one manual page per command into `folder`.
 pub fn write_manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut outputs = OutputSet::default();
-    let mut command = command_line();
+    let mut command = build_command_with_completers();
     command.build();
     let mut stack = vec![command];
     let mut count = 0;
@@ -160,7 +160,7 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
 fn closing_section(text: &str) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["NOTES"]);
-    for part in help::closing_parts(text) {
+    for part in help::split_closing_text(text) {
         match part {
             HelpClosingPart::Blank => roff.control("PP", []),
             HelpClosingPart::Paragraph(text) => roff.text([roman(text)]),

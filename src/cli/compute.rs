@@ -1,6 +1,6 @@
 //! Options of the compute model, which times kernels, as arguments and as text in reports.
 
-use super::given::{OptionArgs, OptionGroup};
+use super::given::{ReplayOptionGroup, ReplayOptionGroupArgs};
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_engine::{LaunchMode, ReplayOptions};
 use chakram_hardware::compute::{ComputeModel, HostTiming};
@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 
 /// The options that determine the times of kernels, launches and collectives.
 #[derive(Clone, Debug)]
-pub struct PricingOptions;
+pub struct DurationOptions;
 
-impl OptionGroup for PricingOptions {
+impl ReplayOptionGroup for DurationOptions {
     fn has_option(key: SettingKey) -> bool {
         matches!(
             key,
@@ -27,7 +27,7 @@ impl OptionGroup for PricingOptions {
 }
 
 /// Arguments of the compute model.
-pub type ComputeArgs = OptionArgs<PricingOptions>;
+pub type ComputeArgs = ReplayOptionGroupArgs<DurationOptions>;
 
 impl ComputeArgs {
     /// Returns the options of a replay that these arguments set.
@@ -36,7 +36,7 @@ impl ComputeArgs {
     }
 }
 
-impl<G> OptionArgs<G> {
+impl<G> ReplayOptionGroupArgs<G> {
     /// Returns the requested compute model, without the efficiency.
     pub fn compute_model(&self) -> ComputeModel {
         self.parsed_settings()
@@ -54,7 +54,7 @@ impl<G> OptionArgs<G> {
         let roofline = match self.parsed_settings().efficiency {
             _ if recorded_on.is_some() => "by the ratio of rooflines".to_owned(),
             _ if matches!(self.compute_model(), ComputeModel::LoopNest(_)) => {
-                format!("by {}", self.efficiency_name())
+                format!("by {}", self.describe_compute_basis())
             }
             None => "by roofline".to_owned(),
             Some(efficiency) => {
@@ -62,7 +62,7 @@ impl<G> OptionArgs<G> {
                 format!("by roofline at {fraction} of the peak")
             }
         };
-        let (recorded, priced) = if self.compute_model().reads_machine() {
+        let (recorded, priced) = if self.compute_model().ignores_recorded_durations() {
             (kernels.kept_recorded, kernels.priced)
         } else {
             (kernels.priced, kernels.estimated)
@@ -96,11 +96,11 @@ impl<G> OptionArgs<G> {
     }
 
     /// Describes the sources of durations in `options`, for JSON.
-    pub fn add_to_json(&self, options: &mut Map<String, Value>) {
+    pub fn add_duration_sources_to_json(&self, options: &mut Map<String, Value>) {
         let efficiency = self.parsed_settings().efficiency;
         let replay = self.parsed_settings().replay_options_without_files();
         let launch = Some(replay.launch).filter(|launch| *launch != LaunchMode::Auto);
-        options.insert("compute".to_owned(), self.efficiency_name().into());
+        options.insert("compute".to_owned(), self.describe_compute_basis().into());
         if matches!(self.compute_model(), ComputeModel::Roofline(_)) || efficiency.is_some() {
             let fraction = efficiency.unwrap_or_default().as_fraction();
             options.insert("efficiency".to_owned(), fraction.into());
@@ -123,7 +123,7 @@ impl<G> OptionArgs<G> {
         }
     }
 
-    fn efficiency_name(&self) -> String {
+    fn describe_compute_basis(&self) -> String {
         match &self.parsed_settings().recorded_on {
             Some(machine) => format!("recorded-on:{machine}"),
             None => self.compute_model().to_string(),

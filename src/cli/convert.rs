@@ -3,7 +3,7 @@
 use super::progress::Progress;
 use super::traces::{self, CompressArg, SummaryFormatArg};
 use chakram_converters::pytorch::{
-    self as converter, CommKernels, ConvertOptions, files, summary::ConversionSummary,
+    self as converter, CommKernelRules, ConvertOptions, files, summary::ConversionSummary,
 };
 use chakram_converters::sources::TraceSource;
 use chakram_jobs::{JobError, JobOutputs};
@@ -180,15 +180,15 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 }
 
 /// Reads all of standard input.
-fn read_piped() -> Result<Arc<[u8]>, TraceError> {
+fn read_standard_input() -> Result<Arc<[u8]>, TraceError> {
     let bytes = read_all(io::stdin().lock(), 0);
     let io = |source| TraceError::from_io(Path::new("standard input"), "read", source);
     Ok(bytes.map_err(io)?.into())
 }
 
 /// Returns the known communication kernels, and the kernels that the user added (`added`).
-fn comm_kernels(added: &[String]) -> Result<CommKernels, String> {
-    let mut kernels = CommKernels::default();
+fn comm_kernels(added: &[String]) -> Result<CommKernelRules, String> {
+    let mut kernels = CommKernelRules::default();
     for text in added {
         let added = kernels.add_rules(text);
         added.map_err(|wrong| format!("--comm-kernel: {wrong}"))?;
@@ -198,8 +198,12 @@ fn comm_kernels(added: &[String]) -> Result<CommKernels, String> {
 
 fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let has_pipe = args.paths.iter().any(|path| path == Path::new(files::PIPE));
-    let pipe = if has_pipe { Some(read_piped()?) } else { None };
-    let found = files::pairs_with(&args.paths, pipe)?;
+    let pipe = if has_pipe {
+        Some(read_standard_input()?)
+    } else {
+        None
+    };
+    let found = files::find_pairs_with_piped(&args.paths, pipe)?;
     let pairs = &found.pairs;
     let comm_kernels = comm_kernels(&args.comm_kernels)?;
     let options = ConvertOptions {
@@ -234,7 +238,7 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
         job.add_trace(rank, job.path_of_rank(rank), written);
     }
     // The job file needs no groups, because the traces declare them.
-    traces::describe_saved(&job.commit_job(JobFile::default())?)?;
+    traces::name_saved_traces(&job.commit_job(JobFile::default())?)?;
     match args.format {
         SummaryFormatArg::Text => text::write_summary(&summary, "JSON", out)?,
         SummaryFormatArg::Json => {

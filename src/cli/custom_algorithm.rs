@@ -1,28 +1,28 @@
 //! `--custom`: collectives with algorithms that consist of one trace per member.
 
 use chakram_hardware::collective::CustomCollective;
-use chakram_jobs::CustomFiles;
+use chakram_jobs::CustomAlgorithmFiles;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::discover_traces;
 use chakram_trace::workload::Workload;
 use serde_json::Value;
 
 /// Registers the files of `custom` as inputs, so that `outputs` must not replace them.
-pub fn mark_read(custom: &CustomFiles, outputs: &mut OutputSet) {
+pub fn mark_read(custom: &CustomAlgorithmFiles, outputs: &mut OutputSet) {
     for file in discover_traces(&custom.prefix).unwrap_or_default() {
         outputs.register_input(&file.path);
     }
 }
 
 /// Describes `custom` as JSON for a report.
-pub fn describe_json(custom: &CustomFiles) -> Value {
+pub fn custom_files_to_json(custom: &CustomAlgorithmFiles) -> Value {
     let prefix = custom.prefix.display().to_string();
     let fields = [("kind", custom.kind.to_string()), ("prefix", prefix)];
     fields.into_iter().collect()
 }
 
 /// Returns a note about each algorithm that no collective of `workload` uses.
-pub fn unused_notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
+pub fn unused_algorithm_notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
     let fits = |custom: &CustomCollective| {
         workload.instances().iter().any(|instance| {
             let graph = workload.graph_of(instance);

@@ -1,11 +1,11 @@
 //! `chakram diff`: compares two jobs or two reports, and prints the differences.
 
 use super::compare::parallel_map;
-use super::load::{StepArg, VerifyArg};
+use super::load::{ProfiledStepArg, VerifyArg};
 use super::output::{ReportDestination, ReportFormatArg};
 use super::terminal;
 use chakram_analysis::diff::render::{self, DiffRenderOptions, DiffThresholds, ThresholdVerdict};
-use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFault, TimeTolerance};
+use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFaultSummary, TimeTolerance};
 use chakram_analysis::diff::{DiffAspect, differences, reports};
 use chakram_base::units::{Span, parse_percent};
 use chakram_jobs::{find_traces, mark_read, restrict_to_step};
@@ -55,7 +55,7 @@ pub struct DiffArgs {
     threshold: Option<f64>,
     /// Exit with code 3 if one of these differs; comma-separated
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
-    fail_on: Vec<FailOnArg>,
+    fail_on: Vec<FailOnDifferenceArg>,
     /// Ignore changes of a node's times up to this limit, such as 2% or 5us
     #[arg(long, value_name = "CHANGE", value_parser = parse_tolerance, default_value = "0ps")]
     tolerance: TimeTolerance,
@@ -71,7 +71,7 @@ pub struct DiffArgs {
     #[command(flatten)]
     verify: VerifyArg,
     #[command(flatten)]
-    step: StepArg,
+    step: ProfiledStepArg,
     /// Also write the differences of reports as a self-contained page with charts
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
@@ -88,7 +88,7 @@ pub struct DiffArgs {
 
 /// Kinds of differences for which the command fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FailOnArg {
+pub enum FailOnDifferenceArg {
     /// Nodes, dependencies, and attributes other than times and sizes; in reports, counts
     Structure,
     /// Durations, delays and waiting times of nodes; in reports, any time
@@ -148,8 +148,13 @@ impl DiffArgs {
 
     fn to_thresholds(&self) -> DiffThresholds {
         let all = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes];
-        let of = [FailOnArg::Structure, FailOnArg::Time, FailOnArg::Bytes];
-        let wanted = |fail| self.fail_on.contains(&fail) || self.fail_on.contains(&FailOnArg::Any);
+        let of = [
+            FailOnDifferenceArg::Structure,
+            FailOnDifferenceArg::Time,
+            FailOnDifferenceArg::Bytes,
+        ];
+        let wanted =
+            |fail| self.fail_on.contains(&fail) || self.fail_on.contains(&FailOnDifferenceArg::Any);
         let aspects = all.into_iter().zip(of).filter(|&(_, fail)| wanted(fail));
         DiffThresholds {
             threshold: self.threshold,
@@ -186,10 +191,10 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
              try: compare the outputs of `chakram replay --format json`"
             .into());
     }
-    let mut to = ReportDestination::claim_file(out, &args.output, outputs)?;
+    let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
     let page = args.html.as_ref();
     let page = page
-        .map(|path| to.create_beside("--html", path))
+        .map(|path| to.create_additional_output("--html", path))
         .transpose()?;
     let names = paths.map(|path| path.display().to_string());
     let titles = DiffRenderOptions {
@@ -240,8 +245,11 @@ fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if trace || !path.is_file() {
         return Ok(None);
     }
-    let contents = TraceContents::open_any(path)?;
-    if matches!(trace_format::text_form(contents.as_slice()), Some(Ok(_))) {
+    let contents = TraceContents::open_any_file(path)?;
+    if matches!(
+        trace_format::detect_text_format(contents.as_slice()),
+        Some(Ok(_))
+    ) {
         return Ok(None);
     }
     let begin = contents.as_slice().trim_ascii_start();
@@ -306,11 +314,11 @@ fn compare_trace_files(
         }
     });
     let mut all = DiffTally::default();
-    let tallies = UnreadableTraces::gather_results(tallies).map_err(|error| {
+    let tallies = UnreadableTraces::values_or_unreadable_error(tallies).map_err(|error| {
         if args.salvage {
             error
         } else {
-            error.with_hint()
+            error.with_salvage_hint()
         }
     })?;
     for tally in tallies {
@@ -318,7 +326,7 @@ fn compare_trace_files(
     }
     if args.format == ReportFormatArg::Csv {
         // CSV has no rows for faults, so print the faults as warnings.
-        for FileFault { rank, text, .. } in &all.faults {
+        for FileFaultSummary { rank, text, .. } in &all.faults {
             terminal::print_warning(format_args!("rank {rank}: {text}"))?;
         }
     }
@@ -357,7 +365,7 @@ fn pair_rank_files(
     }
     let mut ranks = RankFilePairs::new();
     for (which, path) in paths.into_iter().enumerate() {
-        let found = find_traces([path], args.verify.replay_level())?;
+        let found = find_traces([path], args.verify.verify_level_for_replay())?;
         mark_read(outputs, &found);
         for file in restrict_to_step(found, args.step.step, None)?.files {
             let rank = ranks.entry(file.rank).or_default();
@@ -372,7 +380,7 @@ fn compare_rank_files(
     files: [&RankFile; 2],
     args: &DiffArgs,
 ) -> Result<DiffTally, UnreadableTraces> {
-    let sides = UnreadableTraces::gather_results(
+    let sides = UnreadableTraces::values_or_unreadable_error(
         files.map(|file| DiffSide::open_file(file, args.salvage)),
     )?;
     let contents = [sides[0].as_slice(), sides[1].as_slice()];
@@ -389,13 +397,15 @@ fn compare_rank_files(
         if once.is_err() {
             traces = differences::parse_both_traces(contents);
             let checks = (0..2).map(|i| sides[i].check_trace(&mut traces[i]));
-            UnreadableTraces::gather_results(checks)?;
+            UnreadableTraces::values_or_unreadable_error(checks)?;
         }
         let mut tally = DiffTally::for_identical_rank(rank);
         tally.faults.extend(lost.into_iter().flatten());
         return Ok(tally);
     }
-    UnreadableTraces::gather_results((0..2).map(|i| sides[i].check_trace(&mut traces[i])))?;
+    UnreadableTraces::values_or_unreadable_error(
+        (0..2).map(|i| sides[i].check_trace(&mut traces[i])),
+    )?;
     for ((trace, side), file) in traces.iter_mut().zip(&sides).zip(files) {
         trace.map_faults(|error| side.with_source(error));
         if trace.nodes.len() > differences::MOST {

@@ -1,7 +1,7 @@
 //! `chakram edit`: writes a job with changed batches, layers, buckets or replicas.
 
-use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
-use chakram_analysis::edit::{RoleModel, edit_job};
+use super::traces::{self, InputTraceArgs, OutputTraceArgs, SummaryFormatArg, TraceTarget};
+use chakram_analysis::edit::{AbsentRankModelRule, edit_job};
 use chakram_jobs::{groups_of, parse_edits};
 use chakram_report::document::VersionedDocument;
 use chakram_report::edits::EditRow;
@@ -28,7 +28,7 @@ bucket=25MiB, overlap=off, reshard=off, delay=50ms,rank=1,at=backward; a factor 
 `chakram replay --edit` does the same without files, and compares with the unchanged job.")]
 pub struct EditArgs {
     #[command(flatten)]
-    input: InputArgs,
+    input: InputTraceArgs,
     /// Edit, or a file NAME.toml with a list of `edits`; repeatable, applied in order
     #[arg(long, value_name = "EDIT", required = true)]
     edit: Vec<String>,
@@ -36,7 +36,7 @@ pub struct EditArgs {
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
     #[command(flatten)]
-    output: OutputArgs,
+    output: OutputTraceArgs,
 }
 
 /// JSON summary of a job's edits.
@@ -48,7 +48,7 @@ struct EditDocument {
 }
 
 /// Prints the numbers of items that each edit changed.
-pub(super) fn write_rows(rows: &[EditRow], out: &mut dyn Write) -> std::io::Result<()> {
+pub(super) fn print_edit_rows(rows: &[EditRow], out: &mut dyn Write) -> std::io::Result<()> {
     for row in rows {
         writeln!(
             out,
@@ -84,7 +84,7 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         return Err("a trace from a pipe cannot be edited\n  try: write it to a file first".into());
     }
     let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
-    let edited = edit_job(&traces.found, &edits, &groups, RoleModel::Nearest)?;
+    let edited = edit_job(&traces.found, &edits, &groups, AbsentRankModelRule::Nearest)?;
     let (before, ranks) = (traces.rank_files().len(), edited.found.files.len());
     let mut outputs = TraceTarget::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut written = std::collections::BTreeMap::new();
@@ -101,7 +101,7 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     }
     outputs.write_groups(&edited.groups, false)?;
     let piped = outputs.is_pipe();
-    let names = outputs.commit_files(traces.describe_job(edited.groups))?;
+    let names = outputs.commit_files(traces.to_job_file(edited.groups))?;
     match args.output.format {
         _ if piped => {}
         SummaryFormatArg::Text => {
@@ -111,7 +111,7 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
                 "edited {} into {ranks} in {names}",
                 format_count(before as u64, "rank")
             )?;
-            write_rows(&edited.rows, out)?;
+            print_edit_rows(&edited.rows, out)?;
         }
         SummaryFormatArg::Json => {
             let body = EditDocument {

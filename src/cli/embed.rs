@@ -9,7 +9,7 @@ use super::{
     Cli, CliCommand, DeferredArgs, LimitArgs, dispatch_command, parse_line, recognition, terminal,
 };
 use chakram_base::bounds;
-use chakram_base::interrupt::keep_process;
+use chakram_base::interrupt::survive_memory_limit;
 use chakram_base::setting::{self, SettingKey};
 use chakram_base::units::Bytes;
 use chakram_report::NodeTable;
@@ -25,8 +25,8 @@ mod failure;
 pub use description::describe_commands;
 pub use failure::{CommandFailure, FailureKind, NodeIdentity, WaitingNodeIdentity};
 
-use crate::flags::write_flag;
-use crate::output::NodeSink;
+use crate::flags::write_setting_as_flag;
+use crate::output::NodeTableSink;
 
 /// Output of a command that ran.
 #[derive(Debug, Default)]
@@ -48,16 +48,16 @@ pub struct CommandOutput {
 pub fn prepare_process() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
-        keep_process();
-        setting::name_as(write_argument);
-        bounds::set_limits(None, bounds::RATIO);
+        survive_memory_limit();
+        setting::register_setting_names(write_setting_as_argument);
+        bounds::set_process_limits(None, bounds::RATIO);
     });
 }
 
 /// Writes the name of a setting as an argument, or as a flag if it is inside a quoted command line.
-fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_setting_as_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if f.alternate() {
-        return write_flag(setting, f);
+        return write_setting_as_flag(setting, f);
     }
     match setting {
         SettingKey::Delays => f.write_str("`delay`"),
@@ -76,10 +76,10 @@ struct PreviousLimits {
 
 impl PreviousLimits {
     /// Sets the limits that the command line gives, and remembers the old limits.
-    fn set_given(given: &LimitArgs) -> Self {
+    fn apply_given_limits(given: &LimitArgs) -> Self {
         Self {
-            memory: given.max_memory.map(bounds::set_memory),
-            ratio: bounds::set_ratio(given.max_ratio),
+            memory: given.max_memory.map(bounds::set_memory_limit),
+            ratio: bounds::set_expansion_limit(given.max_ratio),
         }
     }
 }
@@ -87,9 +87,9 @@ impl PreviousLimits {
 impl Drop for PreviousLimits {
     fn drop(&mut self) {
         if let Some(memory) = self.memory {
-            bounds::set_memory(memory);
+            bounds::set_memory_limit(memory);
         }
-        bounds::set_ratio(self.ratio);
+        bounds::set_expansion_limit(self.ratio);
     }
 }
 
@@ -115,13 +115,13 @@ pub fn execute_command(
                 ..CommandOutput::default()
             });
         }
-        Err(error) => return Err(Box::new(CommandFailure::of_usage(&error))),
+        Err(error) => return Err(Box::new(CommandFailure::from_usage_error(&error))),
     };
     let table = Arc::new(OnceLock::new());
     if wants_nodes {
-        cli.keep_nodes(&NodeSink::into(Arc::clone(&table)));
+        cli.keep_nodes(&NodeTableSink::into(Arc::clone(&table)));
     }
-    let _before = PreviousLimits::set_given(&cli.bounds);
+    let _before = PreviousLimits::apply_given_limits(&cli.bounds);
     let mut text = Vec::new();
     let (result, notes) = terminal::capture_stderr(|| dispatch_command(&cli.command, &mut text));
     let code = result.map_err(|error| Box::new(describe_failure(&*error, &words, &cli.command)))?;
@@ -137,10 +137,10 @@ pub fn execute_command(
 
 impl Cli {
     /// Makes the command's replay pass its table of nodes to `sink`.
-    fn keep_nodes(&mut self, sink: &NodeSink) {
+    fn keep_nodes(&mut self, sink: &NodeTableSink) {
         match &mut self.command {
             CliCommand::Replay(DeferredArgs(args)) => args.run.nodes = sink.clone(),
-            CliCommand::Generate(DeferredArgs(args)) => args.run_mut().nodes = sink.clone(),
+            CliCommand::Generate(DeferredArgs(args)) => args.run_args_mut().nodes = sink.clone(),
             _ => {}
         }
     }

@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::fmt::{self, Write};
 
 /// Writes the flag of a setting into a message.
-pub fn write_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub fn write_setting_as_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match setting {
         SettingKey::Delays => f.write_str("--delay"),
         SettingKey::Dependencies => f.write_str("--deps"),
@@ -34,7 +34,7 @@ pub fn flag_of(setting: SettingKey) -> String {
 
     impl fmt::Display for Flag {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write_flag(self.0, f)
+            write_setting_as_flag(self.0, f)
         }
     }
 
@@ -51,7 +51,7 @@ pub fn flag_of_key(key: &str) -> String {
 }
 
 /// Replaces keys in braces in `text` by flags: `with {zero} 3` becomes `with --zero 3`.
-pub fn with_flags(text: &str) -> String {
+pub fn replace_keys_by_flags(text: &str) -> String {
     let is_key = |key: &&str| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     let mut parts = text.split('{');
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn commands_have_the_flags_that_their_messages_name() {
         let program = crate::build_whole_command();
-        setting::name_as(write_flag);
+        setting::register_setting_names(write_setting_as_flag);
         let setting = |i| SettingKey::deserialize(U32Deserializer::<value::Error>::new(i)).ok();
         let settings: Vec<SettingKey> = (0..).map_while(setting).collect();
         assert_eq!(settings.last(), Some(&SettingKey::Without));
@@ -166,9 +166,9 @@ mod tests {
 
     #[test]
     fn flags_stand_for_keys_in_braces() {
-        assert_eq!(with_flags("Pad heads"), "Pad heads");
+        assert_eq!(replace_keys_by_flags("Pad heads"), "Pad heads");
         assert_eq!(
-            with_flags("Sums, with {micro_batch} 2 or {zero}"),
+            replace_keys_by_flags("Sums, with {micro_batch} 2 or {zero}"),
             "Sums, with --micro-batch 2 or --zero"
         );
     }

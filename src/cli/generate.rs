@@ -8,14 +8,14 @@ mod patterns;
 mod shorter;
 mod training;
 
-use super::output::{ReplayedJob, ReportDestination, RunArgs};
+use super::output::{JobToReplay, ReplayRunArgs, ReportDestination};
 use super::progress::Progress;
 use chakram_report::summary::format_count;
 use chakram_trace::files::OutputSet;
 use chakram_trace::workload::MissingRankPolicy;
 use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use clap::Args;
-use edited::EditedGeneration;
+use edited::EditedGeneratedJob;
 use patterns::PatternArgs;
 use shorter::ShortenedStep;
 use std::error::Error;
@@ -43,9 +43,9 @@ pub struct GenerateArgs {
 
 impl GenerateArgs {
     /// Returns the replay arguments, which are part of the pattern's or the model's arguments.
-    pub(super) fn run_mut(&mut self) -> &mut RunArgs {
+    pub(super) fn run_args_mut(&mut self) -> &mut ReplayRunArgs {
         match &mut self.pattern {
-            Some(pattern) => &mut pattern.target_mut().run,
+            Some(pattern) => &mut pattern.trace_destination_mut().run,
             None => &mut self.training.run,
         }
     }
@@ -53,7 +53,7 @@ impl GenerateArgs {
 
 /// Destination of the traces: files, a replay, or both.
 #[derive(Debug, Args)]
-struct TargetArgs {
+struct TraceDestinationArgs {
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
     #[arg(
         short,
@@ -69,7 +69,7 @@ struct TargetArgs {
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
     #[command(flatten)]
-    run: RunArgs,
+    run: ReplayRunArgs,
 }
 
 /// Generates the job, then writes or replays it.
@@ -100,7 +100,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let named = named.transpose()?;
     let named = named.as_deref();
     let dry = args.pattern.is_none() && args.training.dry_run;
-    if let (None, Some(option), false) = (machine, given.first_given(), dry) {
+    if let (None, Some(option), false) = (machine, given.first_replay_only_option(), dry) {
         return Err(format!("{option} is for a replay; add --machine MACHINE").into());
     }
     let mut machine = named.map(|name| given.load_machine(name)).transpose()?;
@@ -110,11 +110,11 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         None => args.training.load_stack()?,
     };
     if let Some(asked) = asked {
-        stack = Some(asked.begin_report());
+        stack = Some(asked.start_stack_report());
         if let Some(loaded) = &mut machine {
-            let (priced, report) = asked.price_machine(&loaded.machine)?;
+            let (priced, report) = asked.apply_stack_durations(&loaded.machine)?;
             unstacked = Some(std::mem::replace(&mut loaded.machine, priced));
-            loaded.price_by(asked)?;
+            loaded.apply_kernel_times_of_stack(asked)?;
             stack = Some(report);
         }
     }
@@ -134,7 +134,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 .training
                 .resolve_request(machine, &patterns::pattern_names())?;
             if let (Some(stack), Some(plan)) = (&mut stack, &asked.stack) {
-                stack.add_plan(plan);
+                stack.add_plan_decisions(plan);
             }
             if dry {
                 return dry_run::run(asked, machine, given, out);
@@ -153,7 +153,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             let job = match args.training.extrapolate {
                 Some(simulated) => {
                     let step = ShortenedStep::new(asked.training, simulated)?;
-                    shortened.insert(step).job_with_turns(0)
+                    shortened.insert(step).job_with_fewer_turns(0)
                 }
                 None => GeneratedJob::new(WorkloadPattern::Training(Box::new(asked.training))),
             };
@@ -163,7 +163,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             )
         }
     };
-    let edited = (!edits.is_empty()).then(|| EditedGeneration::new(&job, &name, edits));
+    let edited = (!edits.is_empty()).then(|| EditedGeneratedJob::new(&job, &name, edits));
     let edited = edited.transpose()?;
     let mut outputs = OutputSet::default();
     let beside = named.map(Path::new);
@@ -171,7 +171,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     beside.for_each(|path| outputs.register_input(path));
     given.protect_inputs(&mut outputs);
     if let Some(prefix) = output {
-        let sharing = files::FileSharing {
+        let sharing = files::FileSharingRules {
             link: !no_links,
             members: given
                 .timing
@@ -186,7 +186,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             if machine.is_none() {
                 let ranks = format_count(edited.found.files.len() as u64, "rank");
                 writeln!(out, "wrote {ranks}, edited: {names}")?;
-                crate::edit::write_rows(&edited.rows, out)?;
+                crate::edit::print_edit_rows(&edited.rows, out)?;
             }
         } else {
             let names = files::write_traces(&job, prefix, outputs, sharing, named)?;
@@ -217,13 +217,13 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let machine = &loaded.machine;
         let absent = MissingRankPolicy::Refuse;
         let options = given.replay_options(absent, workload, machines, &mut inputs)?;
-        let shorter = shortened.map(|step| step.replay_shorter(machine, &options));
+        let shorter = shortened.map(|step| step.replay_shortened_step_twice(machine, &options));
         let shorter = shorter.transpose()?;
         let mut to = ReportDestination::standard_output(out, outputs);
         let rows = edited.as_ref().map_or(&[][..], |edited| edited.edits());
         let edits = loaded.report_edits(&generated, rows, &options)?;
         let sensitivities = given.find_sensitivities(workload, &loaded, &options)?;
-        let job = ReplayedJob {
+        let job = JobToReplay {
             workload,
             name: &name,
             other_profiler: None,
@@ -235,7 +235,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let mut settings = given.replay_settings(&loaded, &options);
         if let Some(training) = &training {
             args.training
-                .rebind_settings(&mut settings, machine, workload);
+                .rebind_plan_to_changed_machine(&mut settings, machine, workload);
             settings.extend(args.training.plan_settings(machine, training, workload));
             if let Some(unstacked) = &unstacked {
                 let own = args.training.stack_setting(unstacked, training, workload);

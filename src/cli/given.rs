@@ -1,6 +1,6 @@
 //! Replay options, as flags and as settings, so that the effect of each option on a replay can be checked.
 
-use super::flags::{flag_of, with_flags};
+use super::flags::{flag_of, replace_keys_by_flags};
 use chakram_base::setting::SettingKey;
 use chakram_jobs::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax, ReplaySettings};
 use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
@@ -15,14 +15,14 @@ pub(super) const MODEL: &str = "Timing model";
 pub(super) const TRACES: &str = "Traces";
 
 /// A group of the replay options.
-pub trait OptionGroup {
+pub trait ReplayOptionGroup {
     /// Returns true if the option `key` belongs to the group.
     fn has_option(key: SettingKey) -> bool;
 }
 
 /// Options of one group that are on the command line.
 #[derive(Clone, Debug)]
-pub struct OptionArgs<G> {
+pub struct ReplayOptionGroupArgs<G> {
     given: GivenOptions,
     settings: Box<ReplaySettings>,
     group: PhantomData<G>,
@@ -37,7 +37,7 @@ pub fn settings_without(given: &GivenOptions, left_out: SettingKey) -> Option<Re
     ReplaySettings::parse_settings(others.map(|(key, words)| (*key, &words[..]))).ok()
 }
 
-impl<G> OptionArgs<G> {
+impl<G> ReplayOptionGroupArgs<G> {
     /// Returns the options on the command line.
     pub fn given_options(&self) -> &GivenOptions {
         &self.given
@@ -49,7 +49,7 @@ impl<G> OptionArgs<G> {
     }
 }
 
-impl<G: OptionGroup> OptionArgs<G> {
+impl<G: ReplayOptionGroup> ReplayOptionGroupArgs<G> {
     fn all_options() -> impl Iterator<Item = &'static ReplayOption> {
         REPLAY_OPTIONS
             .iter()
@@ -83,7 +83,7 @@ fn option_arg(option: &'static ReplayOption) -> Arg {
     let name: &'static str = clap_id(key).leak();
     let arg = Arg::new(name)
         .long(flag.trim_start_matches('-'))
-        .help(with_flags(option.help))
+        .help(replace_keys_by_flags(option.help))
         .help_heading(if key.is_of_traces() { TRACES } else { MODEL })
         .hide_short_help(option.is_rare)
         .conflicts_with_all(option.excludes.iter().map(|key| &*clap_id(*key).leak()));
@@ -99,7 +99,7 @@ fn option_arg(option: &'static ReplayOption) -> Arg {
     }
 }
 
-impl<G: OptionGroup> Args for OptionArgs<G> {
+impl<G: ReplayOptionGroup> Args for ReplayOptionGroupArgs<G> {
     fn augment_args(command: Command) -> Command {
         command.args(Self::all_options().map(option_arg))
     }
@@ -109,7 +109,7 @@ impl<G: OptionGroup> Args for OptionArgs<G> {
     }
 }
 
-impl<G: OptionGroup> FromArgMatches for OptionArgs<G> {
+impl<G: ReplayOptionGroup> FromArgMatches for ReplayOptionGroupArgs<G> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = GivenOptions::new();
         for option in Self::all_options() {

@@ -43,11 +43,11 @@ pub fn requested_help_length(arguments: &[OsString]) -> Option<HelpLength> {
 
 /// Replaces the help texts of `command` and of all its subcommands.
 pub fn replace_help(command: Command, length: HelpLength) -> Command {
-    render_all(command, length, line_width())
+    render_help_of_all_commands(command, length, help_line_width())
 }
 
 /// Returns the width of lines: `COLUMNS` or the terminal's width, but at most [`WIDTH`].
-fn line_width() -> usize {
+fn help_line_width() -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let columns = columns.or_else(|| {
         let size = terminal_size::terminal_size();
@@ -56,18 +56,18 @@ fn line_width() -> usize {
     columns.unwrap_or(WIDTH).clamp(MIN_WIDTH, WIDTH)
 }
 
-fn render_all(mut command: Command, length: HelpLength, width: usize) -> Command {
+fn render_help_of_all_commands(mut command: Command, length: HelpLength, width: usize) -> Command {
     command.build();
-    with_help(command, length, width)
+    render_help_of_command(command, length, width)
 }
 
-fn with_help(mut command: Command, length: HelpLength, width: usize) -> Command {
+fn render_help_of_command(mut command: Command, length: HelpLength, width: usize) -> Command {
     let names: Vec<_> = command
         .get_subcommands()
         .map(|c| c.get_name().to_owned())
         .collect();
     for name in names {
-        command = command.mut_subcommand(name, |sub| with_help(sub, length, width));
+        command = command.mut_subcommand(name, |sub| render_help_of_command(sub, length, width));
     }
     let mut page = HelpPage {
         text: String::new(),
@@ -153,7 +153,7 @@ impl HelpPage {
         }
         if let Some(after) = command.get_after_help() {
             self.text.push('\n');
-            for part in closing_parts(&after.to_string()) {
+            for part in split_closing_text(&after.to_string()) {
                 match part {
                     HelpClosingPart::Blank => self.text.push('\n'),
                     HelpClosingPart::Paragraph(text) => self.write_paragraph(&text, "", ""),
@@ -328,7 +328,7 @@ pub enum HelpClosingPart {
 
 /// Splits a closing text. Lines without indentation form paragraphs. An indented line is an entry of a list
 /// if its first word ends with a colon; otherwise it is a command.
-pub fn closing_parts(text: &str) -> Vec<HelpClosingPart> {
+pub fn split_closing_text(text: &str) -> Vec<HelpClosingPart> {
     let mut parts = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {

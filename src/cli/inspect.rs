@@ -1,13 +1,15 @@
 //! `chakram inspect`: shows the contents of a trace or a job.
 
 use super::flags::parser_of_choices;
-use super::load::{StepArg, VerifyArg};
+use super::load::{ProfiledStepArg, VerifyArg};
 use super::output::ReportDestination;
 use super::progress::Progress;
 use super::terminal;
-use chakram_analysis::inspect::render::{self, InspectTable, NodeList, PathReport, RenderHints};
+use chakram_analysis::inspect::render::{
+    self, InspectTable, NodeListFormat, PathRenderInput, RenderHints,
+};
 use chakram_analysis::inspect::{
-    self, AttributeFilter, ClassFilter, InspectedTrace, NamePattern, NodeFilter, PathInput,
+    self, AttributeFilter, ClassFilter, InspectedTrace, NamePattern, NodeFilter, RankPathInput,
     RankSet, critical_path, for_each_in_order,
 };
 use chakram_base::setting::SettingChoice;
@@ -115,7 +117,7 @@ pub struct InspectArgs {
     #[command(flatten)]
     verify: VerifyArg,
     #[command(flatten)]
-    step: StepArg,
+    step: ProfiledStepArg,
     /// Ranks read at the same time; one per core by default
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
@@ -155,7 +157,7 @@ fn parse_time(text: &str) -> Result<Time, String> {
 /// written.
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check_options()?;
-    let found = job::find_traces(&args.traces, args.verify.replay_level())?;
+    let found = job::find_traces(&args.traces, args.verify.verify_level_for_replay())?;
     let found = job::restrict_to_step(found, args.step.step, None)?;
     let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);
@@ -173,16 +175,21 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     if args.list && !args.critical_path {
         return args.list_nodes(&files, out, outputs);
     }
-    let mut to = ReportDestination::claim_file(out, &args.output, outputs)?;
+    let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
     if let Some(id) = args.node {
         return args.show_node(id, &files, &mut to);
     }
     if args.critical_path {
-        return args.show_path(&title, &files, &mut to);
+        return args.show_critical_path(&title, &files, &mut to);
     }
     let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
     let read = || progress.count_one();
-    let job = inspect::inspect_job_with(&files, &args.node_filter(), args.thread_count(), &read)?;
+    let job = inspect::inspect_job_with_progress(
+        &files,
+        &args.node_filter(),
+        args.thread_count(),
+        &read,
+    )?;
     drop(progress);
     warn_of_faults(job.fault_count())?;
     let text = match args.format {
@@ -191,7 +198,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         _ => render::text(
             &job,
             &title,
-            &args.filter_words(),
+            &args.format_node_filter(),
             &HINTS,
             args.text_style(&to),
         ),
@@ -278,7 +285,7 @@ impl InspectArgs {
     }
 
     /// Formats the filter as text, except for ranks; empty if there is no filter.
-    fn filter_words(&self) -> String {
+    fn format_node_filter(&self) -> String {
         let options = self
             .filter_options()
             .into_iter()
@@ -348,14 +355,14 @@ impl InspectArgs {
         }
     }
 
-    fn show_path(
+    fn show_critical_path(
         &self,
         title: &str,
         files: &[RankFile],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
-        let mut tracks: Vec<PathInput> = Vec::new();
+        let mut tracks: Vec<RankPathInput> = Vec::new();
         let mut faults = 0;
         let work = |file: &RankFile| {
             let contents = TraceContents::open_verified(file)?;
@@ -364,7 +371,7 @@ impl InspectArgs {
             })?;
             let faults = trace.faults.fault_count();
             progress.count_one();
-            PathInput::new(trace)
+            RankPathInput::new(trace)
                 .map(|track| (track, faults))
                 .map_err(|e| e.in_file(&file.path))
         };
@@ -382,7 +389,7 @@ impl InspectArgs {
         )?;
         drop(progress);
         warn_of_faults(faults)?;
-        let shown = PathReport {
+        let shown = PathRenderInput {
             title,
             tracks: &tracks,
             list: self.list.then(|| self.row_limit()),
@@ -407,9 +414,9 @@ impl InspectArgs {
         let list = list::NodeListing {
             filter: self.node_filter(),
             list: match self.format {
-                InspectFormatArg::Json => NodeList::Json,
-                InspectFormatArg::Csv => NodeList::Csv,
-                _ => NodeList::Text {
+                InspectFormatArg::Json => NodeListFormat::Json,
+                InspectFormatArg::Csv => NodeListFormat::Csv,
+                _ => NodeListFormat::Text {
                     width: match self.details {
                         true => usize::MAX,
                         false => terminal::terminal_columns(self.output == Path::new("-")),

@@ -1,7 +1,7 @@
 //! `--repeat`, `--starts` and `--with`: several runs of a job, and several jobs on one machine.
 
 use super::load;
-use super::output::{RankMapArg, ReportDestination, RunArgs, parse_placement};
+use super::output::{RankMapArg, ReplayRunArgs, ReportDestination, parse_placement};
 use super::progress::Progress;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
@@ -29,7 +29,7 @@ const MOST: usize = 1_000_000;
 
 /// Options for several launches of a job, and for several jobs.
 #[derive(Debug, Args)]
-pub struct LaunchArgs {
+pub struct JobLaunchArgs {
     /// Replay the traces N times in a row; each rank begins a step when its previous step ends
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "N", conflicts_with = "starts", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
     repeat: Option<u32>,
@@ -52,9 +52,9 @@ struct ConcurrentJobDocument<'a> {
     npus: Vec<u32>,
 }
 
-impl LaunchArgs {
+impl JobLaunchArgs {
     /// Returns true if the options can cause more than one launch.
-    pub fn are_given(&self) -> bool {
+    pub fn has_multiple_launch_options(&self) -> bool {
         self.repeat.is_some() || self.starts.is_some() || !self.with.is_empty()
     }
 
@@ -68,7 +68,7 @@ impl LaunchArgs {
                 self.on.len()
             ));
         }
-        if several && self.are_given() {
+        if several && self.has_multiple_launch_options() {
             return Err(
                 "--repeat, --starts and --with are for one machine\n  try: one --machine at a time"
                     .to_owned(),
@@ -78,7 +78,10 @@ impl LaunchArgs {
     }
 
     /// Finds the files of the `--with` jobs.
-    pub fn find_jobs(&self, verify: VerifyLevel) -> Result<Vec<FoundTraces>, TraceError> {
+    pub fn find_concurrent_jobs(
+        &self,
+        verify: VerifyLevel,
+    ) -> Result<Vec<FoundTraces>, TraceError> {
         let found = self.with.iter();
         found.map(|path| job::find_traces([path], verify)).collect()
     }
@@ -117,15 +120,15 @@ impl LaunchArgs {
     }
 
     /// Returns the times at which the launches of the job start.
-    fn start_times(&self) -> Result<Vec<Time>, Box<dyn Error>> {
+    fn launch_start_times(&self) -> Result<Vec<Time>, Box<dyn Error>> {
         match &self.starts {
             None => Ok(vec![Time::ZERO; self.repeat.unwrap_or(1) as usize]),
-            Some(path) => read_starts(path),
+            Some(path) => read_launch_start_times(path),
         }
     }
 
     /// Loads the `--with` jobs. If inputs are hashed, adds the files to `inputs`.
-    pub fn load_jobs(
+    pub fn load_concurrent_jobs(
         &self,
         found: &[FoundTraces],
         options: &JobOptions,
@@ -144,8 +147,9 @@ impl LaunchArgs {
                 ..options.clone()
             };
             let name = job::name_of(std::slice::from_ref(path), &found.files);
-            let job =
-                load::with_progress(|progress| job::load_found(found, name, &loading, progress))?;
+            let job = load::run_with_load_progress(|progress| {
+                job::load_found_traces(found, name, &loading, progress)
+            })?;
             inputs.extend_from_slice(job.hashed_inputs());
             jobs.push(job);
         }
@@ -159,7 +163,7 @@ impl LaunchArgs {
     )]
     pub fn replay_launches(
         &self,
-        run: &RunArgs,
+        run: &ReplayRunArgs,
         (job, others): (&Job, &[Job]),
         machine: &Machine,
         options: &ReplayOptions,
@@ -168,8 +172,8 @@ impl LaunchArgs {
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         run.check_fit(job.workload())?;
-        run.check_launches(!self.with.is_empty())?;
-        let starts = self.start_times()?;
+        run.check_single_launch_options(!self.with.is_empty())?;
+        let starts = self.launch_start_times()?;
         let mut programs = Vec::with_capacity(1 + others.len());
         let compile = |job, options: &ReplayOptions| {
             CompiledReplay::new(job, machine, options).map_err(ReplayError::from)
@@ -183,7 +187,7 @@ impl LaunchArgs {
             let program = compile(other.workload(), &options);
             programs.push(program.map_err(|error| format!("--with {}: {error}", other.name()))?);
         }
-        check_apart(&programs)?;
+        check_jobs_share_no_npu(&programs)?;
         let count = starts.len() as u64;
         let nodes = programs
             .iter()
@@ -197,10 +201,10 @@ impl LaunchArgs {
         }
         let progress = Progress::start_counting("replaying", "nodes", all);
         let mut observer = progress.node_observer();
-        let reports = report::replay_launched(&programs, &mut feeds, &mut observer)?;
+        let reports = report::replay_launched_programs(&programs, &mut feeds, &mut observer)?;
         drop(progress);
         let names: Vec<String> = others.iter().map(|job| job.name().to_owned()).collect();
-        match report::gather_reports(reports, &names) {
+        match report::attach_neighbour_reports(reports, &names) {
             Some(mut report) => {
                 run.state_cost(&mut report);
                 for other in &mut report.beside {
@@ -217,7 +221,7 @@ impl LaunchArgs {
 }
 
 /// Rejects jobs that share an NPU, because each job would use the NPU as if it were alone.
-fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
+fn check_jobs_share_no_npu(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     let mut taken: Vec<(Npu, usize)> = Vec::new();
     for (number, program) in programs.iter().enumerate() {
         let ranks = program.workload().instances().iter();
@@ -236,7 +240,7 @@ fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
 }
 
 /// Parses start times from a file, one per line. Ignores empty lines, and everything after `#`.
-fn read_starts(path: &Path) -> Result<Vec<Time>, Box<dyn Error>> {
+fn read_launch_start_times(path: &Path) -> Result<Vec<Time>, Box<dyn Error>> {
     let shown = path.display();
     let text = job::read_text(path)?;
     let mut starts = Vec::new();

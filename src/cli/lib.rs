@@ -192,7 +192,7 @@ fn build_whole_command() -> Command {
 }
 
 /// Returns all commands, with their shell completers.
-fn command_line() -> Command {
+fn build_command_with_completers() -> Command {
     completion::add_completers(build_whole_command())
 }
 
@@ -226,15 +226,15 @@ fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsStri
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
-    main_with(env::args_os().collect())
+    run_with_arguments(env::args_os().collect())
 }
 
 /// Runs the program with `arguments` and returns its exit code. The first argument is the program's
 /// name.
-pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
+pub fn run_with_arguments(arguments: Vec<OsString>) -> ExitCode {
     // If an environment variable is set, a shell runs the program only to complete words.
     let folder = env::current_dir().ok();
-    let completed = CompleteEnv::with_factory(command_line)
+    let completed = CompleteEnv::with_factory(build_command_with_completers)
         .try_complete(arguments.iter().cloned(), folder.as_deref());
     match completed {
         Ok(false) => {}
@@ -244,8 +244,8 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     // Watch signals first, because a signal may arrive at any time, and temporary files must then
     // be removed.
     signals::install_handlers();
-    progress::mark_start();
-    setting::name_as(flags::write_flag);
+    progress::record_program_start();
+    setting::register_setting_names(flags::write_setting_as_flag);
     let (parsed, words) = parse_line(arguments);
     let cli = match parsed {
         Ok(cli) => cli,
@@ -261,7 +261,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
             };
         }
     };
-    bounds::set_limits(cli.bounds.max_memory, cli.bounds.max_ratio);
+    bounds::set_process_limits(cli.bounds.max_memory, cli.bounds.max_ratio);
     terminal::set_verbosity(cli.bounds.quiet, cli.bounds.verbose);
     let mut out = terminal::EscapingWriter::standard_output();
     let result = dispatch_command(&cli.command, &mut out);
@@ -322,7 +322,9 @@ fn readable_inputs(command: &CliCommand) -> ReadableInputs {
             None => ReadableInputs::AnySource,
         },
         CliCommand::AstraSim(_) => ReadableInputs::AstraSim,
-        CliCommand::Machine(DeferredArgs(args)) if args.has_imports() => ReadableInputs::AstraSim,
+        CliCommand::Machine(DeferredArgs(args)) if args.has_astra_sim_inputs() => {
+            ReadableInputs::AstraSim
+        }
         _ => ReadableInputs::Own,
     }
 }

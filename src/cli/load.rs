@@ -1,6 +1,6 @@
 //! Options for the traces of a job, and progress while they are loaded.
 
-use super::given::{OptionArgs, OptionGroup, TRACES};
+use super::given::{ReplayOptionGroup, ReplayOptionGroupArgs, TRACES};
 use super::progress::Progress;
 use super::terminal;
 use chakram_base::setting::SettingKey;
@@ -21,7 +21,7 @@ pub struct VerifyArg {
 
 impl VerifyArg {
     /// Returns the level of checks before a replay: lengths, and for small jobs also hashes.
-    pub fn replay_level(self) -> VerifyLevel {
+    pub fn verify_level_for_replay(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
         } else {
@@ -30,7 +30,7 @@ impl VerifyArg {
     }
 
     /// Returns the level of checks for commands that read every byte anyway: lengths and hashes.
-    pub fn thorough_level(self) -> VerifyLevel {
+    pub fn verify_level_for_full_read(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
         } else {
@@ -41,7 +41,7 @@ impl VerifyArg {
 
 /// The choice of one profiled step, for commands that do not replay.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct StepArg {
+pub struct ProfiledStepArg {
     /// Use only this profiled step, like `chakram slice`
     #[arg(long, help_heading = TRACES, hide_short_help = true, value_name = "N")]
     pub step: Option<u64>,
@@ -49,21 +49,24 @@ pub struct StepArg {
 
 /// The options that determine how a job's traces are read.
 #[derive(Clone, Debug)]
-pub struct TraceOptions;
+pub struct TraceReadingOptions;
 
-impl OptionGroup for TraceOptions {
+impl ReplayOptionGroup for TraceReadingOptions {
     fn has_option(key: SettingKey) -> bool {
         key.is_of_traces()
     }
 }
 
 /// The options for a job's traces on the command line.
-pub type JobArgs = OptionArgs<TraceOptions>;
+pub type JobArgs = ReplayOptionGroupArgs<TraceReadingOptions>;
 
 impl JobArgs {
     /// Returns the number of ranks in a mirrored job (one trace for all ranks). Without `--ranks`, this is the number
     /// of NPUs of each machine. Fails if the machines have different numbers of NPUs.
-    pub fn npu_count_of(&self, mut machines: impl Iterator<Item = u32>) -> Result<u32, String> {
+    pub fn mirrored_job_rank_count(
+        &self,
+        mut machines: impl Iterator<Item = u32>,
+    ) -> Result<u32, String> {
         let first = machines.next().unwrap_or(0);
         let other = machines.find(|&npus| npus != first);
         let job = self.parsed_settings().job_options(0);
@@ -81,14 +84,15 @@ impl JobArgs {
 /// Loads the job in `found`, and shows the progress on a terminal.
 pub fn load_job(found: &FoundTraces, name: String, options: &JobOptions) -> Result<Job, JobError> {
     let start = Instant::now();
-    let job = with_progress(|progress| job::load_found(found, name, options, progress))?;
+    let job =
+        run_with_load_progress(|progress| job::load_found_traces(found, name, options, progress))?;
     let files = format_count(found.files.len() as u64, "trace");
     terminal::print_detail(start, format_args!("read {files}")).map_err(JobError::Io)?;
     Ok(job)
 }
 
 /// Runs `work`, and shows the number of files read so far on a terminal.
-pub fn with_progress<T>(work: impl FnOnce(&mut job::LoadProgress<'_>) -> T) -> T {
+pub fn run_with_load_progress<T>(work: impl FnOnce(&mut job::LoadProgress<'_>) -> T) -> T {
     let mut progress = None;
     work(&mut |done, total| {
         let progress = progress

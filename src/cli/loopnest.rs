@@ -2,7 +2,7 @@
 
 use chakram_hardware::compute::{
     BestMapping, LayerShape, LayerTensor, LoopDimension, LoopNestAccelerator, LoopNestModel,
-    parse_loop_nest, search_mapping, set_accelerator,
+    parse_loop_nest, search_mapping, set_accelerator_value,
 };
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::format_thousands;
@@ -98,7 +98,7 @@ fn parse_layer(text: &str) -> Result<LayerShape, String> {
 pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut model = args.accelerator;
     if let Some(mappings) = args.mappings {
-        let set = set_accelerator(&mut model, "mappings", &mappings.to_string());
+        let set = set_accelerator_value(&mut model, "mappings", &mappings.to_string());
         set.map_err(|why| format!("--mappings: {why}"))?;
     }
     model.seed = args.seed.unwrap_or(model.seed);
@@ -211,9 +211,9 @@ struct MappingDocument {
     time_ps: u64,
     energy_pj: f64,
     multiplications: u64,
-    mappings: MappingCounts,
+    mappings: MappingSearchCounts,
     array: Vec<LoopBound>,
-    levels: Vec<LevelRow>,
+    levels: Vec<MappingLevelRow>,
 }
 
 /// Lower bounds in cycles.
@@ -224,7 +224,7 @@ struct CycleLowerBounds {
 }
 
 #[derive(Serialize)]
-struct MappingCounts {
+struct MappingSearchCounts {
     drawn: u32,
     valid: u32,
     best: u32,
@@ -234,17 +234,17 @@ struct MappingCounts {
 type LoopBound = (&'static str, u64);
 
 #[derive(Serialize)]
-struct LevelRow {
+struct MappingLevelRow {
     name: String,
     /// Loops of the mapping, from the outermost to the innermost.
     loops: Vec<LoopBound>,
     bytes: u64,
     /// For each tensor, the number of words that are moved.
-    words: BTreeMap<&'static str, WordCounts>,
+    words: BTreeMap<&'static str, LevelWordCounts>,
 }
 
 #[derive(Serialize)]
-struct WordCounts {
+struct LevelWordCounts {
     reads: u64,
     fills: u64,
     updates: u64,
@@ -266,14 +266,14 @@ fn mapping_document(
     let level = |index: usize| {
         let words = LayerTensor::ALL.iter().map(|&(tensor, name)| {
             let one = &cost.accesses[index][tensor as usize];
-            let counts = WordCounts {
+            let counts = LevelWordCounts {
                 reads: one.reads,
                 fills: one.fills,
                 updates: one.updates,
             };
             (name, counts)
         });
-        LevelRow {
+        MappingLevelRow {
             name: accelerator.levels[index].name.to_string(),
             loops: loops(&found.mapping.temporal[index]),
             bytes: cost.bytes[index],
@@ -292,7 +292,7 @@ fn mapping_document(
         time_ps: model.gemmini.clock.time_for_cycles(cost.cycles).0,
         energy_pj: cost.energy,
         multiplications: cost.multiplications,
-        mappings: MappingCounts {
+        mappings: MappingSearchCounts {
             drawn: model.mappings,
             valid: found.valid,
             best: found.draw,

@@ -39,8 +39,8 @@ enum MachineCommand {
     #[command(after_help = "Example:\n  chakram machine list --format json")]
     List {
         /// Format of the list
-        #[arg(long, value_enum, default_value_t = MachineFormatArg::Text)]
-        format: MachineFormatArg,
+        #[arg(long, value_enum, default_value_t = MachineOutputFormatArg::Text)]
+        format: MachineOutputFormatArg,
     },
     /// Print a machine's file, as a template for your own
     #[command(after_help = "\
@@ -51,8 +51,8 @@ Examples:
         /// Preset, NAMExN for N of its nodes, or a file (a name with a / or ending in .toml; - is standard input)
         name: String,
         /// Text: the file as written; JSON: all values in base units
-        #[arg(long, value_enum, default_value_t = MachineFormatArg::Text)]
-        format: MachineFormatArg,
+        #[arg(long, value_enum, default_value_t = MachineOutputFormatArg::Text)]
+        format: MachineOutputFormatArg,
     },
     /// Check machine files; exit code 2 if any is invalid
     #[command(after_help = "Example:\n  chakram machine check my.toml other.toml")]
@@ -90,14 +90,14 @@ the nanosecond use `chakram astra-sim`; a machine file uses this program's own m
 
 impl MachineArgs {
     /// Returns true if the inputs are files of ASTRA-sim.
-    pub fn has_imports(&self) -> bool {
+    pub fn has_astra_sim_inputs(&self) -> bool {
         matches!(self.action, MachineCommand::Import { .. })
     }
 }
 
 /// Output format of `machine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum MachineFormatArg {
+enum MachineOutputFormatArg {
     /// Human-readable text
     Text,
     /// JSON, times in picoseconds, rates per second, sizes in bytes
@@ -124,12 +124,15 @@ pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 /// Width of the list of machines, in columns.
 const WIDTH: u16 = 100;
 
-fn list_machines(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+fn list_machines(
+    format: MachineOutputFormatArg,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
     let presets = PRESETS
         .iter()
         .map(|preset| Machine::load_preset(preset.name));
     let machines: Vec<_> = presets.collect::<Result<_, MachineError>>()?;
-    if format == MachineFormatArg::Json {
+    if format == MachineOutputFormatArg::Json {
         let machines = machines.iter().map(MachineSummary::of_machine).collect();
         let list = MachineList { machines };
         VersionedDocument::new("chakram.machines.1", list).print_to(out)?;
@@ -158,20 +161,20 @@ fn list_machines(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Bo
 
 fn show_machine(
     name: &str,
-    format: MachineFormatArg,
+    format: MachineOutputFormatArg,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     let source = machine::find_source(name)?;
     let machine = Machine::parse(&source.text, &source.file)?;
     match format {
-        MachineFormatArg::Text => {
+        MachineOutputFormatArg::Text => {
             out.write_all(source.text.as_bytes())?;
             if let Some(ratios) = TileRatios::of_machine(&machine) {
                 // Print the ratios as a comment, so that the text remains a valid machine file.
                 write!(out, "\n{}", ratios.format_comment(machine.name()))?;
             }
         }
-        MachineFormatArg::Json => {
+        MachineOutputFormatArg::Json => {
             let machine = MachineDetails::of_machine(&machine);
             VersionedDocument::new("chakram.machine.1", MachineDocument { machine })
                 .print_to(out)?

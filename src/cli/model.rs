@@ -117,7 +117,7 @@ pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         outputs.register_input(Path::new(&show.name));
     }
     let path = output.as_deref().unwrap_or(Path::new("-"));
-    ReportDestination::claim_file(out, path, outputs)?.write_report(&text)?;
+    ReportDestination::create_at_path(out, path, outputs)?.write_report(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

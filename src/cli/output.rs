@@ -2,8 +2,8 @@
 
 use super::custom_algorithm;
 use super::flags::flag_of;
-use super::given::{OptionArgs, OptionGroup};
-use super::progress::{Progress, show_time};
+use super::given::{ReplayOptionGroup, ReplayOptionGroupArgs};
+use super::progress::{Progress, run_showing_elapsed_time};
 use super::terminal;
 use chakram_base::ids::Npu;
 use chakram_base::setting::SettingKey;
@@ -13,7 +13,7 @@ use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as job, GivenSetting, MachineText, ReplaySettingsError};
 use chakram_report::edits::EditReport;
 use chakram_report::extrapolation::ShorterReplays;
-use chakram_report::sensitivity::{SensitivityReport, SensitivityRun};
+use chakram_report::sensitivity::{SensitivityInputs, SensitivityReport};
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::stack::StackReport;
 use chakram_report::summary::{HashedInput, format_count};
@@ -35,7 +35,7 @@ mod render;
 mod settings;
 mod timeline_file;
 
-pub use args::{MemoryOverflowAction, NodeSink, ReportFormatArg, ReportTableArg};
+pub use args::{MemoryOverflowAction, NodeTableSink, ReportFormatArg, ReportTableArg};
 pub use destination::{ReportDestination, is_parquet};
 pub use machines::{LoadedMachine, load_machine};
 pub use timeline_file::{TimelineArgs, TimelineFile};
@@ -47,18 +47,18 @@ pub(super) const REPORT: &str = "Report";
 #[derive(Clone, Debug)]
 pub struct TimingOptions;
 
-impl OptionGroup for TimingOptions {
+impl ReplayOptionGroup for TimingOptions {
     fn has_option(key: SettingKey) -> bool {
         !key.is_of_traces()
     }
 }
 
 /// The options of [`TimingOptions`] as arguments. Every command that replays has all these arguments.
-pub type TimingArgs = OptionArgs<TimingOptions>;
+pub type TimingArgs = ReplayOptionGroupArgs<TimingOptions>;
 
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
-pub struct RunArgs {
+pub struct ReplayRunArgs {
     /// Options that change the times of the replay.
     #[command(flatten)]
     pub timing: TimingArgs,
@@ -86,7 +86,7 @@ pub struct RunArgs {
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     sensitivities: bool,
     /// Dollars per NPU hour, such as 2.50; by default from the machine's file
-    #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "DOLLARS", value_parser = parse_price)]
+    #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "DOLLARS", value_parser = parse_npu_hour_price)]
     price: Option<f64>,
     /// Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
     #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "TOKENS", value_parser = parse_token_count)]
@@ -99,12 +99,12 @@ pub struct RunArgs {
     pub all_operators: bool,
     /// Receives the table of nodes for a caller in the same process.
     #[arg(skip)]
-    pub nodes: NodeSink,
+    pub nodes: NodeTableSink,
 }
 
 /// A job to replay, and further data for its report.
 #[derive(Clone, Copy)]
-pub struct ReplayedJob<'a> {
+pub struct JobToReplay<'a> {
     /// Traces, groups and instances of the job.
     pub workload: &'a Workload,
     /// Name of the job in reports.
@@ -123,7 +123,7 @@ pub struct ReplayedJob<'a> {
 }
 
 /// Parses a price in dollars per hour of an NPU.
-pub fn parse_price(text: &str) -> Result<f64, String> {
+pub fn parse_npu_hour_price(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_start_matches('$').parse().ok();
     let price = number.filter(|price| *price > 0.0 && *price <= Machine::MAX_PRICE);
     price.ok_or_else(|| "expected dollars for an hour of an NPU such as 2.50".to_owned())
@@ -146,9 +146,9 @@ pub fn parse_placement(text: &str) -> Result<RankMapArg, String> {
     job::parse_npus(text).map(RankMapArg)
 }
 
-impl RunArgs {
+impl ReplayRunArgs {
     /// Returns true if the report contains hashes of its inputs.
-    pub fn wants_hashes(&self) -> bool {
+    pub fn wants_input_hashes(&self) -> bool {
         self.format == ReportFormatArg::Json
     }
 
@@ -221,7 +221,7 @@ impl RunArgs {
 
     /// Rejects options whose output is possible only for a single launch of a single job. `beside`
     /// is true if other jobs share the machine.
-    pub fn check_launches(&self, beside: bool) -> Result<(), String> {
+    pub fn check_single_launch_options(&self, beside: bool) -> Result<(), String> {
         let given = [
             (self.timeline.file_path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
@@ -265,7 +265,7 @@ impl RunArgs {
     }
 
     /// Returns the first option on the command line that has no effect without a replay.
-    pub fn first_given(&self) -> Option<String> {
+    pub fn first_replay_only_option(&self) -> Option<String> {
         let others = [
             (self.timeline.file_path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
@@ -290,7 +290,7 @@ impl RunArgs {
     }
 
     /// Returns true if the replay counts bytes per link.
-    fn counts_links(&self) -> bool {
+    fn counts_link_bytes(&self) -> bool {
         self.links || self.table == Some(ReportTableArg::Links)
     }
 
@@ -304,7 +304,7 @@ impl RunArgs {
             },
             ..self.clone()
         };
-        match run.first_given() {
+        match run.first_replay_only_option() {
             Some(option) => Err(format!("{option} is for a replay; add --machine MACHINE")),
             None => Ok(()),
         }
@@ -325,7 +325,7 @@ impl RunArgs {
         let options = self.replay_options(absent, workload, machines, &mut inputs)?;
         let edits = loaded.report_edits(workload, &[], &options)?;
         let sensitivities = self.find_sensitivities(workload, loaded, &options)?;
-        let job = ReplayedJob {
+        let job = JobToReplay {
             workload,
             name,
             other_profiler: None,
@@ -341,22 +341,22 @@ impl RunArgs {
     /// Replays `job` on `machine` and prints the report.
     pub fn replay_and_print(
         &self,
-        job: ReplayedJob<'_>,
+        job: JobToReplay<'_>,
         machine: &Machine,
         options: &ReplayOptions,
         inputs: &[HashedInput],
         given: &[GivenSetting<'_>],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        let ReplayedJob { workload, name, .. } = job;
+        let JobToReplay { workload, name, .. } = job;
         self.check_fit(workload)?;
         let start = Instant::now();
-        let prepared = show_time("matching ranks", || {
+        let prepared = run_showing_elapsed_time("matching ranks", || {
             CompiledReplay::new(workload, machine, options)
         });
         let prepared = prepared.map_err(ReplayError::from)?;
         let timeline = TimelineFile::start_timeline(&self.timeline, &prepared, to)?;
-        let page = self.create_page(to)?;
+        let page = self.create_html_page(to)?;
         let map = self.tile_map.as_ref();
         let map = map
             .map(|path| to.path_beside("--tile-map", path))
@@ -383,10 +383,10 @@ impl RunArgs {
         drop(progress);
         let done = format_count(workload.node_count(), "node");
         terminal::print_detail(start, format_args!("replayed {done}"))?;
-        job::note_settings(&mut report, &prepared, options, given);
+        job::note_settings_without_effect(&mut report, &prepared, options, given);
         let makespan = report.outcome.makespan;
         if let Some((profiler, other)) = report.profiler.as_mut().zip(job.other_profiler) {
-            profiler.hold_against(makespan, other, workload);
+            profiler.set_both_makespans(makespan, other, workload);
         }
         report.add_edits(job.edits.cloned());
         report.sensitivities = job.sensitivities.cloned();
@@ -410,8 +410,10 @@ impl RunArgs {
             file.commit()?;
         }
         if let Some(nodes) = nodes {
-            let printed = self.prints_nodes().then(|| to.fill_table(&nodes));
-            self.nodes.store_first(nodes);
+            let printed = self
+                .prints_node_table()
+                .then(|| to.write_node_table(&nodes));
+            self.nodes.store_first_table(nodes);
             if let Some(printed) = printed {
                 printed?;
                 self.print_warnings(&report)?;
@@ -423,11 +425,11 @@ impl RunArgs {
 
     /// Returns true if the user or a caller wants the table of nodes.
     fn wants_nodes(&self) -> bool {
-        self.prints_nodes() || self.nodes.is_wanted()
+        self.prints_node_table() || self.nodes.is_node_table_requested()
     }
 
     /// Returns true if the table of nodes is printed in place of the report.
-    pub fn prints_nodes(&self) -> bool {
+    pub fn prints_node_table(&self) -> bool {
         self.table == Some(ReportTableArg::Nodes)
     }
 
@@ -452,7 +454,7 @@ impl RunArgs {
         loaded: &LoadedMachine,
         options: &ReplayOptions,
     ) -> Result<Option<SensitivityReport>, ReplayError> {
-        let run = SensitivityRun {
+        let run = SensitivityInputs {
             workload,
             machine: &loaded.machine,
             options,
@@ -464,18 +466,18 @@ impl RunArgs {
     }
 
     /// Creates the file of the HTML page, if the user asked for a page.
-    pub fn create_page(
+    pub fn create_html_page(
         &self,
         to: &mut ReportDestination<'_>,
     ) -> Result<Option<OutputFile>, Box<dyn Error>> {
         let page = self.html.as_ref();
-        page.map(|path| to.create_beside("--html", path))
+        page.map(|path| to.create_additional_output("--html", path))
             .transpose()
     }
 
     /// Prints to standard error the warnings and notes that the report's format does not show.
     pub fn print_warnings(&self, report: &Report) -> Result<(), Box<dyn Error>> {
-        if self.format == ReportFormatArg::Csv || self.prints_nodes() {
+        if self.format == ReportFormatArg::Csv || self.prints_node_table() {
             for warning in &report.warnings {
                 terminal::print_warning(format_args!("{warning}"))?;
             }
@@ -508,7 +510,9 @@ impl RunArgs {
     ) -> Result<ExitCode, Box<dyn Error>> {
         let mut code = ExitCode::SUCCESS;
         for report in reports {
-            if let (MemoryOverflowAction::Require, Some(text)) = (self.fit, report.does_not_fit()) {
+            if let (MemoryOverflowAction::Require, Some(text)) =
+                (self.fit, report.describe_ranks_out_of_memory())
+            {
                 terminal::print_to_stderr(format_args!(
                     "error: on {}: {text}",
                     report.machine.name
@@ -530,7 +534,7 @@ impl RunArgs {
     /// Returns the engine's options, except for custom algorithms.
     fn options_without_files(&self) -> Result<ReplayOptions, ReplaySettingsError> {
         Ok(ReplayOptions {
-            links: self.counts_links(),
+            links: self.counts_link_bytes(),
             ..self.timing.parsed_settings().options_without_files()?
         })
     }
@@ -544,16 +548,16 @@ impl RunArgs {
         machines: &[LoadedMachine],
         inputs: &mut Vec<HashedInput>,
     ) -> Result<ReplayOptions, Box<dyn Error>> {
-        let hashed = self.wants_hashes().then_some(inputs);
+        let hashed = self.wants_input_hashes().then_some(inputs);
         let options = ReplayOptions {
-            custom: job::load_custom(&self.timing.parsed_settings().custom, hashed)?,
+            custom: job::load_custom_algorithms(&self.timing.parsed_settings().custom, hashed)?,
             missing_ranks: absent,
             ..self.options_without_files()?
         };
         for machine in machines {
-            options.check_effects(&machine.machine, workload)?;
+            options.check_options_have_effect(&machine.machine, workload)?;
         }
-        for note in custom_algorithm::unused_notes(&options.custom, workload) {
+        for note in custom_algorithm::unused_algorithm_notes(&options.custom, workload) {
             terminal::print_note(format_args!("{note}"))?;
         }
         Ok(options)

@@ -6,7 +6,8 @@ use crate::terminal::plain_style;
 use chakram_base::units::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_serving::{
-    ImportOptions, PRESETS, Platform, import_measurements, platform_file, platform_text,
+    MeasurementImportDefaults, PRESETS, Platform, format_platform_file, import_measurements,
+    read_platform_text,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand};
@@ -77,7 +78,7 @@ pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         PlatformCommand::List => (list_platforms()?, None),
         PlatformCommand::Show { name } => {
             Platform::load_by_name(name)?;
-            (platform_text(name)?.into_owned(), None)
+            (read_platform_text(name)?.into_owned(), None)
         }
         PlatformCommand::Import(import) => {
             outputs.register_input(&import.table);
@@ -85,7 +86,7 @@ pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         }
     };
     let path = path.unwrap_or(Path::new("-"));
-    ReportDestination::claim_file(out, path, outputs)?.write_report(&text)?;
+    ReportDestination::create_at_path(out, path, outputs)?.write_report(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -108,7 +109,7 @@ fn list_platforms() -> Result<String, Box<dyn Error>> {
             &cores.map_or("-".to_owned(), |cores| {
                 format!("{} GHz", cores.clock.as_hertz() / 1e9)
             }),
-            &platform.datapath_text(),
+            &platform.describe_datapath_latencies(),
             &source.map_or("", |(source, _)| source).replace('(', ""),
         ]);
     }
@@ -116,12 +117,12 @@ fn list_platforms() -> Result<String, Box<dyn Error>> {
 }
 
 fn import_platform(args: &ImportArgs) -> Result<String, Box<dyn Error>> {
-    let options = ImportOptions {
+    let options = MeasurementImportDefaults {
         platform: args.name.clone(),
         model: args.model.clone(),
         batch: args.batch,
     };
     let measurements = import_measurements(&args.table, &options)?;
     let source = args.table.file_name().unwrap_or_default().to_string_lossy();
-    Ok(platform_file(&options, &source, &measurements))
+    Ok(format_platform_file(&options, &source, &measurements))
 }

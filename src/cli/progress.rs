@@ -33,7 +33,7 @@ static STARTED: OnceLock<Instant> = OnceLock::new();
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
 /// Records that the program starts now.
-pub fn mark_start() {
+pub fn record_program_start() {
     STARTED.get_or_init(Instant::now);
 }
 
@@ -51,7 +51,7 @@ pub struct Progress {
 }
 
 /// Runs `work`, and shows only the elapsed time.
-pub fn show_time<T>(doing: &'static str, work: impl FnOnce() -> T) -> T {
+pub fn run_showing_elapsed_time<T>(doing: &'static str, work: impl FnOnce() -> T) -> T {
     let _progress = Progress::start_counting(doing, "", 0);
     work()
 }

@@ -4,7 +4,7 @@
 //! of inputs is recognized only after a command has failed. If the failing path is on the command line and contains
 //! another tool's format, this module replaces the error by an error that names the format.
 
-use crate::terminal::shell_word;
+use crate::terminal::quote_shell_word;
 use chakram_astra_sim::AstraInputKind;
 use chakram_base::bounds;
 use chakram_converters::nsys;
@@ -82,7 +82,7 @@ fn is_list_of_machines(word: &str) -> bool {
 fn advise_on_address(word: &OsStr) -> Option<String> {
     let word = word.to_str()?;
     let (scheme, _) = word.split_once("://")?;
-    let shell = shell_word(word);
+    let shell = quote_shell_word(word);
     if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric()) {
         return None;
     }
@@ -92,7 +92,7 @@ fn advise_on_address(word: &OsStr) -> Option<String> {
         "http" | "https" => format!("curl -LO {shell}"),
         "file" => format!(
             "the path alone, {}",
-            shell_word(word.trim_start_matches("file://"))
+            quote_shell_word(word.trim_start_matches("file://"))
         ),
         _ => "a copy on this computer".to_owned(),
     };
@@ -107,9 +107,9 @@ const NEEDED: u64 = 32 << 20;
 /// Returns the kind of the input `path`, and the command that reads it. Returns `None` if the kind
 /// is unknown or `readable`.
 pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
-    let word = shell_word(&path.to_string_lossy());
+    let word = quote_shell_word(&path.to_string_lossy());
     if readable != ReadableInputs::AstraSim
-        && let Some(kind) = astra_sim_input(path)
+        && let Some(kind) = detect_astra_sim_input_kind(path)
     {
         let (noun, option, network) = match kind {
             AstraInputKind::Network => ("a network file", "network-configuration", ""),
@@ -150,7 +150,7 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
                 return None;
             }
             (
-                source.noun_phrase(),
+                source.input_noun_phrase(),
                 Some(conversion_command(source, &word)),
             )
         }
@@ -170,7 +170,7 @@ fn conversion_command(source: TraceSource, input: &str) -> String {
     };
     format!(
         "chakram convert {} {input}{options} -o {output}",
-        source.source_word()
+        source.source_command_word()
     )
 }
 
@@ -253,7 +253,7 @@ fn is_named(text: &str, path: &Path) -> bool {
 /// are written by hand.
 const MAX_ASTRA_SIM: u64 = 1 << 16;
 
-fn astra_sim_input(path: &Path) -> Option<AstraInputKind> {
+fn detect_astra_sim_input_kind(path: &Path) -> Option<AstraInputKind> {
     if !path.is_file() || path.metadata().ok()?.len() > MAX_ASTRA_SIM {
         return None;
     }
@@ -308,8 +308,8 @@ mod tests {
 
     #[test]
     fn hints_can_be_pasted_into_a_shell() {
-        assert_eq!(shell_word("run/k.json"), "run/k.json");
-        assert_eq!(shell_word("my run"), "'my run'");
-        assert_eq!(shell_word("it's"), r"'it'\''s'");
+        assert_eq!(quote_shell_word("run/k.json"), "run/k.json");
+        assert_eq!(quote_shell_word("my run"), "'my run'");
+        assert_eq!(quote_shell_word("it's"), r"'it'\''s'");
     }
 }

@@ -1,10 +1,10 @@
 //! `chakram replay`: replays traces on a machine and prints a report, or compares several machines.
 
 use super::compare::{ComparedJob, FailedReplays, compare_machines};
-use super::launches::LaunchArgs;
+use super::launches::JobLaunchArgs;
 use super::load::{self, JobArgs};
-use super::output::{LoadedMachine, ReplayedJob, ReportDestination, RunArgs, is_parquet};
-use chakram_analysis::edit::RoleModel;
+use super::output::{JobToReplay, LoadedMachine, ReplayRunArgs, ReportDestination, is_parquet};
+use chakram_analysis::edit::AbsentRankModelRule;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
@@ -57,9 +57,9 @@ pub struct ReplayArgs {
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
-    launches: LaunchArgs,
+    launches: JobLaunchArgs,
     #[command(flatten)]
-    pub(super) run: RunArgs,
+    pub(super) run: ReplayRunArgs,
     /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
@@ -95,7 +95,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     if let (Some(_), false) = (args.threads, several) {
         return Err("--threads is for several machines".into());
     }
-    if is_parquet(&args.output) && !args.run.prints_nodes() {
+    if is_parquet(&args.output) && !args.run.prints_node_table() {
         return Err(format!(
             "-o {}: only the table of nodes is written as Parquet\n  try: --table nodes",
             args.output.display()
@@ -106,7 +106,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let loading = settings.job_options(0);
     let found = job::find_traces(&args.traces, loading.verify)?;
     let named = if args.machine.is_empty() {
-        vec![case_machine(&args.traces, &found)?]
+        vec![machine_beside_traces(&args.traces, &found)?]
     } else {
         let names = args.machine.iter();
         names
@@ -125,16 +125,16 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let beside = beside.chain(named.iter().map(Path::new));
     beside.for_each(|path| outputs.register_input(path));
     args.run.protect_inputs(&mut outputs);
-    let found_beside = args.launches.find_jobs(loading.verify)?;
+    let found_beside = args.launches.find_concurrent_jobs(loading.verify)?;
     args.launches.protect_inputs(&found_beside, &mut outputs);
     // Claim the output file before the replay, because otherwise a file that cannot be written
     // would be reported only after the replay.
-    let mut to = ReportDestination::claim_file(out, &args.output, outputs)?;
-    let hash = args.run.wants_hashes();
+    let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
+    let hash = args.run.wants_input_hashes();
     let loaded = named.iter().map(|name| args.run.load_machine(name));
     let machines: Vec<LoadedMachine> = loaded.collect::<Result<_, _>>()?;
     let npus = machines.iter().map(|loaded| loaded.machine.max_ranks());
-    let npus = args.job.npu_count_of(npus)?;
+    let npus = args.job.mirrored_job_rank_count(npus)?;
     let title = job::name_of(&args.traces, &found.files);
     let loading = JobOptions {
         hash,
@@ -150,9 +150,9 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         .replay_options(absent, workload, &machines, &mut inputs)?;
     let of_traces = || job_settings(&found, args, &loading, workload);
     match &machines[..] {
-        [loaded] if args.launches.are_given() => {
+        [loaded] if args.launches.has_multiple_launch_options() => {
             let (launches, run) = (&args.launches, &args.run);
-            let others = launches.load_jobs(&found_beside, &loading, &mut inputs)?;
+            let others = launches.load_concurrent_jobs(&found_beside, &loading, &mut inputs)?;
             let mut given = run.replay_settings(loaded, &options);
             given.extend(of_traces());
             let machine = &loaded.machine;
@@ -175,11 +175,12 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 .then(|| predict_makespan(&workload.with_profiler_toggled(), machine, &options))
                 .transpose()?;
             let unedited = load_unedited(&found, &job, &loading)?;
-            let completed = completed_interval(&found, &job, &loading, machine, &options)?;
-            let edits = edit_report(&job, unedited.as_ref(), loaded, &options)?;
+            let completed =
+                makespan_range_with_added_ranks(&found, &job, &loading, machine, &options)?;
+            let edits = describe_job_edits(&job, unedited.as_ref(), loaded, &options)?;
             let edits = edits.map(|edits| EditReport { completed, ..edits });
             let sensitivities = args.run.find_sensitivities(workload, loaded, &options)?;
-            let job = ReplayedJob {
+            let job = JobToReplay {
                 workload,
                 name: title,
                 other_profiler,
@@ -204,7 +205,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let loaded = &machines;
             let machines = loaded.iter().map(|loaded| &loaded.machine);
             let machines: Vec<&Machine> = machines.collect();
-            let page = args.run.create_page(&mut to)?;
+            let page = args.run.create_html_page(&mut to)?;
             let of_traces_alone = &job;
             let job = ComparedJob {
                 workload,
@@ -221,16 +222,22 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             for (report, loaded) in reports {
                 args.run.state_cost(report);
                 let machine = &loaded.machine;
-                let completed =
-                    completed_interval(&found, of_traces_alone, &loading, machine, &options)?;
-                let edits = edit_report(of_traces_alone, unedited.as_ref(), loaded, &options)?;
+                let completed = makespan_range_with_added_ranks(
+                    &found,
+                    of_traces_alone,
+                    &loading,
+                    machine,
+                    &options,
+                )?;
+                let edits =
+                    describe_job_edits(of_traces_alone, unedited.as_ref(), loaded, &options)?;
                 let edits = edits.map(|edits| EditReport { completed, ..edits });
                 report.add_edits(edits);
             }
             if comparison.reference_machine().is_some() {
                 let (run, style) = (&args.run, to.text_style());
                 if let Some(mut file) = page {
-                    file.write_all(run.comparison_page(&comparison).as_bytes())?;
+                    file.write_all(run.render_comparison_page(&comparison).as_bytes())?;
                     file.commit()?;
                 }
                 to.write_output(|out| {
@@ -284,7 +291,7 @@ fn job_settings<'a>(
                     hash: false,
                     ..other
                 };
-                let job = job::load_found(found, String::new(), &other, &mut |_, _| {});
+                let job = job::load_found_traces(found, String::new(), &other, &mut |_, _| {});
                 Some(RunWithoutSetting {
                     workload: Some(job.ok()?.into_workload()),
                     ..RunWithoutSetting::default()
@@ -296,7 +303,7 @@ fn job_settings<'a>(
 
 /// Describes how edits changed `job` and its machine, with the makespan before the edits. Returns `None` if there are
 /// no edits.
-fn edit_report(
+fn describe_job_edits(
     job: &Job,
     unedited: Option<&Job>,
     loaded: &LoadedMachine,
@@ -321,24 +328,24 @@ fn edit_report(
 /// Returns a range of makespans for `job`, if an edit added ranks that have no trace. The range contains the makespan
 /// of `job` itself and of two variants. The added ranks copy the fastest captured ranks of their roles in one variant,
 /// and the slowest captured ranks in the other variant.
-fn completed_interval(
+fn makespan_range_with_added_ranks(
     found: &FoundTraces,
     job: &Job,
     loading: &JobOptions,
     machine: &Machine,
     options: &ReplayOptions,
 ) -> Result<Option<CompletedInterval>, Box<dyn Error>> {
-    if job.completed_ranks() == 0 {
+    if job.filled_in_rank_count() == 0 {
         return Ok(None);
     }
     let mut makespans = vec![predict_makespan(job.workload(), machine, options)?];
-    for role_model in [RoleModel::Fastest, RoleModel::Slowest] {
+    for role_model in [AbsentRankModelRule::Fastest, AbsentRankModelRule::Slowest] {
         let loading = JobOptions {
             role_model,
             hash: false,
             ..loading.clone()
         };
-        let other = job::load_found(found, String::new(), &loading, &mut |_, _| {})?;
+        let other = job::load_found_traces(found, String::new(), &loading, &mut |_, _| {})?;
         makespans.push(predict_makespan(other.workload(), machine, options)?);
     }
     // If the captured ranks of each role are equal, there is no range.
@@ -361,7 +368,7 @@ fn load_unedited(
         hash: false,
         ..loading.clone()
     };
-    match job::load_found(found, String::new(), &loading, &mut |_, _| {}) {
+    match job::load_found_traces(found, String::new(), &loading, &mut |_, _| {}) {
         // An edit added the missing ranks, so the job cannot run without edits.
         Err(job::JobError::Workload(WorkloadError::Missing { .. })) => Ok(None),
         loaded => loaded.map(Some),
@@ -379,7 +386,7 @@ fn predict_makespan(
 
 /// Returns the machine file in the folder of the traces; if there is none, the machine for which
 /// the job was generated.
-fn case_machine(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String> {
+fn machine_beside_traces(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String> {
     let machine = job::machine_of(paths, found);
     machine.ok_or_else(|| format!(
         "no machine is given, and the folder of the traces has no {CASE_MACHINE}\n  try: --machine NAME, one of {}, \

@@ -3,9 +3,9 @@
 use super::flags::parser_of_choices;
 use super::progress::Progress;
 use super::terminal;
-use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
-use chakram_analysis::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
-use chakram_hardware::machine::name_for_ranks;
+use super::traces::{self, InputTraceArgs, OutputTraceArgs, SummaryFormatArg, TraceTarget};
+use chakram_analysis::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardSizeRule};
+use chakram_hardware::machine::machine_name_for_ranks;
 use chakram_jobs::groups_of;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
@@ -33,7 +33,7 @@ the old size; process groups and peers follow. Recorded durations keep the old s
 place edits all.")]
 pub struct ScaleArgs {
     #[command(flatten)]
-    input: InputArgs,
+    input: InputTraceArgs,
     /// Dimensions of the ranks and their sizes, outermost first, such as dp=2,tp=4
     #[arg(long, value_name = "GRID")]
     grid: String,
@@ -41,8 +41,8 @@ pub struct ScaleArgs {
     #[arg(long, value_name = "DIMENSION")]
     to: String,
     /// Size of sharded buffers that stays constant
-    #[arg(long, value_parser = parser_of_choices::<ShardScaling>(), default_value = "keep-total", value_name = "WHAT")]
-    sharded: ShardScaling,
+    #[arg(long, value_parser = parser_of_choices::<ShardSizeRule>(), default_value = "keep-total", value_name = "WHAT")]
+    sharded: ShardSizeRule,
     /// Process groups as JSON, {"1": [0, 1], …}; written scaled to PREFIX.groups.json
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub struct ScaleArgs {
     #[arg(long)]
     no_links: bool,
     #[command(flatten)]
-    output: OutputArgs,
+    output: OutputTraceArgs,
 }
 
 /// JSON summary of a scaled job.
@@ -68,8 +68,8 @@ struct ScaleDocument {
 
 /// Returns the machine for the scaled job. If the machine exists in several sizes, it gets enough
 /// nodes for `ranks` ranks.
-fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
-    let sized = name_for_ranks(name, ranks);
+fn machine_for_scaled_job(name: &str, ranks: u32) -> io::Result<String> {
+    let sized = machine_name_for_ranks(name, ranks);
     match sized.as_deref() {
         Some(sized) if sized == name => {}
         Some(sized) => terminal::print_note(format_args!(
@@ -108,11 +108,11 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
              outermost dimension first",
             args.grid,
             along.rank_count() - 1,
-            chakram_trace::workload::format_shortened(ranks.iter().copied())
+            chakram_trace::workload::format_shortened_list(ranks.iter().copied())
         )
         .into());
     }
-    let new_ranks = along.rank_count_after();
+    let new_ranks = along.scaled_rank_count();
     let mut outputs = TraceTarget::new(&args.output, new_ranks as usize, &traces, &[&args.groups])?;
     let mut scaling = JobScaling::new(
         along,
@@ -136,7 +136,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
              chakram edit --edit data={size}, which inserts the reductions of gradients, or --side-by-side for \
              independent copies",
             name = along.dimension_name(),
-            size = along.size_after()
+            size = along.scaled_dimension_size()
         )
         .into());
     }
@@ -175,12 +175,12 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let groups = scaling.scale_groups();
     let beside = outputs.write_groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    let told = traces.describe_job(groups);
+    let told = traces.to_job_file(groups);
     let machine = told.machine.as_deref();
     let about = JobFile {
         roles: scaling.scale_group_roles(&told.roles),
         machine: machine
-            .map(|name| machine_for(name, new_ranks))
+            .map(|name| machine_for_scaled_job(name, new_ranks))
             .transpose()?,
         ..told
     };

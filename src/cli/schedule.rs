@@ -22,8 +22,8 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 use std::rc::Rc;
-use tables::CutProducts;
-use work::{LayerPrices, TopologyRow};
+use tables::CutMatrixProducts;
+use work::{LayerCosts, TopologyRow};
 
 pub use args::{ScheduleArgs, ScheduleFormat};
 
@@ -39,7 +39,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             config::read_input(path).map_err(|error| format!("cannot read {name}: {error}"))?;
         CycleTable::parse(&text, &name).map_err(|error| error.to_string())
     });
-    let mut prices = LayerPrices {
+    let mut prices = LayerCosts {
         model: args.accelerator,
         table: table.transpose()?,
         known: BTreeMap::new(),
@@ -48,12 +48,18 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if args.format == ScheduleFormat::Csv && args.steps && args.log {
         return Err("--format csv prints one table; leave out --steps or --log".into());
     }
-    let work = Rc::new(work::load_work(args, args.model.tensor, &mut prices)?);
+    let work = Rc::new(work::load_work_to_schedule(
+        args,
+        args.model.tensor,
+        &mut prices,
+    )?);
     let is_cut = args.file.is_none() && args.model.partition == PartitionRule::Hierarchical;
-    let cuts = is_cut.then(|| CutProducts::new(&args.model)).transpose()?;
+    let cuts = is_cut
+        .then(|| CutMatrixProducts::new(&args.model))
+        .transpose()?;
     let is_text = args.format == ScheduleFormat::Text;
     if let Some(cuts) = cuts.as_ref().filter(|_| is_text) {
-        tables::print_partition(cuts, out)?;
+        tables::print_matrix_product_cuts(cuts, out)?;
     }
     let mut columns = vec![
         left_aligned_column("TOPOLOGY", 18),
@@ -151,8 +157,8 @@ fn write_traces(
         let target = outputs.path_of_rank(chip);
         let mut writer = TraceWriter::new(outputs.start_trace(chip)?)?;
         let nodes = job.write_chip_nodes(chip, &mut writer);
-        nodes.map_err(|error| error.writing_to(&target))?;
+        nodes.map_err(|error| error.with_output_path(&target))?;
         outputs.finish_trace(chip, writer.into_inner())?;
     }
-    traces::describe_saved(&outputs.commit_job(JobFile::default())?)
+    traces::name_saved_traces(&outputs.commit_job(JobFile::default())?)
 }

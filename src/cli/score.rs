@@ -13,12 +13,12 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::KernelBasis;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
-use chakram_serving::llm::score::{ServingTable, metric_rows, render_scores};
+use chakram_serving::llm::score::{MeasuredServingTable, format_metric_csv_rows, render_scores};
 use chakram_studies::score::{
-    CorrectedRuns, FittedConstant, MeasuredRun, PairScores, PairTable, PredictedRun, RunColumns,
-    RunTable, ScoreError, ScoreRows, ScoreSetting, ScoredTable, assign_folds, correct_by_others,
-    correct_by_steps, fit_in_folds, option_signs, predict_with_one_rate, score_runs,
-    settings_without_effect,
+    CorrectedRuns, FittedConstant, MeasuredRun, PredictedRun, RunColumnRules, RunTable, ScoreError,
+    ScoreRowWriter, ScoreSetting, ScoredRunTable, WhatIfPairScores, WhatIfPairTable, assign_folds,
+    correct_by_other_runs, correct_by_steps, count_option_orders, cross_validate_runs,
+    predict_with_one_rate, score_runs, settings_without_effect,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
@@ -71,7 +71,7 @@ pub struct ScoreArgs {
     /// Fit these constants of the machine to the runs, in folds: a run is predicted with constants fitted to runs that
     /// differ from it in the options `folds`. The constants are launch, backward, collective, message, memory, softmax
     /// and cross-entropy
-    #[arg(long, value_name = "CONSTANTS", value_delimiter = ',', value_parser = parse_constant)]
+    #[arg(long, value_name = "CONSTANTS", value_delimiter = ',', value_parser = parse_fitted_constant)]
     fit: Vec<FittedConstant>,
     /// Number of folds
     #[arg(long, value_name = "N", default_value = "5", requires = "fit")]
@@ -109,7 +109,7 @@ enum ScoreFormat {
     Csv,
 }
 
-fn parse_constant(text: &str) -> Result<FittedConstant, String> {
+fn parse_fitted_constant(text: &str) -> Result<FittedConstant, String> {
     let mut all = FittedConstant::ALL.into_iter();
     let found = all.find(|(_, name)| *name == text);
     found.map(|(constant, _)| constant).ok_or_else(|| {
@@ -164,14 +164,14 @@ impl ScoreFiles {
             return Err("there is no table".into());
         };
         let steps = ScoreFile::read_file(path)?;
-        parse_runs(args, &steps, file)
+        parse_runs_of_table(args, &steps, file)
     }
 
     /// Parses the runs of all tables with the settings of `args`.
     fn parse_tables(&self, args: &ScoreArgs) -> Result<RunTable, Box<dyn Error>> {
         let mut tables = None;
         for [runs, file] in &self.0 {
-            let table = parse_runs(args, runs, file)?;
+            let table = parse_runs_of_table(args, runs, file)?;
             match &mut tables {
                 None => tables = Some(table),
                 Some(all) => all.append_table(table),
@@ -233,22 +233,22 @@ impl ScoreFiles {
 }
 
 /// Parses the `runs` of a table with the columns in `file` and the settings of `args`.
-fn parse_runs(
+fn parse_runs_of_table(
     args: &ScoreArgs,
     runs: &ScoreFile,
     file: &ScoreFile,
 ) -> Result<RunTable, Box<dyn Error>> {
-    let mut columns = RunColumns::parse(&file.text, &file.name)?;
+    let mut columns = RunColumnRules::parse(&file.text, &file.name)?;
     for (key, value) in &args.set {
         columns
-            .set_for_all(key, value)
+            .set_option_for_all(key, value)
             .map_err(|why| format!("--set {key}={value}: {why}"))?;
     }
     if let Some(machine) = &args.machine {
-        columns.replay_all_on(machine);
+        columns.use_machine_for_all(machine);
     }
     if let Some(stack) = &args.stack {
-        columns.set_for_all("stack", stack)?;
+        columns.set_option_for_all("stack", stack)?;
     }
     Ok(RunTable::parse(&runs.text, &runs.name, &columns)?)
 }
@@ -260,7 +260,7 @@ fn parse_runs(
 /// Fails if files cannot be read, if runs cannot be replayed, or if output cannot be written.
 pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(path) = &args.pairs {
-        return score_pairs(args, path, out);
+        return score_what_if_pairs(args, path, out);
     }
     if args.signs && args.format == ScoreFormat::Csv {
         return Err(
@@ -290,7 +290,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let scatter = args.scatter.as_ref();
     let scatter = scatter.map(|path| outputs.claim_path(path)).transpose()?;
     let mut to = match &args.output {
-        Some(path) => ReportDestination::claim_file(out, path, outputs)?,
+        Some(path) => ReportDestination::create_at_path(out, path, outputs)?,
         None => ReportDestination::standard_output(out, outputs),
     };
     let why = |error: ScoreError| error.to_string();
@@ -299,8 +299,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let is_corrected = args.leave_out.is_some() || args.steps.is_some();
     let grows = args.format == ScoreFormat::Csv && args.fit.is_empty() && !is_corrected;
     let answers = if grows {
-        let (mut rows, mut answers) = (ScoreRows::new(&table), Vec::new());
-        to.write_growing(|out| {
+        let (mut rows, mut answers) = (ScoreRowWriter::new(&table), Vec::new());
+        to.write_streamed_output(|out| {
             answers = score_runs(&table, &options, threads, |run, answer| match answer {
                 Ok(answer) => {
                     let interval = answer.interval.map(|ends| ends.map(Span::as_seconds));
@@ -317,20 +317,20 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     };
     let given = files.settings_without_each(args);
     let without_effect = settings_without_effect(&table, &options, &answers, &given, threads);
-    let mut predicted = table.keep_predicted(answers, why);
+    let mut predicted = table.keep_predicted_runs(answers, why);
     let machine = machine_of_first_run(&table)?;
     let (mut fits, mut fold_of) = (Vec::new(), Vec::new());
     if !args.fit.is_empty() {
         fold_of = assign_folds(&table.runs, args.folds);
-        (predicted, fits) = fit_in_folds(&table, &options, &args.fit, &fold_of, threads)?;
+        (predicted, fits) = cross_validate_runs(&table, &options, &args.fit, &fold_of, threads)?;
     }
-    let correction = find_correction(args, &files, &table, &predicted, &options)?;
-    let scored = ScoredTable {
+    let correction = correct_by_measured_steps(args, &files, &table, &predicted, &options)?;
+    let scored = ScoredRunTable {
         correction,
         signs: match args.signs {
             true => {
                 let seconds = predicted.iter().map(|run| run.makespan.as_seconds());
-                option_signs(&table.runs, &seconds.collect::<Vec<_>>())
+                count_option_orders(&table.runs, &seconds.collect::<Vec<_>>())
             }
             false => Vec::new(),
         },
@@ -351,8 +351,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let curves = machine.has_curves() && options.compute.prefers_curves();
     let about = compute.describe_durations(&KernelBasis {
         by_curves: u64::from(curves),
-        estimated: u64::from(!curves && !compute.compute_model().reads_machine()),
-        priced: u64::from(!curves && compute.compute_model().reads_machine()),
+        estimated: u64::from(!curves && !compute.compute_model().ignores_recorded_durations()),
+        priced: u64::from(!curves && compute.compute_model().ignores_recorded_durations()),
         ..KernelBasis::default()
     });
     if args.format == ScoreFormat::Csv {
@@ -368,7 +368,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 }
                 ScoreFormat::Json => {
                     let mut options = Map::new();
-                    compute.add_to_json(&mut options);
+                    compute.add_duration_sources_to_json(&mut options);
                     scored.to_document(by.as_deref(), options).print_to(out)?;
                 }
                 ScoreFormat::Csv => scored.write_csv(out)?,
@@ -385,7 +385,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 }
 
 /// If `args` requests it, corrects the predictions of `table` by measured steps.
-fn find_correction(
+fn correct_by_measured_steps(
     args: &ScoreArgs,
     files: &ScoreFiles,
     table: &RunTable,
@@ -400,7 +400,7 @@ fn find_correction(
         }
         return Ok(Some(CorrectedRuns {
             steps: format!("runs of another {}", key.replace('_', "-")),
-            runs: correct_by_others(&table.runs, predicted, &key),
+            runs: correct_by_other_runs(&table.runs, predicted, &key),
         }));
     }
     let Some(path) = &args.steps else {
@@ -409,7 +409,7 @@ fn find_correction(
     let mut steps = files.read_step_table(args, path)?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let answers = score_runs(&steps, options, threads, |_, _| Ok(()))?;
-    let seconds = steps.keep_predicted(answers, |error| error.to_string());
+    let seconds = steps.keep_predicted_runs(answers, |error| error.to_string());
     if let Some(refused) = steps.refused.first() {
         return Err(refused.to_string().into());
     }
@@ -420,7 +420,7 @@ fn find_correction(
 }
 
 /// Scores predictions of changed captured jobs.
-fn score_pairs(
+fn score_what_if_pairs(
     args: &ScoreArgs,
     path: &Path,
     out: &mut dyn Write,
@@ -429,18 +429,18 @@ fn score_pairs(
         return Err(format!("--pairs: {key} must be in the file, for all pairs").into());
     }
     let file = ScoreFile::read_file(path)?;
-    let table = PairTable::parse(&file.text, path)?;
+    let table = WhatIfPairTable::parse(&file.text, path)?;
     let mut outputs = OutputSet::default();
     outputs.register_input(path);
     let mut to = match &args.output {
-        Some(path) => ReportDestination::claim_file(out, path, outputs)?,
+        Some(path) => ReportDestination::create_at_path(out, path, outputs)?,
         None => ReportDestination::standard_output(out, outputs),
     };
     let scores = table.score_all_pairs()?;
     let style = to.text_style();
     to.write_output(|out| {
         match args.format {
-            ScoreFormat::Text => write_pairs(&scores, style, out)?,
+            ScoreFormat::Text => print_what_if_pair_scores(&scores, style, out)?,
             ScoreFormat::Json => VersionedDocument::new("chakram.pairs.1", &scores).print_to(out)?,
             ScoreFormat::Csv => {
                 writeln!(
@@ -451,7 +451,7 @@ fn score_pairs(
                     writeln!(
                         out,
                         "{},{},{},{},{},{:.2},{:.2},{:.2}",
-                        csv_text(&pair.name),
+                        quote_csv_text(&pair.name),
                         pair.unedited.0,
                         pair.edited.0,
                         pair.predicted.0,
@@ -485,12 +485,12 @@ fn score_serving(
         .into());
     };
     let file = ScoreFile::read_file(path)?;
-    let table = ServingTable::read_table(runs, (path, &file.text), args.by.as_deref())?;
+    let table = MeasuredServingTable::read_table(runs, (path, &file.text), args.by.as_deref())?;
     let mut outputs = OutputSet::default();
     outputs.register_input(path);
     outputs.register_input(runs);
     let mut to = match &args.output {
-        Some(path) => ReportDestination::claim_file(out, path, outputs)?,
+        Some(path) => ReportDestination::create_at_path(out, path, outputs)?,
         None => ReportDestination::standard_output(out, outputs),
     };
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
@@ -498,7 +498,7 @@ fn score_serving(
     let style = to.text_style();
     let rendered = match args.format {
         ScoreFormat::Text => render_scores(&scores, style),
-        ScoreFormat::Csv => metric_rows(&scores),
+        ScoreFormat::Csv => format_metric_csv_rows(&scores),
         ScoreFormat::Json => {
             VersionedDocument::new("chakram.score-serving.1", &scores).to_json_text()
         }
@@ -508,14 +508,18 @@ fn score_serving(
 }
 
 /// Quotes the text of a CSV field if it needs quotes.
-fn csv_text(text: &str) -> String {
+fn quote_csv_text(text: &str) -> String {
     match text.contains([',', '"', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
     }
 }
 
-fn write_pairs(scores: &PairScores, style: TextStyle, out: &mut dyn Write) -> std::io::Result<()> {
+fn print_what_if_pair_scores(
+    scores: &WhatIfPairScores,
+    style: TextStyle,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
     let table = TextTable::new([
         left_aligned_column("PAIR", 26),
         right_aligned_column("predicted", 12),

@@ -9,7 +9,7 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::text::TextStyle;
 use chakram_serving::{
     CompletedRequest, NoRequestObserver, Platform, RatePoint, RateSweep, RequestObserver,
-    RequestTimeline, Scenario, ServeError, ServeOptions, ServeReport, ServedJob, compare,
+    RequestTimelineWriter, Scenario, ServeError, ServeOptions, ServeReport, ServedJob, compare,
     find_capacity, html, rows, serve_requests, sweep_rates, text,
 };
 use chakram_trace::files::{OutputClaim, OutputSet};
@@ -70,7 +70,7 @@ pub struct ServeArgs {
     #[arg(long, help_heading = LOAD, conflicts_with = "rate")]
     find_capacity: bool,
     /// Share of requests that must meet their limits for --find-capacity and --plan
-    #[arg(long, help_heading = LOAD, value_name = "SHARE", default_value_t = 0.99, value_parser = parse_share)]
+    #[arg(long, help_heading = LOAD, value_name = "SHARE", default_value_t = 0.99, value_parser = parse_nonzero_share)]
     attain: f64,
     /// Limit on serve times, for goodput and capacity; the models' deadlines by default; for a language model
     /// ttft=TIME,tpot=TIME,e2e=TIME
@@ -123,7 +123,7 @@ fn parse_rate(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a number of requests per second above 0, such as 250".to_owned())
 }
 
-fn parse_share(text: &str) -> Result<f64, String> {
+fn parse_nonzero_share(text: &str) -> Result<f64, String> {
     let share = text.parse::<f64>().ok();
     share
         .filter(|share| *share > 0.0 && *share <= 1.0)
@@ -144,13 +144,13 @@ struct ServeDocument<'r> {
 }
 
 /// Writes the row and the timeline entry of each request, if they are requested.
-struct ServeWriters<'r, 'm, W> {
+struct ServedRequestWriters<'r, 'm, W> {
     rows: Option<&'r mut (dyn Write + 'r)>,
     models: Vec<&'m str>,
-    timeline: Option<RequestTimeline<'m, W>>,
+    timeline: Option<RequestTimelineWriter<'m, W>>,
 }
 
-impl<W: Write> RequestObserver for ServeWriters<'_, '_, W> {
+impl<W: Write> RequestObserver for ServedRequestWriters<'_, '_, W> {
     fn on_completed(&mut self, request: &CompletedRequest) -> io::Result<()> {
         if let Some(rows) = &mut self.rows {
             let line = rows::render_request_csv(request, self.models[request.model as usize]);
@@ -176,7 +176,7 @@ impl<W: Write> RequestObserver for ServeWriters<'_, '_, W> {
 impl ServeArgs {
     /// Returns the command's outputs, which must not replace its inputs, and the page if the user
     /// wants one.
-    fn claim_page(&self) -> Result<(OutputSet, Option<OutputClaim>), TraceError> {
+    fn claim_html_page(&self) -> Result<(OutputSet, Option<OutputClaim>), TraceError> {
         let mut outputs = OutputSet::default();
         outputs.register_input(&self.scenario);
         if let Some(file) = &self.llm.arrivals {
@@ -218,7 +218,7 @@ impl ServeArgs {
     }
 
     /// Returns the scenario `own`, changed by the settings on the command line.
-    fn with_settings(&self, own: &Scenario) -> Result<Scenario, String> {
+    fn apply_settings_to_scenario(&self, own: &Scenario) -> Result<Scenario, String> {
         let mut scenario = own.clone();
         scenario.seed = self.seed.unwrap_or(scenario.seed);
         if let Some(requests) = self.requests {
@@ -267,7 +267,11 @@ fn seed_without_effect(
 
 /// Returns the reasons why `--requests` and `--rate` have no effect on the run of `report`; empty
 /// if both have an effect.
-fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -> Vec<String> {
+fn reasons_load_has_no_effect(
+    args: &ServeArgs,
+    own: &Scenario,
+    report: &ServeReport,
+) -> Vec<String> {
     let requests = args.requests.and_then(|requests| {
         let fewest = own.stop.requests.map_or(requests, |own| own.min(requests));
         let why = match own.stop.requests == Some(requests) {
@@ -299,14 +303,14 @@ fn without_effect(option: &str, why: &str) -> String {
 /// Fails if the scenario or a platform is invalid, or if output cannot be written.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check_options()?;
-    if let Some(input) = LlmInput::recognize(&args.scenario) {
+    if let Some(input) = LlmInput::detect_llm_input(&args.scenario) {
         return llm::run(args, &input, out);
     }
-    args.llm.refuse_all()?;
+    args.llm.reject_all_llm_options()?;
     if args.table.is_some() && args.format != ServeFormat::Csv {
         return Err("--table needs --format csv\n  try: --format csv".into());
     }
-    let (_, file) = llm::split_outputs(&args.output, false)?;
+    let (_, file) = llm::split_output_option_values(&args.output, false)?;
     let slo = match args.slo {
         Some(SloOption::Tokens(_)) => {
             return Err(
@@ -317,21 +321,21 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         None => None,
     };
     let own = Scenario::load_file(&args.scenario)?;
-    let scenario = args.with_settings(&own)?;
+    let scenario = args.apply_settings_to_scenario(&own)?;
     let platforms = args
         .platforms
         .iter()
         .map(|name| Platform::load_by_name(name));
     let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
-    let options = ServeOptions::with_slo(slo);
-    let (mut outputs, page) = args.claim_page()?;
+    let options = ServeOptions::from_serve_time_limit(slo);
+    let (mut outputs, page) = args.claim_html_page()?;
     let picture = args
         .timeline
         .as_ref()
         .map(|path| outputs.claim_path(path))
         .transpose()?;
     let path = file.unwrap_or(Path::new("-"));
-    let mut to = ReportDestination::claim_file(out, path, outputs)?;
+    let mut to = ReportDestination::create_at_path(out, path, outputs)?;
     let style = to.text_style();
     let first = platforms.first();
 
@@ -360,11 +364,11 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             .map(|claim| claim.create_file())
             .transpose()?
             .map(BufWriter::new);
-        let mut writers = ServeWriters {
+        let mut writers = ServedRequestWriters {
             rows: None,
             models: models().collect(),
             timeline: file
-                .map(|file| RequestTimeline::new(file, models().collect()))
+                .map(|file| RequestTimelineWriter::new(file, models().collect()))
                 .transpose()?,
         };
         if args.table == Some(ServeTable::Requests) {
@@ -372,7 +376,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             to.write_output(|out| {
                 writeln!(out, "{}", rows::REQUESTS)?;
                 let mut rows = BufWriter::new(out);
-                let mut all = ServeWriters {
+                let mut all = ServedRequestWriters {
                     rows: Some(&mut rows),
                     models: models().collect(),
                     timeline: writers.timeline.take(),
@@ -407,7 +411,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let runs = (&own, &scenario);
         let seed = seed_without_effect(args, runs, platforms.get(i), options, report)?;
         report.warnings.extend(seed);
-        let load = load_without_effect(args, &own, report);
+        let load = reasons_load_has_no_effect(args, &own, report);
         report.warnings.extend(load);
     }
     if args.table != Some(ServeTable::Requests) {
@@ -460,7 +464,7 @@ fn sweep_platform_rates(
     }
     for RatePoint { report, .. } in &mut found.points {
         report.warnings.extend(seed.clone());
-        let load = load_without_effect(args, own, report);
+        let load = reasons_load_has_no_effect(args, own, report);
         report.warnings.extend(load);
     }
     Ok(found)
@@ -486,7 +490,7 @@ fn render_output(
             VersionedDocument::new("chakram.serve.1", document).to_json_text()
         }
         (ServeFormat::Csv, [], _) if args.table == Some(ServeTable::Levels) => {
-            rows::render_levels_csv(reports)
+            rows::render_request_counts_csv(reports)
         }
         (ServeFormat::Csv, [], _) => rows::render_models_csv(reports),
         (ServeFormat::Csv, sweeps, _) => {
@@ -499,7 +503,7 @@ fn render_output(
         (ServeFormat::Text, sweeps, _) => {
             let tables: Vec<_> = sweeps
                 .iter()
-                .map(|sweep| compare::render_rates(sweep, style))
+                .map(|sweep| compare::render_rate_sweep(sweep, style))
                 .collect();
             tables.join("\n")
         }

@@ -5,13 +5,13 @@
 #[cfg(unix)]
 pub fn install_handlers() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        unix::set_handler(signal, unix::end_by_signal as *const () as usize);
+        unix::install_signal_handler(signal, unix::end_by_signal as *const () as usize);
     }
     // If memory runs out, the allocator ends the program without destructors, so remove temporary
     // files at exit. SAFETY: the function does only what is allowed in a signal handler, so it is
     // also safe at exit.
     unsafe { libc::atexit(unix::remove_at_exit) };
-    unix::set_handler(libc::SIGBUS, unix::cut_short as *const () as usize);
+    unix::install_signal_handler(libc::SIGBUS, unix::cut_short as *const () as usize);
     // Ignore the signal, so that a write that exceeds the limit on file sizes fails with an error.
     // SAFETY: no code runs when a signal is ignored.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -25,12 +25,12 @@ pub fn install_handlers() {}
 mod unix {
     use crate::progress::is_drawn;
     use chakram_trace::files::{defer_signal, remove_temporaries};
-    use chakram_trace::format::file::mapped_file;
+    use chakram_trace::format::file::mapped_file_name_at;
     use std::mem::MaybeUninit;
     use std::ptr;
 
     /// Installs `handler` for `signal`, unless the signal is already ignored.
-    pub fn set_handler(signal: i32, handler: usize) {
+    pub fn install_signal_handler(signal: i32, handler: usize) {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: both structures are valid. The handlers below take no locks when they read lists,
         // and call only functions that POSIX allows in signal handlers.
@@ -90,7 +90,7 @@ mod unix {
         // SAFETY: the system passes a valid `siginfo_t`.
         let address = unsafe { (*info).si_addr() } as usize;
         remove_temporaries();
-        let Some(name) = mapped_file(address) else {
+        let Some(name) = mapped_file_name_at(address) else {
             return die_by_signal(signal);
         };
         write_to_stderr(b"error: ");

@@ -1,9 +1,9 @@
 //! `chakram slice`: writes a part of a job as a separate job.
 
 use super::progress::Progress;
-use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
+use super::traces::{self, InputTraceArgs, OutputTraceArgs, SummaryFormatArg, TraceTarget};
 use chakram_analysis::edit::slice::{
-    CommunicationMatches, RankSelection, SliceSummary, SliceTarget,
+    CommunicationMatches, KeptNodesOfRank, SliceSummary, SliceTarget,
 };
 use chakram_jobs::groups_of;
 use chakram_report::document::VersionedDocument;
@@ -31,7 +31,7 @@ start meanwhile; in traces without these attributes, its descendants by control 
 on removed nodes are rewired to the nearest kept nodes, and every node keeps its start time.")]
 pub struct SliceArgs {
     #[command(flatten)]
-    input: InputArgs,
+    input: InputTraceArgs,
     /// Keep the nodes that annotations of this name cover; * matches any text
     #[arg(long, value_name = "NAME", required_unless_present_any = ["from", "to", "step"], conflicts_with_all = ["from", "to"])]
     annotation: Option<String>,
@@ -42,13 +42,13 @@ pub struct SliceArgs {
     #[arg(long, value_name = "ID")]
     to: Option<u64>,
     /// Action for collectives and messages with a partner outside the slice
-    #[arg(long, value_enum, default_value_t = UnmatchedArg::Refuse, value_name = "WHAT")]
-    unmatched: UnmatchedArg,
+    #[arg(long, value_enum, default_value_t = UnmatchedCommunicationArg::Refuse, value_name = "WHAT")]
+    unmatched: UnmatchedCommunicationArg,
     /// Process groups as JSON: {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
     #[command(flatten)]
-    output: OutputArgs,
+    output: OutputTraceArgs,
 }
 
 /// JSON summary of a slice.
@@ -74,7 +74,7 @@ struct RankDocument {
 
 /// Treatment of communication whose partner is outside the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum UnmatchedArg {
+pub enum UnmatchedCommunicationArg {
     /// Fail, and write nothing
     Refuse,
     /// Remove the communication as well
@@ -90,7 +90,10 @@ pub enum UnmatchedArg {
 pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let ids = args.from.is_some() || args.to.is_some();
     let (cut, traces) = match (&args.annotation, args.input.step.step) {
-        (None, Some(step)) if !ids => (SliceTarget::Step(step), traces::find_whole(&args.input)?),
+        (None, Some(step)) if !ids => (
+            SliceTarget::Step(step),
+            traces::find_input_job(&args.input)?,
+        ),
         (Some(name), _) => (
             SliceTarget::Annotation(name.clone()),
             traces::find_traces(&args.input)?,
@@ -109,14 +112,19 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     for file in traces.rank_files() {
         progress.count_one();
         let opened = traces.open_file(file)?;
-        let part =
-            RankSelection::select_nodes(opened.as_slice(), file.rank, &cut, &groups, &mut matches);
+        let part = KeptNodesOfRank::select_nodes(
+            opened.as_slice(),
+            file.rank,
+            &cut,
+            &groups,
+            &mut matches,
+        );
         parts.push(part.map_err(|e| opened.locate_error(e))?);
     }
     // Missing partners are known only after all ranks were read, so the traces are opened a second
     // time for writing.
     let unmatched = matches.find_unmatched();
-    if unmatched.count > 0 && args.unmatched == UnmatchedArg::Refuse {
+    if unmatched.count > 0 && args.unmatched == UnmatchedCommunicationArg::Refuse {
         return Err(format!(
             "the slice separates {} from partners outside the slice:\n{unmatched}\n  try: \
              --unmatched cut, which removes them on all ranks, or another slice",
@@ -130,12 +138,12 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     // Use the same start time for all ranks, so that their times stay aligned.
     let start = parts
         .iter()
-        .map(RankSelection::earliest_start)
+        .map(KeptNodesOfRank::earliest_start)
         .min()
         .unwrap_or_default();
     let mut slices = Vec::new();
     for (file, mut part) in traces.rank_files().iter().zip(parts) {
-        part.drop_unmatched(&unmatched);
+        part.cut_unmatched_communication(&unmatched);
         let opened = traces.open_file(file)?;
         let written = part.write_slice(opened.as_slice(), start);
         let (trace, sliced) = written.map_err(|e| opened.locate_error(e))?;
@@ -144,7 +152,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     outputs.write_groups(&groups, false)?;
     let piped = outputs.is_pipe();
-    let names = outputs.commit_files(traces.describe_job(groups))?;
+    let names = outputs.commit_files(traces.to_job_file(groups))?;
     match args.output.format {
         _ if piped => {}
         SummaryFormatArg::Text => write_text(&slices, unmatched.count, &names, out)?,

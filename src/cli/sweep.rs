@@ -5,7 +5,7 @@ use super::terminal;
 use chakram_report::report_text::render_text as render_text_report;
 use chakram_studies::sweep::{
     JournalEntry, NewWorkCounts, PointEvaluator, RESULTS, StudyExplorer, StudyShard, SweepJournal,
-    SweepOptions, SweepStep, SweepTable, explain_row, load_study, render_sweep_page,
+    SweepOptions, SweepProgress, SweepTable, explain_row, load_study, render_sweep_page,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand, ValueEnum};
@@ -117,7 +117,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let (journal, known) = match &args.output {
         None => (None, Vec::new()),
         Some(folder) if args.resume => {
-            let (journal, known) = SweepJournal::resume_in(folder, &hash)?;
+            let (journal, known) = SweepJournal::resume_or_create_in(folder, &hash)?;
             (Some(journal), known)
         }
         Some(folder) => (Some(SweepJournal::create_in(folder, &hash)?), Vec::new()),
@@ -138,7 +138,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             "points",
             study.point_count().unwrap_or(0) / shards,
         );
-        let answered = |step: &SweepStep<'_>| {
+        let answered = |step: &SweepProgress<'_>| {
             if !step.is_bound {
                 progress.count_one();
             }
@@ -154,7 +154,11 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         };
         let mut explorer = StudyExplorer::new(&study, options, journal, known, &answered)?;
         let rows = explorer.run()?;
-        (rows, explorer.turns_so_far().to_vec(), explorer.work_done())
+        (
+            rows,
+            explorer.turns_so_far().to_vec(),
+            explorer.new_work_counts(),
+        )
     };
     print_detail(start, done)?;
     let mut table = SweepTable::new(&study, rows, &turns);
@@ -183,7 +187,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         writeln!(
             out,
             "\n{}",
-            equivalent_command(&study, point, &own_command(args, number))
+            equivalent_command(&study, point, &sweep_command_of_row(args, number))
         )?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -218,7 +222,7 @@ fn print_detail(start: Instant, done: NewWorkCounts) -> io::Result<()> {
 }
 
 /// Returns the `chakram sweep` command that explains a row.
-fn own_command(args: &SweepArgs, number: u64) -> String {
+fn sweep_command_of_row(args: &SweepArgs, number: u64) -> String {
     let study = args.study.as_deref().unwrap_or(Path::new("")).display();
     match &args.output {
         Some(folder) => format!(
@@ -268,7 +272,7 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
         shard: None,
         is_closed: true,
     };
-    let quiet = |_: &SweepStep<'_>| {};
+    let quiet = |_: &SweepProgress<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
     // Write the journal only after the run, so that a failed merge leaves no journal. The journal

@@ -18,7 +18,7 @@ pub fn standard_output() -> StandardOutput {
 }
 
 impl StandardOutput {
-    fn name_stream(error: io::Error) -> io::Error {
+    fn name_stdout_in_error(error: io::Error) -> io::Error {
         match error.kind() {
             io::ErrorKind::Interrupted => error,
             kind => io::Error::new(kind, TraceError::from_io("standard output", "write", error)),
@@ -28,10 +28,10 @@ impl StandardOutput {
 
 impl Write for StandardOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(Self::name_stream)
+        self.0.write(bytes).map_err(Self::name_stdout_in_error)
     }
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(Self::name_stream)
+        self.0.flush().map_err(Self::name_stdout_in_error)
     }
 }
 
@@ -70,7 +70,7 @@ impl EscapingWriter<io::BufWriter<StandardOutput>> {
 
 impl<'w> EscapingWriter<&'w mut dyn Write> {
     /// Creates a writer of a JSON document to `out`.
-    pub fn json_writer(out: &'w mut dyn Write) -> Self {
+    pub fn new_for_json(out: &'w mut dyn Write) -> Self {
         Self::new(out, EscapeStyle::Json)
     }
 }
@@ -138,7 +138,7 @@ fn escape_controls(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
             let mut out = String::new();
             let mut from = 0;
             for (at, _) in text.match_indices("\u{1b}[") {
-                if let Some(length) = colour_length(&text[at..]) {
+                if let Some(length) = length_of_color_escape(&text[at..]) {
                     out += &escape_control_characters_in_lines(&text[from..at]);
                     out += &text[at..at + length];
                     from = at + length;
@@ -153,7 +153,7 @@ fn escape_controls(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
 }
 
 /// If `text` begins with a change of colour, returns its length.
-fn colour_length(text: &str) -> Option<usize> {
+fn length_of_color_escape(text: &str) -> Option<usize> {
     let numbers = text.strip_prefix("\u{1b}[")?;
     let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
     numbers[end..].starts_with('m').then_some(end + 3)
@@ -194,7 +194,7 @@ pub fn print_to_stderr(words: Arguments<'_>) -> io::Result<()> {
 }
 
 /// Returns `text` as one word of a shell command, quoted if necessary.
-pub fn shell_word(text: &str) -> String {
+pub fn quote_shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:@=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
         text.to_owned()

@@ -4,7 +4,7 @@ use super::flags::parser_of_choices;
 use chakram_base::config;
 use chakram_base::random::split_mix;
 use chakram_hardware::topology::chip_graph::{
-    ChipGraph, ChipGraphSummary, LinkInterpolation, LinkTechnology, MOST_CHIPS,
+    ChipGraph, ChipGraphSummary, LinkRateByLinkCount, LinkRateInterpolation, MOST_CHIPS,
 };
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
@@ -38,7 +38,7 @@ enum TopologyCommand {
         #[arg(value_name = "GRAPH")]
         graph: String,
         #[command(flatten)]
-        technology: TechnologyArgs,
+        technology: LinkRateArgs,
         /// Print only the graph's links, in the form of machine files with shape graph
         #[arg(long)]
         links: bool,
@@ -69,7 +69,7 @@ enum TopologyCommand {
         #[arg(long, value_name = "N", default_value_t = 0)]
         seed: u64,
         #[command(flatten)]
-        technology: TechnologyArgs,
+        technology: LinkRateArgs,
         /// Write the best graph as a topology file
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -78,21 +78,21 @@ enum TopologyCommand {
 
 /// Rates of links.
 #[derive(Clone, Debug, Args)]
-struct TechnologyArgs {
+struct LinkRateArgs {
     /// Link rates by the number of links of a chip, instead of the default table (level of TPU v4)
-    #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkTechnology::parse)]
-    rates: Option<LinkTechnology>,
+    #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkRateByLinkCount::parse)]
+    rates: Option<LinkRateByLinkCount>,
     /// Rule for numbers of links that the table lacks (in the default table 2 and 4 to 11): unknown, the rate of the
     /// next larger number, or between both on logarithmic scales
-    #[arg(long, value_parser = parser_of_choices::<LinkInterpolation>(), default_value = "log", value_name = "RULE")]
-    interpolate: LinkInterpolation,
+    #[arg(long, value_parser = parser_of_choices::<LinkRateInterpolation>(), default_value = "log", value_name = "RULE")]
+    interpolate: LinkRateInterpolation,
 }
 
-impl TechnologyArgs {
-    fn link_technology(&self) -> LinkTechnology {
+impl LinkRateArgs {
+    fn link_rate_by_link_count(&self) -> LinkRateByLinkCount {
         let interpolation = self.interpolate;
-        let table = LinkTechnology::table_three(interpolation);
-        LinkTechnology {
+        let table = LinkRateByLinkCount::deap_table_three(interpolation);
+        LinkRateByLinkCount {
             interpolation,
             ..self.rates.clone().unwrap_or(table)
         }
@@ -122,7 +122,7 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 ChipGraph::parse_named_shape(graph)?
             };
             if *links {
-                writeln!(out, "{}", found.link_list())?;
+                writeln!(out, "{}", found.format_link_list())?;
             } else {
                 writeln!(
                     out,
@@ -133,10 +133,10 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 writeln!(
                     out,
                     "{}",
-                    render_all_pairs(&found, &technology.link_technology())
+                    render_all_pairs(&found, &technology.link_rate_by_link_count())
                 )?;
             }
-            write_graph(&found, output.as_deref(), outputs)?;
+            write_chip_graph_file(&found, output.as_deref(), outputs)?;
         }
         TopologyCommand::Tori { chips } => print_tori(*chips, out)?,
         TopologyCommand::Random {
@@ -147,13 +147,13 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             technology,
             output,
         } => {
-            let best = search_random(
+            let best = search_random_topologies(
                 (*draws, *below, *chips, *seed),
-                &technology.link_technology(),
+                &technology.link_rate_by_link_count(),
                 out,
             )?;
             if let Some(best) = best {
-                write_graph(&best, output.as_deref(), OutputSet::default())?;
+                write_chip_graph_file(&best, output.as_deref(), OutputSet::default())?;
             }
         }
     }
@@ -180,17 +180,20 @@ fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
 /// Returns the mean time, in seconds, to send 1 GB from one chip to another, over all pairs of
 /// chips. The time is the size times the mean distance, divided by the link rate for chips with the
 /// largest degree.
-fn mean_seconds(summary: &ChipGraphSummary, technology: &LinkTechnology) -> Option<f64> {
-    Some(1e9 * summary.mean_distance / technology.rate_of_links(summary.degrees.1)?)
+fn mean_seconds_per_gigabyte(
+    summary: &ChipGraphSummary,
+    technology: &LinkRateByLinkCount,
+) -> Option<f64> {
+    Some(1e9 * summary.mean_distance / technology.rate_per_link(summary.degrees.1)?)
 }
 
-fn render_all_pairs(graph: &ChipGraph, technology: &LinkTechnology) -> String {
+fn render_all_pairs(graph: &ChipGraph, technology: &LinkRateByLinkCount) -> String {
     let summary = graph.summarize();
     let degree = summary.degrees.1;
     let through = 1e9 / technology.interface;
     match (
-        technology.rate_of_links(degree),
-        mean_seconds(&summary, technology),
+        technology.rate_per_link(degree),
+        mean_seconds_per_gigabyte(&summary, technology),
     ) {
         (Some(rate), Some(seconds)) if degree > 0 => format!(
             "1 GB between two chips, mean of all pairs: {:.3} ms at {:.1} GB/s a link,\n  {:.1} times faster than the \
@@ -231,9 +234,9 @@ fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
 }
 
 /// Generates random graphs, and prints each graph with a new lowest mean time to send 1 GB from one chip to another.
-fn search_random(
+fn search_random_topologies(
     (draws, below, chips, seed): (u32, u32, Option<u32>, u64),
-    technology: &LinkTechnology,
+    technology: &LinkRateByLinkCount,
     out: &mut dyn Write,
 ) -> Result<Option<ChipGraph>, Box<dyn Error>> {
     let mut state = seed;
@@ -257,7 +260,7 @@ fn search_random(
         let summary = graph.summarize();
         // Skip this graph: chips with so many links have no link rate, so they are assumed not to
         // exist.
-        let Some(seconds) = mean_seconds(&summary, technology) else {
+        let Some(seconds) = mean_seconds_per_gigabyte(&summary, technology) else {
             continue;
         };
         if best.as_ref().is_none_or(|(least, _)| seconds < *least) {
@@ -281,7 +284,7 @@ fn search_random(
     Ok(best.map(|(_, graph)| graph))
 }
 
-fn write_graph(
+fn write_chip_graph_file(
     graph: &ChipGraph,
     path: Option<&Path>,
     mut outputs: OutputSet,

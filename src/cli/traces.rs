@@ -1,6 +1,6 @@
 //! Inputs and outputs of commands that transform traces.
 
-use super::load::{StepArg, VerifyArg};
+use super::load::{ProfiledStepArg, VerifyArg};
 use super::terminal;
 use chakram_jobs::{self as job, JobOutputs, JobTraces, SavedJob};
 use chakram_trace::files::{OutputHandle, OutputSet};
@@ -14,19 +14,19 @@ use std::path::{Path, PathBuf};
 
 /// Arguments that name the input traces.
 #[derive(Debug, Args)]
-pub struct InputArgs {
+pub struct InputTraceArgs {
     /// Folder of traces, prefix of files named PREFIX.RANK.et, or files; - is one trace on standard input
     #[arg(required = true, value_name = "TRACES")]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) verify: VerifyArg,
     #[command(flatten)]
-    pub(super) step: StepArg,
+    pub(super) step: ProfiledStepArg,
 }
 
 /// Arguments that name the output traces.
 #[derive(Debug, Args)]
-pub struct OutputArgs {
+pub struct OutputTraceArgs {
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json; - is standard output, for a single trace
     #[arg(short, long, value_name = "PREFIX")]
     pub output: PathBuf,
@@ -61,17 +61,17 @@ pub const PIPE: &str = "-";
 
 /// Finds the files that `args` names, or reads standard input. If the user chose a step, keeps only
 /// this step.
-pub fn find_traces(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
-    Ok(find_whole(args)?.select_step(args.step.step)?)
+pub fn find_traces(args: &InputTraceArgs) -> Result<JobTraces, Box<dyn Error>> {
+    Ok(find_input_job(args)?.select_step(args.step.step)?)
 }
 
 /// Finds the files that `args` names, or reads standard input. Keeps all steps.
-pub fn find_whole(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
+pub fn find_input_job(args: &InputTraceArgs) -> Result<JobTraces, Box<dyn Error>> {
     let pipe = |path: &PathBuf| path == Path::new(PIPE);
     if !args.traces.iter().any(pipe) {
         return Ok(JobTraces::find_traces(
             &args.traces,
-            args.verify.replay_level(),
+            args.verify.verify_level_for_replay(),
         )?);
     }
     if args.traces.len() > 1 {
@@ -92,7 +92,7 @@ pub fn compressed_suffix(compress: Option<CompressArg>) -> &'static str {
 /// Output of a command: the files of a job, or a pipe with one trace.
 pub enum TraceTarget<'o> {
     /// Standard output.
-    Pipe(&'o OutputArgs),
+    Pipe(&'o OutputTraceArgs),
     /// The files of a job.
     Files(Box<JobOutputs>),
 }
@@ -101,7 +101,7 @@ impl<'o> TraceTarget<'o> {
     /// Creates the output for the traces of `ranks` ranks. No output may replace one of the inputs
     /// `traces` and `beside`.
     pub fn new(
-        args: &'o OutputArgs,
+        args: &'o OutputTraceArgs,
         ranks: usize,
         traces: &JobTraces,
         beside: &[&Option<PathBuf>],
@@ -189,7 +189,7 @@ impl<'o> TraceTarget<'o> {
     /// text that names the files.
     pub fn commit_files(self, about: JobFile) -> Result<String, Box<dyn Error>> {
         match self {
-            Self::Files(outputs) => describe_saved(&outputs.commit_job(about)?),
+            Self::Files(outputs) => name_saved_traces(&outputs.commit_job(about)?),
             Self::Pipe(_) => Ok(String::new()),
         }
     }
@@ -197,8 +197,8 @@ impl<'o> TraceTarget<'o> {
 
 /// Prints a note if there are traces with the job's prefix that do not belong to the job. Returns
 /// text that names the job's traces.
-pub fn describe_saved(job: &SavedJob) -> Result<String, Box<dyn Error>> {
-    note_others(&job.prefix, &job.others)?;
+pub fn name_saved_traces(job: &SavedJob) -> Result<String, Box<dyn Error>> {
+    print_other_traces_note(&job.prefix, &job.others)?;
     Ok(format_first_to_last(&job.traces))
 }
 
@@ -212,7 +212,7 @@ fn format_first_to_last(names: &[PathBuf]) -> String {
 }
 
 /// Prints a note if there are traces with the job's prefix that do not belong to the job.
-pub fn note_others(prefix: &Path, others: &[PathBuf]) -> io::Result<()> {
+pub fn print_other_traces_note(prefix: &Path, others: &[PathBuf]) -> io::Result<()> {
     match others.len() {
         0 => Ok(()),
         count => terminal::print_note(format_args!(

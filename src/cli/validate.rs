@@ -2,10 +2,10 @@
 
 use super::compare::parallel_map;
 use super::flags::parser_of_choices;
-use super::load::{StepArg, VerifyArg};
+use super::load::{ProfiledStepArg, VerifyArg};
 use super::output::{ReportDestination, load_machine};
 use chakram_analysis::validate::{
-    DefectCounts, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
+    DefectCounts, ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport,
     ValidationStyle, to_json, to_text,
 };
 use chakram_base::ids::MAX_NPUS;
@@ -70,7 +70,7 @@ pub struct ValidateArgs {
     #[command(flatten)]
     verify: VerifyArg,
     #[command(flatten)]
-    step: StepArg,
+    step: ProfiledStepArg,
     /// Traces read at the same time; one per core by default
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
@@ -116,7 +116,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let hash = args.format == ValidateFormatArg::Json;
     let mut inputs = Vec::new();
     // Check all hashes here, although a replay checks hashes only for small jobs.
-    let found = job::find_traces(&args.traces, args.verify.thorough_level())?;
+    let found = job::find_traces(&args.traces, args.verify.verify_level_for_full_read())?;
     let found = job::restrict_to_step(found, args.step.step, None)?;
     let options = validate_options(args, &found, hash, &mut inputs)?;
     let mut outputs = OutputSet::default();
@@ -124,13 +124,13 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let given = args.groups.iter().map(PathBuf::as_path);
     let given = given.chain(args.machine.as_deref().map(Path::new));
     given.for_each(|path| outputs.register_input(path));
-    let mut to = ReportDestination::claim_file(out, &args.output, outputs)?;
+    let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
     let files = found.files;
     let (traces, of_file) = read_files(&files, &options, args.threads, hash);
     let sources = files
         .iter()
         .zip(&of_file)
-        .map(|(file, &trace)| ReportedTrace {
+        .map(|(file, &trace)| ValidatedTraceFile {
             rank: file.rank,
             file: file.path.display().to_string(),
             trace: &traces[trace].0,
@@ -220,7 +220,7 @@ fn read_files(
                 let (first, is_shared) = entry.get_mut();
                 let is_shared = is_shared.get_or_insert_with(|| {
                     let opened = TraceContents::open_verified(file);
-                    opened.is_ok_and(|contents| !contents.is_member_trace())
+                    opened.is_ok_and(|contents| !contents.represents_several_ranks())
                 });
                 if *is_shared { *first } else { new() }
             }
@@ -246,7 +246,10 @@ fn check_file(
             let bytes = contents.as_slice();
             let hash = hash.then(|| job::hashed_input("trace", &file.path, bytes).blake3);
             let told = |error| contents.with_source(error);
-            (ValidatedTrace::check_told(bytes, policy, show, told), hash)
+            (
+                ValidatedTrace::check_trace_and_map_errors(bytes, policy, show, told),
+                hash,
+            )
         }
     }
 }

@@ -149,7 +149,7 @@ impl Agenda {
     /// Returns the next delay of a due batch, with the value that the caller stored for it. The call after the last
     /// delay closes the batch, so a later delay for this instant starts a new batch.
     #[inline]
-    pub fn next_delay(&mut self, npu: Npu, gathering: u32) -> Option<(Event, u32)> {
+    pub fn take_batched_delay(&mut self, npu: Npu, gathering: u32) -> Option<(Event, u32)> {
         let number = self.gatherings[gathering as usize].first;
         if number == NONE {
             let first = self.pending[npu.index()].pop_front();
@@ -174,7 +174,7 @@ impl Agenda {
     /// Advances to the instant of the next events and returns it, or `None` if nothing is pending. Afterwards, no event
     /// can be added before this instant.
     #[inline]
-    pub fn next_time(&mut self) -> Option<Time> {
+    pub fn advance_to_next_time(&mut self) -> Option<Time> {
         if self.buckets[0].is_empty() {
             if self.filled == 0 {
                 return None;
@@ -184,7 +184,7 @@ impl Agenda {
         Some(self.last)
     }
 
-    /// Returns the instant that [`Self::next_time`] would return, but does not advance time, so earlier events can
+    /// Returns the instant that [`Self::advance_to_next_time`] would return, but does not advance time, so earlier events can
     /// still be added.
     pub fn peek_time(&self) -> Option<Time> {
         if !self.buckets[0].is_empty() {
@@ -236,7 +236,9 @@ impl Agenda {
         for bucket in &mut self.buckets {
             for place in 0..bucket.len() {
                 let (at, event) = bucket[place];
-                if event.is_of_node() && event.instance_node().instance == from && is_copied(event)
+                if event.is_node_event()
+                    && event.instance_node().instance == from
+                    && is_copied(event)
                 {
                     let copy = |&to: &InstanceIndex| {
                         (
@@ -250,7 +252,7 @@ impl Agenda {
         }
     }
 
-    /// Moves the events due at [`Self::next_time`] into `batch`, in the order of scheduling.
+    /// Moves the events due at [`Self::advance_to_next_time`] into `batch`, in the order of scheduling.
     #[inline]
     pub fn take_due_events(&mut self, batch: &mut Vec<Event>) {
         batch.clear();
@@ -278,7 +280,7 @@ mod tests {
         agenda.add_delay_end(Npu(1), Time(5), event(11), 8);
         let mut order = Vec::new();
         let mut batch = Vec::new();
-        while agenda.next_time().is_some() {
+        while agenda.advance_to_next_time().is_some() {
             agenda.take_due_events(&mut batch);
             for event in batch.clone() {
                 if event.event_class() != EventClass::Alarm {
@@ -286,7 +288,7 @@ mod tests {
                     continue;
                 }
                 while let Some((delayed, detail)) =
-                    agenda.next_delay(Npu(event.rank_bits()), event.payload_bits())
+                    agenda.take_batched_delay(Npu(event.rank_bits()), event.payload_bits())
                 {
                     order.push((delayed.payload_bits(), detail));
                     // A zero-length delay that is added while the batch is delivered joins the batch.
@@ -333,7 +335,7 @@ mod tests {
                     agenda.push(Time(at), event);
                     oracle.entry(at).or_default().push(event);
                 }
-                if let Some(at) = agenda.next_time() {
+                if let Some(at) = agenda.advance_to_next_time() {
                     agenda.take_due_events(&mut batch);
                     let (expected_at, expected) = oracle.pop_first().unwrap();
                     prop_assert_eq!(at.0, expected_at);

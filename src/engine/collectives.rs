@@ -5,7 +5,7 @@
 //! the ends of members' nodes and the notifications for observers to [`Effects`].
 
 use super::dataflow::RunningInstance;
-use super::discipline::{CollectiveModel, Discipline};
+use super::discipline::{Discipline, EngineCollectiveBackend};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::fabric::Fabric;
@@ -43,15 +43,15 @@ pub(super) use group::{RunningGroup, RunningGroups};
 pub(super) use run::CollectiveRun;
 pub(super) use runs::CollectiveRuns;
 
-use answers::AnswerCounts;
+use answers::AnalyticalAnswerCounts;
 use executor::ChunkExecutor;
-use run::RunStart;
+use run::CollectiveRunProperties;
 
 /// The collectives in flight, with their groups, schedules and analytical answers.
-pub(super) struct Collectives<'a, M: CollectiveModel> {
+pub(super) struct Collectives<'a, M: EngineCollectiveBackend> {
     chunks: ChunkExecutor<'a, M>,
     settings: RunSettings<'a>,
-    answers: AnswerCounts,
+    answers: AnalyticalAnswerCounts,
     /// Number of collectives that members have requested so far.
     requests: u32,
     /// The first collective for which a member stated another kind or size than an earlier member.
@@ -82,12 +82,12 @@ pub(super) struct IssueMismatch {
     pub other: (Rank, NodeIndex),
 }
 
-impl<'a, M: CollectiveModel> Collectives<'a, M> {
+impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
     pub fn new(backend: &'a mut M, settings: RunSettings<'a>) -> Self {
         Self {
             chunks: ChunkExecutor::new(backend, settings),
             settings,
-            answers: AnswerCounts::default(),
+            answers: AnalyticalAnswerCounts::default(),
             requests: 0,
             mismatch: None,
         }
@@ -143,7 +143,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         };
         self.chunks.runs[run].record_arrival(now, slot.member, call.node);
         if M::Order::MATCHES_AS_ISSUED {
-            self.notify_joined(now, call, slot.group, run);
+            self.notify_member_joined(now, call, slot.group, run);
         }
         // If events are handled in insertion order, the result may depend on the order of arrivals within an
         // instant. A member therefore proceeds immediately if its collective has no analytical answer.
@@ -178,8 +178,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
             .chunks
             .schedules
             .find_or_create_schedule(running.id, &request, root, variant, work_out);
-        self.chunks.runs[run].reset_for_start(
-            RunStart {
+        self.chunks.runs[run].reset_for_next_collective(
+            CollectiveRunProperties {
                 group: slot.group,
                 number: running.number,
                 sequence,
@@ -195,7 +195,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
     }
 
     /// Notifies the backend that a member has joined its collective.
-    fn notify_joined(
+    fn notify_member_joined(
         &mut self,
         now: Time,
         call: MemberCall<'_, 'a>,
@@ -273,7 +273,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         detail: u32,
     ) {
         match event.event_class() {
-            EventClass::Settle => self.settle_in_order(fabric, effects, now, event.run()),
+            EventClass::Settle => self.start_members_in_order(fabric, effects, now, event.run()),
             EventClass::Run => self.end_run(fabric, effects, now, event.run(), event.rank_bits()),
             _ => self
                 .chunks

@@ -1,16 +1,16 @@
 //! A compiled replay: all inputs of a run and its report.
 
-use super::coverage::PricingCoverage;
-use super::discipline::{CollectiveModel, Discipline};
+use super::coverage::DurationSourceCounts;
+use super::discipline::{Discipline, EngineCollectiveBackend};
 use super::extensions::Extensions;
 use super::failures::{self, PlannedFailure};
 use super::feed::SingleLaunch;
-use super::host_launches::{self, ResolvedPrices};
+use super::host_launches::{self, ResolvedDurationSources};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
-use super::price_changes::PriceChangeCount;
-use super::run_programs::{LaunchSource, create_native_backend, run_over_network};
+use super::price_changes::DurationChangeCount;
+use super::run_programs::{RunPrograms, create_native_backend, run_over_network};
 use super::tile_groups;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
@@ -18,8 +18,8 @@ use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    AlgorithmDescriber, ChunkChoices, CustomCollective, LinkRates, find_measured_time_collective,
-    measured_elsewhere,
+    AlgorithmDescriber, ChunkCountChoiceCache, CustomCollective, LinkRates,
+    find_measured_time_collective, measured_elsewhere,
 };
 use chakram_hardware::compute::HostTiming;
 use chakram_hardware::group::GroupExtent;
@@ -66,14 +66,14 @@ pub struct CompiledReplay<'a> {
     pub(super) host: HostTiming,
     network: NetworkKind,
     pub(super) custom: Vec<CustomCollective>,
-    pub(super) prices: ResolvedPrices,
+    pub(super) prices: ResolvedDurationSources,
     pub(super) failures: Vec<PlannedFailure>,
     /// True if collectives and messages are matched in issue order; equal to [`Discipline::MATCHES_AS_ISSUED`] of the
     /// backend for which the replay was compiled.
     pub(super) as_issued: bool,
     describer: AlgorithmDescriber,
     /// Chunk counts chosen for collectives; all runs and reports share them.
-    pub(super) chosen: ChunkChoices,
+    pub(super) chosen: ChunkCountChoiceCache,
 }
 
 impl<'a> CompiledReplay<'a> {
@@ -87,8 +87,8 @@ impl<'a> CompiledReplay<'a> {
         machine: &'a Machine,
         options: &ReplayOptions,
     ) -> Result<Self, ReplayRefusal> {
-        let prices = host_launches::resolve_default_prices(workload, machine, options);
-        let chosen = ChunkChoices::default();
+        let prices = host_launches::resolve_duration_defaults(workload, machine, options);
+        let chosen = ChunkCountChoiceCache::default();
         let backend = create_native_backend(
             machine,
             &options.custom,
@@ -103,24 +103,24 @@ impl<'a> CompiledReplay<'a> {
 
     /// Compiles a replay like [`Self::new`], but with the collectives of `backend`. Such a replay must be run by
     /// [`Self::run_with_backend`] with the same backend.
-    pub fn with_backend<M: CollectiveModel>(
+    pub fn compile_with_backend<M: EngineCollectiveBackend>(
         workload: &'a Workload,
         machine: &'a Machine,
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
-        let prices = host_launches::resolve_default_prices(workload, machine, options);
+        let prices = host_launches::resolve_duration_defaults(workload, machine, options);
         Self::with_prices(workload, machine, options, backend, prices)
     }
 
-    /// Compiles a replay like [`Self::with_backend`], but from known sources of durations. Finding these sources takes
+    /// Compiles a replay like [`Self::compile_with_backend`], but from known sources of durations. Finding these sources takes
     /// a visit to every graph, so callers do it only once.
-    fn with_prices<M: CollectiveModel>(
+    fn with_prices<M: EngineCollectiveBackend>(
         workload: &'a Workload,
         machine: &'a Machine,
         options: &ReplayOptions,
         backend: &M,
-        prices: ResolvedPrices,
+        prices: ResolvedDurationSources,
     ) -> Result<Self, ReplayRefusal> {
         let launched = host_launches::insert_host_launches(workload, machine, prices);
         let options = &ReplayOptions {
@@ -129,7 +129,7 @@ impl<'a> CompiledReplay<'a> {
         };
         let planned = launched.as_ref().unwrap_or(workload);
         let network = options.network.unwrap_or(machine.network());
-        check_links(machine, network, options)?;
+        check_network_supports_links(machine, network, options)?;
         let measured = prices.measured_collectives && !machine.collective_curves().is_empty();
         let of_backend = (M::Order::MATCHES_AS_ISSUED, measured);
         let failures = failures::plan_failures(machine, (options, network), of_backend)?;
@@ -152,7 +152,7 @@ impl<'a> CompiledReplay<'a> {
             prices,
             as_issued: M::Order::MATCHES_AS_ISSUED,
             describer: backend.describer(),
-            chosen: ChunkChoices::default(),
+            chosen: ChunkCountChoiceCache::default(),
         })
     }
 
@@ -180,25 +180,25 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Fails if most kernels would take no time because no model determines their durations.
-    pub fn check_prices(&self) -> Result<(), ReplayRefusal> {
+    pub fn check_most_kernels_timed(&self) -> Result<(), ReplayRefusal> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
     }
 
     /// Fails if the options request tile groups although no rank can represent another rank.
     pub fn check_aggregation(&self) -> Result<(), ReplayRefusal> {
         match self.aggregate {
-            true => tile_groups::check_groups(self.workload(), &self.plan),
+            true => tile_groups::check_any_tile_group_forms(self.workload(), &self.plan),
             false => Ok(()),
         }
     }
 
     /// Returns how many nodes take their durations from each source.
-    pub fn pricing_coverage(&self) -> PricingCoverage {
+    pub fn duration_source_counts(&self) -> DurationSourceCounts {
         self.plan.basis
     }
 
     /// Returns, for each requested change of durations ([`ReplayOptions::changes`]), the number of affected nodes.
-    pub fn price_changes(&self) -> &[PriceChangeCount] {
+    pub fn price_changes(&self) -> &[DurationChangeCount] {
         &self.plan.changes
     }
 
@@ -258,7 +258,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns true if the launch mode is the default.
-    pub fn has_default_launches(&self) -> bool {
+    pub fn has_default_launch_mode(&self) -> bool {
         self.prices.launch == self.prices.default_launch
     }
 
@@ -345,7 +345,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns the number of collectives of each group, in the order of [`Self::group_views`].
-    pub fn call_counts(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn collective_counts_by_group(&self) -> impl Iterator<Item = usize> + '_ {
         self.plan.groups.iter().map(|group| group.calls.len())
     }
 
@@ -364,7 +364,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns the match index that a send and its receive share, or `None` if the other end has no trace.
-    pub fn pair_of(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
+    pub fn match_number_of_message(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
         let of = &self.workload().instances()[instance.index()];
         let message = self.workload().graph_of(of).message_index(node);
         let pair = self.plan.instances[instance.index()].pairs[message];
@@ -406,7 +406,11 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns the plan of an instance on `npu`; `None` selects the NPU for which the instance was compiled.
-    pub(super) fn shared_at(&self, planned: &InstancePlan, npu: Option<Npu>) -> &SharedGraphPlan {
+    pub(super) fn graph_plan_on_npu(
+        &self,
+        planned: &InstancePlan,
+        npu: Option<Npu>,
+    ) -> &SharedGraphPlan {
         let own = planned.shared;
         let shared = npu.map_or(own, |npu| {
             self.plan.shared_of_class[self.machine.class_of_npu(npu)]
@@ -431,24 +435,27 @@ impl<'a> CompiledReplay<'a> {
 
     /// Runs to the end and notifies `observer`.
     pub fn run<O: Observer>(&self, mut observer: O) -> Result<(ReplayOutcome, O), ReplayError> {
-        let outcome = self.run_watched(&mut observer)?;
+        let outcome = self.run_with_dyn_observer(&mut observer)?;
         Ok((outcome, observer))
     }
 
     /// Runs an event loop that is compiled once for all observers and costs one virtual call per notification.
     #[inline(never)]
-    fn run_watched(&self, observer: &mut dyn Observer) -> Result<ReplayOutcome, ReplayError> {
-        self.run_inline(observer)
+    fn run_with_dyn_observer(
+        &self,
+        observer: &mut dyn Observer,
+    ) -> Result<ReplayOutcome, ReplayError> {
+        self.run_specialized_for_observer(observer)
     }
 
     /// Runs like [`Self::run`], but over a loop that is compiled for this observer type. Use it for the observers that
     /// every report needs.
-    pub fn run_inline<O: Observer + ?Sized>(
+    pub fn run_specialized_for_observer<O: Observer + ?Sized>(
         &self,
         observer: &mut O,
     ) -> Result<ReplayOutcome, ReplayError> {
         let mut feed = SingleLaunch::of_program(0);
-        run_over_network(LaunchSource::of_program(self, &mut feed), observer)
+        run_over_network(RunPrograms::of_program(self, &mut feed), observer)
     }
 
     /// Runs to the end over the caller's network, with the machine's collective algorithms.
@@ -456,7 +463,7 @@ impl<'a> CompiledReplay<'a> {
     /// # Errors
     ///
     /// Fails for the same reasons as [`Self::run`].
-    pub fn run_over<O: Observer + ?Sized, N: NetworkBackend>(
+    pub fn run_on_network<O: Observer + ?Sized, N: NetworkBackend>(
         &self,
         observer: &mut O,
         network: N,
@@ -473,7 +480,7 @@ impl<'a> CompiledReplay<'a> {
 
     /// Runs to the end over `network`, with the collectives of `backend`. The replay must have been compiled for this
     /// backend.
-    pub fn run_with_backend<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel>(
+    pub fn run_with_backend<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend>(
         &self,
         observer: &mut O,
         network: N,
@@ -485,13 +492,13 @@ impl<'a> CompiledReplay<'a> {
             "another backend than it was prepared for"
         );
         let mut feed = SingleLaunch::of_program(0);
-        let source = LaunchSource::of_program(self, &mut feed);
+        let source = RunPrograms::of_program(self, &mut feed);
         Engine::new(source, observer, network, backend).run()
     }
 }
 
 /// Fails if the network model does not support the machine's links or its number of NPUs.
-fn check_links(
+fn check_network_supports_links(
     machine: &Machine,
     network: NetworkKind,
     options: &ReplayOptions,

@@ -2,7 +2,7 @@
 //! consequences of events until no event of the instant is left.
 
 use super::Engine;
-use super::discipline::{CollectiveModel, Discipline};
+use super::discipline::{Discipline, EngineCollectiveBackend};
 use crate::Observer;
 use chakram_base::units::Time;
 use chakram_hardware::collective::ContentOrder;
@@ -16,7 +16,11 @@ impl Discipline for ContentOrder {
     const OPENS_PORTS: bool = true;
 
     #[inline]
-    fn handle_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn handle_round<
+        O: Observer + ?Sized,
+        N: NetworkBackend,
+        M: EngineCollectiveBackend<Order = Self>,
+    >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) {
@@ -30,11 +34,15 @@ impl Discipline for ContentOrder {
     }
 
     #[inline]
-    fn end_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn end_round<
+        O: Observer + ?Sized,
+        N: NetworkBackend,
+        M: EngineCollectiveBackend<Order = Self>,
+    >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) -> ControlFlow<()> {
-        if engine.tile_groups.are_uneven() {
+        if engine.tile_groups.needs_split_check() {
             engine.settle_uneven(now, None);
         }
         if engine.tile_groups.can_join_parts() {
@@ -45,10 +53,10 @@ impl Discipline for ContentOrder {
                 .rejoin_parts(&mut engine.flow, lanes, effects);
         }
         engine.dispatch_ready(now);
-        if !engine.effects.ended.is_empty() || engine.feeds.are_woken() {
+        if !engine.effects.ended.is_empty() || engine.feeds.has_woken_feeds() {
             engine.notify_feeds(now);
         }
-        if engine.processors.are_unsettled() && !engine.effects.agenda.has_event_at(now) {
+        if engine.processors.has_unsettled_jobs() && !engine.effects.agenda.has_event_at(now) {
             engine.settle_processors(now);
         }
         engine.effects.progress.end_round(now);
@@ -64,14 +72,18 @@ impl Discipline for ContentOrder {
             engine.effects.progress.count_settlement();
         }
         // Settling may have ended nodes of only some members of a tile group.
-        if engine.tile_groups.are_uneven() {
+        if engine.tile_groups.needs_split_check() {
             engine.settle_uneven(now, None);
         }
         ControlFlow::Continue(())
     }
 
     #[inline]
-    fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn follow_up<
+        O: Observer + ?Sized,
+        N: NetworkBackend,
+        M: EngineCollectiveBackend<Order = Self>,
+    >(
         engine: &mut Engine<'_, O, N, M>,
         _: Time,
     ) {

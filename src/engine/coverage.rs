@@ -4,7 +4,7 @@ use chakram_hardware::compute::{CurveClass, KernelTiming};
 
 /// Node counts and total node times, by the source of the durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PricingCoverage {
+pub struct DurationSourceCounts {
     /// Number of kernels that the chosen compute model timed.
     pub priced: u64,
     /// Number of kernels timed by roofline because they have no recorded duration.
@@ -68,8 +68,8 @@ pub struct PricingCoverage {
     pub sharing: u64,
 }
 
-impl PricingCoverage {
-    pub(super) fn add_coverage(&mut self, other: Self) {
+impl DurationSourceCounts {
+    pub(super) fn add_source_counts(&mut self, other: Self) {
         self.priced += other.priced;
         self.estimated += other.estimated;
         self.fell_back += other.fell_back;
@@ -104,7 +104,7 @@ impl PricingCoverage {
     }
 
     /// Returns the fraction of kernel time that is not timed by loop nests, or 0 if there are no kernels.
-    pub fn unmapped_share(&self) -> f64 {
+    pub fn share_without_loop_nest(&self) -> f64 {
         let all = self.recorded_time + self.roofline_time + self.curve_time;
         let rest = all.saturating_sub(self.mapped_time);
         rest as f64 / all.max(1) as f64
@@ -112,7 +112,7 @@ impl PricingCoverage {
 
     /// Counts a kernel by the source of its duration. `computes` is true if the compute model also determines the
     /// durations of recorded kernels.
-    pub(super) fn count_kernel_price(&mut self, price: KernelTiming, computes: bool) {
+    pub(super) fn count_kernel_duration_source(&mut self, price: KernelTiming, computes: bool) {
         let (count, time) = match price {
             KernelTiming::Modeled(span) if computes => {
                 (&mut self.priced, Some((&mut self.roofline_time, span)))

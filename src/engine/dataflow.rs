@@ -94,7 +94,7 @@ impl RunningInstance<'_> {
 /// Indices of a program's first instance, first group and first byte table (bytes between pairs of members), in the
 /// numbering over all programs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LaunchNumbers {
+pub(super) struct ProgramFirstIndices {
     pub first_instance: InstanceId,
     pub first_group: ReplayGroupId,
     pub first_splits: u32,
@@ -256,7 +256,7 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Returns true if the trace of an instance names the collective's group.
-    pub fn names_group(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
+    pub fn has_named_group(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let name = self.instance(instance).graph.collective_of(node).group;
         self.rank_of(instance).group_names[name as usize].is_some()
     }
@@ -281,7 +281,11 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Returns the instance of another rank in the launch of `instance`, or `None` if the rank has no trace.
-    pub fn instance_beside(&self, instance: InstanceIndex, rank: Rank) -> Option<InstanceIndex> {
+    pub fn instance_in_same_launch(
+        &self,
+        instance: InstanceIndex,
+        rank: Rank,
+    ) -> Option<InstanceIndex> {
         let place = self.place_of(instance);
         let own = place.plan.instance_of_rank(rank)?;
         Some(place.first_instance.nth_after(own.0))
@@ -368,7 +372,7 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Returns the number of a node's open dependencies, or [`None`] if the node is complete.
-    pub fn waits_for(&self, instance: InstanceIndex, node: NodeIndex) -> Option<u32> {
+    pub fn count_open_dependencies(&self, instance: InstanceIndex, node: NodeIndex) -> Option<u32> {
         let first = self.instance(instance).first_node;
         self.open.open_dependency_count(first + node.index())
     }
@@ -377,7 +381,7 @@ impl<'a> Dataflow<'a> {
     /// not completed.
     pub fn is_posted(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let first = self.instance(instance).first_node;
-        self.open.is_met(first + node.index())
+        self.open.has_met_dependencies(first + node.index())
     }
 
     /// Returns true if two instances of one graph have the same open dependencies.

@@ -10,9 +10,9 @@ use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
 /// All traits that a collective backend must implement for the engine.
-pub trait CollectiveModel: EndpointModel + IssueDiscipline<Order: Discipline> {}
+pub trait EngineCollectiveBackend: EndpointModel + IssueDiscipline<Order: Discipline> {}
 
-impl<M: EndpointModel + IssueDiscipline<Order: Discipline>> CollectiveModel for M {}
+impl<M: EndpointModel + IssueDiscipline<Order: Discipline>> EngineCollectiveBackend for M {}
 
 /// Defines the order of events at an instant, and the rules that depend on this order: matching, lanes, and the
 /// completion of sends. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own
@@ -36,19 +36,31 @@ pub trait Discipline: Sized {
     const OPENS_PORTS: bool;
 
     /// Takes the events of the next instant, `now`, and handles them.
-    fn handle_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn handle_round<
+        O: Observer + ?Sized,
+        N: NetworkBackend,
+        M: EngineCollectiveBackend<Order = Self>,
+    >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     );
 
     /// Does the work that follows a round's events. Returns `Break` if the replay cannot continue.
-    fn end_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn end_round<
+        O: Observer + ?Sized,
+        N: NetworkBackend,
+        M: EngineCollectiveBackend<Order = Self>,
+    >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) -> ControlFlow<()>;
 
     /// Does the follow-up work that components appended, such as ending nodes.
-    fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn follow_up<
+        O: Observer + ?Sized,
+        N: NetworkBackend,
+        M: EngineCollectiveBackend<Order = Self>,
+    >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     );

@@ -10,7 +10,7 @@ use super::agenda::Agenda;
 use super::discipline::Discipline;
 use super::error::ReplayRefusal;
 use super::event::{Event, EventClass};
-use super::fabric::ApproachingAccess;
+use super::fabric::NetworkMemoryAccess;
 use super::ids::{InstanceId, InstanceIndex, InstanceNode, RunIndex};
 use crate::CollectiveRecord;
 use chakram_base::ids::{NodeIndex, Npu};
@@ -45,7 +45,7 @@ pub(super) struct Effects {
     /// Instances that ended. The loop notifies the feeds of ended instances, and these feeds may launch programs.
     pub ended: Vec<InstanceIndex>,
     /// Loads and stores over the network. The loop submits them in the order of the lanes that issued them.
-    pub accesses: Vec<ApproachingAccess>,
+    pub accesses: Vec<NetworkMemoryAccess>,
     /// Messages to submit, sorted by key.
     pub sends: Vec<PendingSend>,
     /// Collectives in flight whose members have newly arrived; they proceed when no event of the instant is left.
@@ -197,7 +197,7 @@ impl Effects {
     /// Schedules the end of a node that occupies its lane. If events are handled in insertion order, all ends of one
     /// NPU at one instant form a batch.
     #[inline]
-    pub fn end_held<D: Discipline>(
+    pub fn schedule_lane_holder_end<D: Discipline>(
         &mut self,
         npu: Npu,
         at: Time,
@@ -227,7 +227,7 @@ impl Effects {
         // The loop sorts the events of an instant by content (class, rank, node or op), so the position of appended
         // events does not matter.
         let mut round = Vec::new();
-        while let Some(due) = other.agenda.next_time() {
+        while let Some(due) = other.agenda.advance_to_next_time() {
             other.agenda.take_due_events(&mut round);
             for &event in &round {
                 self.agenda.push(due, event);

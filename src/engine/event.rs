@@ -1,6 +1,6 @@
 //! Events of the agenda, packed into one word each.
 
-use super::ids::{CellIndex, InstanceIndex, InstanceNode, RunCell, RunIndex};
+use super::ids::{CellIndex, ChunkAtMember, InstanceIndex, InstanceNode, RunIndex};
 use chakram_base::ids::{NodeIndex, OpIndex};
 use chakram_hardware::network::NetworkEvent;
 
@@ -103,7 +103,7 @@ impl EventClass {
 
 impl Event {
     /// Returns true if the event is the end of a node or of a node's delay.
-    pub fn is_of_node(self) -> bool {
+    pub fn is_node_event(self) -> bool {
         matches!(self.event_class(), EventClass::Node | EventClass::Ready)
     }
 
@@ -137,7 +137,7 @@ impl Event {
 
     /// Creates an event for one chunk at one member (a cell) of a collective.
     #[inline]
-    pub fn of_cell(class: EventClass, at: RunCell) -> Self {
+    pub fn of_chunk_at_member(class: EventClass, at: ChunkAtMember) -> Self {
         Self::new(class, at.run.0, at.cell.0)
     }
 
@@ -162,10 +162,10 @@ impl Event {
         OpIndex(self.payload_bits())
     }
 
-    /// Returns the collective and the cell (a chunk at a member) of an event that [`Self::of_cell`] created.
+    /// Returns the collective and the cell (a chunk at a member) of an event that [`Self::of_chunk_at_member`] created.
     #[inline]
-    pub fn run_cell(self) -> RunCell {
-        RunCell {
+    pub fn chunk_at_member(self) -> ChunkAtMember {
+        ChunkAtMember {
             run: RunIndex(self.rank_bits()),
             cell: CellIndex(self.payload_bits()),
         }
@@ -173,7 +173,7 @@ impl Event {
 
     /// Returns the network event that the word contains, or `None` for other classes.
     #[inline]
-    pub fn of_network(self) -> Option<NetworkEvent> {
+    pub fn as_network_event(self) -> Option<NetworkEvent> {
         let (order, op) = (self.rank_bits(), self.op_index());
         Some(match self.event_class() {
             EventClass::Injected => NetworkEvent::Injected(op),

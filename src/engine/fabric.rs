@@ -10,7 +10,7 @@ use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, LinkFailureEffect, LinkReservations, LinkTraffic,
-    NetworkBackend, NetworkEvent, NetworkMessage, PortRange, RehearsedLinks,
+    NetworkBackend, NetworkEvent, NetworkMessage, PortRange, RehearsableLinks,
 };
 use chakram_hardware::topology::Topology;
 use std::collections::BTreeMap;
@@ -19,10 +19,10 @@ use std::sync::Arc;
 mod accesses;
 mod in_flight;
 
-pub(super) use accesses::{ApproachingAccess, find_access_fault};
+pub(super) use accesses::{NetworkMemoryAccess, find_too_many_chunks_fault};
 pub(super) use in_flight::InFlightOp;
 
-use accesses::RemoteState;
+use accesses::RemoteMemoryState;
 use in_flight::OpSlab;
 
 /// Resources outside NPUs: the network and memories.
@@ -40,7 +40,7 @@ pub(super) struct Fabric<'a, N> {
     /// Bytes carried by each link, or `None` if they are not counted.
     traffic: Option<Box<LinkTraffic<'a>>>,
     /// The unnamed memory (`None` if missing), followed by the named memories.
-    memories: Vec<Option<RemoteState<'a>>>,
+    memories: Vec<Option<RemoteMemoryState<'a>>>,
 }
 
 impl EventScheduler for Agenda {
@@ -71,7 +71,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         };
         Self {
             topology,
-            memories: RemoteState::create_all(prepared, &mut network),
+            memories: RemoteMemoryState::create_remote_memories(prepared, &mut network),
             network,
             ops: OpSlab::default(),
             notices: Vec::new(),
@@ -101,7 +101,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.reservable_links_mut()
     }
 
-    pub fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
+    pub fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsableLinks> {
         self.network.rehearsed_links()
     }
 
@@ -122,8 +122,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Allocates an op that only identifies an event, without counting a message.
     #[inline]
-    pub fn handle_of(&mut self, of: InFlightOp) -> OpIndex {
-        self.ops.reserve_op(of)
+    pub fn allocate_event_op(&mut self, of: InFlightOp) -> OpIndex {
+        self.ops.insert_uncounted_op(of)
     }
 
     /// Returns the context that was stored with an op.
@@ -140,7 +140,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Subtracts the messages of a rehearsal from the count of messages, because the machine's network never carried
     /// them.
-    pub fn forget_messages(&mut self, messages: u64) {
+    pub fn subtract_rehearsed_messages(&mut self, messages: u64) {
         self.ops.subtract_messages(messages);
     }
 
@@ -188,7 +188,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Returns true if receivers must request messages.
     #[inline]
-    pub fn needs_requests(&self) -> bool {
+    pub fn needs_message_requests(&self) -> bool {
         self.request_bytes.is_some()
     }
 

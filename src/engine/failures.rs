@@ -7,7 +7,7 @@
 
 use super::collectives::RunningGroups;
 use super::dataflow::Dataflow;
-use super::discipline::CollectiveModel;
+use super::discipline::EngineCollectiveBackend;
 use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::fabric::Fabric;
@@ -174,7 +174,7 @@ fn check_link_failures(
 }
 
 /// Returns true if a planned failure takes links out of service.
-pub(super) fn include_links(planned: &[PlannedFailure]) -> bool {
+pub(super) fn has_link_failures(planned: &[PlannedFailure]) -> bool {
     planned
         .iter()
         .any(|failure| matches!(failure.part, PlannedFailurePart::Links(_)))
@@ -228,7 +228,7 @@ impl<'a> RunFailures<'a> {
 
     /// Returns the rank whose failed NPU prevents a node from ending. That rank is the node's own rank, the partner in
     /// the node's message, or a member of the node's collective. Returns `None` if no failed NPU prevents the end.
-    pub fn find_stopper(
+    pub fn find_blocking_failed_rank(
         &self,
         flow: &Dataflow<'_>,
         groups: &RunningGroups<'_>,
@@ -260,7 +260,7 @@ impl<'a> RunFailures<'a> {
     }
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
     /// Takes the failing part out of service.
     pub(super) fn fail_machine_part(&mut self, now: Time, number: u32) {
         let failure = &self.failures.planned[number as usize];

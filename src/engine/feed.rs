@@ -1,6 +1,6 @@
 //! Feeds: sources that request launches of programs.
 
-use super::launch::{Launch, LaunchQueue, LaunchRecord};
+use super::launch::{FeedRequests, Launch, LaunchRecord};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub trait LaunchFeed {
     fn wake_at(&self) -> Option<Time>;
 
     /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
-    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue);
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests);
 
     /// Returns the times of the feed's ended launches, in order. Returns an empty list if the feed does not keep these
     /// times.
@@ -33,7 +33,7 @@ pub trait LaunchFeed {
     }
 
     /// Notifies the feed that all nodes of a launch from this feed are complete.
-    fn on_launch_ended(&mut self, _now: Time, _ended: &LaunchRecord, _queue: &mut LaunchQueue) {}
+    fn on_launch_ended(&mut self, _now: Time, _ended: &LaunchRecord, _queue: &mut FeedRequests) {}
 
     /// Notifies the feed that one rank has completed all its nodes of a launch from this feed.
     fn on_rank_ended(
@@ -41,7 +41,7 @@ pub trait LaunchFeed {
         _now: Time,
         _launch: &LaunchRecord,
         _rank: Rank,
-        _queue: &mut LaunchQueue,
+        _queue: &mut FeedRequests,
     ) {
     }
 }
@@ -81,7 +81,7 @@ impl LaunchFeed for SingleLaunch {
         (!self.launched).then_some(Time::ZERO)
     }
 
-    fn on_wake(&mut self, _now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, _now: Time, queue: &mut FeedRequests) {
         self.launched = true;
         let program = self.program;
         queue.begin_launch(Launch {

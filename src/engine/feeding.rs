@@ -3,7 +3,7 @@
 use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::feed::LaunchFeed;
-use super::launch::LaunchQueue;
+use super::launch::FeedRequests;
 use chakram_base::units::Time;
 
 /// A feed during a run, with its pending wake.
@@ -20,7 +20,7 @@ pub(super) struct RunningFeeds<'a> {
     /// Indices of the feeds to wake in this round.
     woken: Vec<u32>,
     /// Requests of the feed that is currently being notified. Reused for all feeds, so that its allocation is kept.
-    queue: LaunchQueue,
+    queue: FeedRequests,
 }
 
 impl<'a> RunningFeeds<'a> {
@@ -41,7 +41,7 @@ impl<'a> RunningFeeds<'a> {
         }
     }
 
-    pub fn are_woken(&self) -> bool {
+    pub fn has_woken_feeds(&self) -> bool {
         !self.woken.is_empty()
     }
 
@@ -50,7 +50,7 @@ impl<'a> RunningFeeds<'a> {
     }
 
     /// Returns true if a feed wants to be woken at time 0.
-    pub fn has_start(&self, feed: u32) -> bool {
+    pub fn must_wake_at_start(&self, feed: u32) -> bool {
         self.all[feed as usize].feed.wake_at() == Some(Time::ZERO)
     }
 
@@ -72,8 +72,8 @@ impl<'a> RunningFeeds<'a> {
         &mut self,
         feed: u32,
         next: u64,
-        tell: impl FnOnce(&mut dyn LaunchFeed, &mut LaunchQueue),
-    ) -> LaunchQueue {
+        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedRequests),
+    ) -> FeedRequests {
         let mut queue = std::mem::take(&mut self.queue);
         queue.next = next;
         tell(&mut *self.all[feed as usize].feed, &mut queue);
@@ -81,7 +81,13 @@ impl<'a> RunningFeeds<'a> {
     }
 
     /// Takes back the list of requests after the engine has carried them out, and schedules the feed's next wake.
-    pub fn apply_queue(&mut self, effects: &mut Effects, now: Time, feed: u32, queue: LaunchQueue) {
+    pub fn return_request_list(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        feed: u32,
+        queue: FeedRequests,
+    ) {
         self.queue = queue;
         self.schedule_wake(effects, now, feed);
     }

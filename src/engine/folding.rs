@@ -23,7 +23,7 @@
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::CommTiming;
 use super::plan::{GroupPlan, NONE};
-use super::representatives::{distances_along, meet_only_in_collectives};
+use super::representatives::{layout_along_dimension, meet_only_in_collectives};
 use super::{CompiledReplay, ReplayError, ReplayRefusal};
 use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::Span;
@@ -32,10 +32,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Assigns numbers to distinct keys, in the order of first appearance.
 #[derive(Debug, Default)]
-struct KeyNumbers(BTreeMap<Vec<u64>, u32>);
+struct DistinctKeyNumbers(BTreeMap<Vec<u64>, u32>);
 
-impl KeyNumbers {
-    fn number_key(&mut self, key: Vec<u64>) -> u32 {
+impl DistinctKeyNumbers {
+    fn number_of_key(&mut self, key: Vec<u64>) -> u32 {
         let next = self.0.len() as u32;
         *self.0.entry(key).or_insert(next)
     }
@@ -116,7 +116,7 @@ impl CompiledReplay<'_> {
         &self,
         mut replay: impl FnMut(&FoldedReplay<'_>) -> Result<T, ReplayError>,
     ) -> Result<Option<T>, ReplayError> {
-        self.check_prices()?;
+        self.check_most_kernels_timed()?;
         let mut positional = BTreeSet::new();
         for _ in 0..MOST_FOLDINGS {
             let Some(representatives) = self.find_representatives(&positional) else {
@@ -159,7 +159,7 @@ impl CompiledReplay<'_> {
         }
         let copies = RankCopies::find_copies(self)?;
         let classes = copies.classify_copies(self, positional);
-        let firsts = copies.first_of_each(&classes);
+        let firsts = copies.first_copy_of_each_class(&classes);
         if 2 * firsts.len() > copies.members.len() {
             return None;
         }
@@ -178,9 +178,9 @@ impl CompiledReplay<'_> {
             let first = firsts[classes[place.copy as usize] as usize];
             copies.members[first as usize][place.at as usize]
         };
-        self.are_together(&is_kept, represents)
+        self.are_represented_within_groups(&is_kept, represents)
             .then(|| RankRepresentatives {
-                part: workload.mirror_ranks(|rank| is_kept[rank.index()]),
+                part: workload.keep_traces_of_ranks(|rank| is_kept[rank.index()]),
                 of: (0..number_of.len())
                     .map(|instance| InstanceId(number_of[represents(instance) as usize]))
                     .collect(),
@@ -190,7 +190,11 @@ impl CompiledReplay<'_> {
     /// Returns true if, in every group with a kept rank, each member's representative is also a member and has no
     /// higher rank. Otherwise no replayed rank would arrive on the member's behalf, or the replay would break a tie
     /// differently.
-    fn are_together(&self, is_kept: &[bool], represents: impl Fn(usize) -> u32) -> bool {
+    fn are_represented_within_groups(
+        &self,
+        is_kept: &[bool],
+        represents: impl Fn(usize) -> u32,
+    ) -> bool {
         let instances = &self.plan.instances;
         let kept = (instances.iter().zip(is_kept)).filter(|(_, kept)| **kept);
         let mut checked = vec![false; self.plan.groups.len()];
@@ -267,7 +271,7 @@ impl CompiledReplay<'_> {
 
 /// Place of a rank: the index of its copy, and its index within the copy.
 #[derive(Clone, Copy, Debug, Default)]
-struct CopyPlace {
+struct RankCopyPlace {
     copy: u32,
     at: u32,
 }
@@ -277,7 +281,7 @@ struct CopyPlace {
 struct RankCopies {
     /// Instances of each copy, in ascending order; copies are sorted by their first instances.
     members: Vec<Vec<u32>>,
-    places: Vec<CopyPlace>,
+    places: Vec<RankCopyPlace>,
 }
 
 impl RankCopies {
@@ -305,7 +309,7 @@ impl RankCopies {
             let copy = copy_of[root];
             let of = &mut members[copy as usize];
             let at = of.len() as u32;
-            places.push(CopyPlace { copy, at });
+            places.push(RankCopyPlace { copy, at });
             of.push(instance);
         }
         (members.len() > 1).then_some(Self { members, places })
@@ -317,30 +321,30 @@ impl RankCopies {
         replay: &CompiledReplay<'_>,
         positional: &BTreeSet<ReplayGroupId>,
     ) -> Vec<u32> {
-        let mut layouts = KeyNumbers::default();
-        let mut classes = self.number_copies(|instance, key| {
+        let mut layouts = DistinctKeyNumbers::default();
+        let mut classes = self.number_copies_by_key(|instance, key| {
             self.describe_instance(replay, instance, &mut layouts, key);
         });
         let placements: Vec<u32> = (replay.plan.groups.iter())
-            .map(|group| layouts.number_key(describe_group(replay, group)))
+            .map(|group| layouts.number_of_key(describe_group(replay, group)))
             .collect();
         loop {
             let before = count_classes(&classes);
-            let mut groups = KeyNumbers::default();
+            let mut groups = DistinctKeyNumbers::default();
             let numbers = replay.plan.groups.iter().zip(&placements);
             let numbers: Vec<u32> = numbers
                 .map(|(group, &placement)| {
                     let mut key = vec![u64::from(placement)];
                     key.extend(group.members.iter().map(|rank| {
                         let instance = replay.plan.instance_of[rank.index()];
-                        let CopyPlace { copy, at } = self.places[instance as usize];
+                        let RankCopyPlace { copy, at } = self.places[instance as usize];
                         u64::from(classes[copy as usize]) << 32 | u64::from(at)
                     }));
-                    groups.number_key(key)
+                    groups.number_of_key(key)
                 })
                 .collect();
-            let next = self.number_copies(|instance, key| {
-                let CopyPlace { copy, .. } = self.places[instance as usize];
+            let next = self.number_copies_by_key(|instance, key| {
+                let RankCopyPlace { copy, .. } = self.places[instance as usize];
                 key.push(classes[copy as usize].into());
                 for slot in &replay.plan.instances[instance as usize].slots {
                     key.push(u64::from(numbers[slot.group.index()]));
@@ -357,8 +361,8 @@ impl RankCopies {
     }
 
     /// Gives equal numbers to copies whose instances have equal keys.
-    fn number_copies(&self, mut describe: impl FnMut(u32, &mut Vec<u64>)) -> Vec<u32> {
-        let mut numbers = KeyNumbers::default();
+    fn number_copies_by_key(&self, mut describe: impl FnMut(u32, &mut Vec<u64>)) -> Vec<u32> {
+        let mut numbers = DistinctKeyNumbers::default();
         let copies = self.members.iter();
         copies
             .map(|members| {
@@ -369,7 +373,7 @@ impl RankCopies {
                     // lengths.
                     key.push(u64::MAX);
                 }
-                numbers.number_key(key)
+                numbers.number_of_key(key)
             })
             .collect()
     }
@@ -380,7 +384,7 @@ impl RankCopies {
         &self,
         replay: &CompiledReplay<'_>,
         instance: u32,
-        layouts: &mut KeyNumbers,
+        layouts: &mut DistinctKeyNumbers,
         key: &mut Vec<u64>,
     ) {
         let planned = &replay.plan.instances[instance as usize];
@@ -394,13 +398,13 @@ impl RankCopies {
         for peer in &of.peers {
             let other = replay.plan.instance_of[peer.index()];
             let npus = [planned.npu, replay.plan.npu_of[peer.index()]];
-            let layout = layouts.number_key(describe_layout(replay, &npus));
+            let layout = layouts.number_of_key(describe_layout(replay, &npus));
             key.extend([u64::from(self.places[other as usize].at), u64::from(layout)]);
         }
     }
 
     /// Returns the first copy of each class.
-    fn first_of_each(&self, classes: &[u32]) -> Vec<u32> {
+    fn first_copy_of_each_class(&self, classes: &[u32]) -> Vec<u32> {
         let mut firsts = Vec::new();
         for (copy, &class) in (0..).zip(classes) {
             if class as usize == firsts.len() {
@@ -448,6 +452,6 @@ fn describe_group(replay: &CompiledReplay<'_>, group: &GroupPlan) -> Vec<u64> {
 fn describe_layout(replay: &CompiledReplay<'_>, npus: &[Npu]) -> Vec<u64> {
     let topology = replay.machine().topology();
     let along = 0..topology.dimensions().len();
-    let layouts = along.flat_map(|d| distances_along(topology, npus, d));
+    let layouts = along.flat_map(|d| layout_along_dimension(topology, npus, d));
     layouts.map(|at| at as u64).collect()
 }

@@ -5,13 +5,13 @@
 //! state of an ended launch. The launches in flight therefore bound the memory.
 
 use super::compiled_replay::CompiledReplay;
-use super::dataflow::{Dataflow, HELD, LaunchNumbers, REPRICED, RunningInstance, SLOWED};
+use super::dataflow::{Dataflow, HELD, ProgramFirstIndices, REPRICED, RunningInstance, SLOWED};
 use super::effects::Effects;
 use super::error::ReplayRefusal;
 use super::event::{Event, EventClass};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::lanes::Lanes;
-use super::launch::{Launch, LaunchPrices, LaunchRecord, LaunchSerial};
+use super::launch::{Launch, LaunchKernelDurations, LaunchRecord, LaunchSerial};
 use super::plan::NONE;
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 struct LaunchFrame {
     record: LaunchRecord,
-    prices: LaunchPrices,
+    prices: LaunchKernelDurations,
     /// Number of ranks that have not ended yet.
     ranks_left: u32,
 }
@@ -37,7 +37,7 @@ pub(super) struct ProgramLaunches<'a> {
     /// Indices of free run states, for each program.
     free: Vec<Vec<u32>>,
     /// For each program, the index of its first instance, group and table, in the numbering over all programs.
-    numbers: Vec<LaunchNumbers>,
+    numbers: Vec<ProgramFirstIndices>,
     /// For each feed, the first lane on each NPU, or [`NONE`] before the feed's first launch on the NPU. Used only if
     /// there may be several launches.
     lanes_of: Vec<Vec<u32>>,
@@ -53,7 +53,7 @@ pub(super) struct ProgramLaunches<'a> {
 
 impl<'a> ProgramLaunches<'a> {
     pub fn new(programs: &'a [CompiledReplay<'a>], feeds: usize, many: bool) -> Self {
-        let mut first = LaunchNumbers {
+        let mut first = ProgramFirstIndices {
             first_instance: InstanceId(0),
             first_group: ReplayGroupId(0),
             first_splits: 0,
@@ -100,7 +100,7 @@ impl<'a> ProgramLaunches<'a> {
 
     /// Returns true if there may be more than one launch.
     #[inline]
-    pub fn are_many(&self) -> bool {
+    pub fn may_have_several_launches(&self) -> bool {
         self.many
     }
 
@@ -115,7 +115,7 @@ impl<'a> ProgramLaunches<'a> {
     }
 
     /// Returns the indices of a program's first instance, group and table, in the numbering over all programs.
-    pub fn launch_numbers(&self, program: u32) -> LaunchNumbers {
+    pub fn first_indices_of_program(&self, program: u32) -> ProgramFirstIndices {
         self.numbers[program as usize]
     }
 
@@ -153,7 +153,11 @@ impl<'a> ProgramLaunches<'a> {
 
     /// Returns the index of a run state for a launch, and true if an earlier launch used this state. If the state is
     /// new (false), the caller must add it to all components.
-    pub fn take_run_state(&mut self, record: LaunchRecord, prices: LaunchPrices) -> (u32, bool) {
+    pub fn take_run_state(
+        &mut self,
+        record: LaunchRecord,
+        prices: LaunchKernelDurations,
+    ) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
         let frame = LaunchFrame {
             record,
@@ -231,14 +235,19 @@ impl<'a> ProgramLaunches<'a> {
     pub fn price_of_node(&self, running: &RunningInstance<'_>, node: NodeIndex) -> Span {
         let price = running.duration_of_node(node);
         if running.has_flag(REPRICED | SLOWED) {
-            return self.own_price(running, node, price);
+            return self.duration_in_launch(running, node, price);
         }
         price
     }
 
     /// Returns the duration of a node, including the launch's changes and the slowdown by concurrent collectives.
     #[inline(never)]
-    fn own_price(&self, running: &RunningInstance<'_>, node: NodeIndex, price: Span) -> Span {
+    fn duration_in_launch(
+        &self,
+        running: &RunningInstance<'_>,
+        node: NodeIndex,
+        price: Span,
+    ) -> Span {
         let graph = running.graph;
         if graph.kind(node) != NodeKind::Compute {
             return price;
@@ -249,9 +258,9 @@ impl<'a> ProgramLaunches<'a> {
             price
         };
         match &self.frames[running.frame as usize].prices {
-            LaunchPrices::AsCompiled => price,
-            LaunchPrices::Scaled(factor) => price.scale_by(*factor),
-            LaunchPrices::ByClass(prices) => {
+            LaunchKernelDurations::AsCompiled => price,
+            LaunchKernelDurations::Scaled(factor) => price.scale_by(*factor),
+            LaunchKernelDurations::ByClass(prices) => {
                 let own = prices.get(graph.name_index(node) as usize);
                 own.copied().flatten().unwrap_or(price)
             }

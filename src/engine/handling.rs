@@ -1,17 +1,17 @@
 //! Dispatches events, and the network's notices about messages, to components.
 
 use super::dataflow::pack_node;
-use super::discipline::{CollectiveModel, Discipline};
+use super::discipline::{Discipline, EngineCollectiveBackend};
 use super::event::{Event, EventClass};
 use super::fabric::InFlightOp;
-use super::ids::{InstanceNode, RunCell, SharedStep};
+use super::ids::{ChunkAtMember, InstanceNode, SharedStep};
 use super::{CommTiming, Engine};
 use crate::Observer;
 use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::Time;
 use chakram_hardware::network::{DeliveryNotice, NetworkBackend, NetworkEvent};
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
     /// Sorts the events of a round into content order.
     #[inline]
     pub(super) fn sort_by_content(&self, round: &mut [Event]) {
@@ -19,7 +19,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             return;
         }
         self.fabric.sort_sends_by_content(round);
-        if self.launches.are_many() {
+        if self.launches.may_have_several_launches() {
             self.flow.sort_by_launch_order(round);
         }
     }
@@ -38,7 +38,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             let (fabric, effects) = (&mut self.fabric, &mut self.effects);
             self.collectives
                 .chunk_executor_mut()
-                .advance_begun(fabric, effects, now);
+                .advance_begun_chunks(fabric, effects, now);
             self.run_follow_ups(now);
         }
     }
@@ -58,10 +58,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         {
             fabric.forget_op(op);
             let number = recv_posted;
-            let (to, step) = (RunCell { run, cell: to }, SharedStep { stage, number });
+            let (to, step) = (
+                ChunkAtMember { run, cell: to },
+                SharedStep { stage, number },
+            );
             self.collectives
                 .chunk_executor_mut()
-                .step_arrived(fabric, effects, now, to, from, step);
+                .on_step_message_arrived(fabric, effects, now, to, from, step);
             // Members react to a step only after their endpoint has processed the message, so the arrival has no
             // further effect yet.
             return;
@@ -118,11 +121,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 run, from, part, ..
             } if self.settings.sends_end_on_arrival => {
                 // End the sender's part before the receiver's part.
-                self.collectives.chunk_executor_mut().part_ended(
+                self.collectives.chunk_executor_mut().on_script_send_ended(
                     fabric,
                     effects,
                     now,
-                    RunCell { run, cell: from },
+                    ChunkAtMember { run, cell: from },
                     part,
                 );
                 self.run_follow_ups(now);
@@ -144,10 +147,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         match fabric.in_flight_op(op) {
             InFlightOp::Step { run, from, .. } => {
-                let at = RunCell { run, cell: from };
+                let at = ChunkAtMember { run, cell: from };
                 self.collectives
                     .chunk_executor_mut()
-                    .step_left(fabric, effects, now, at);
+                    .on_step_message_left(fabric, effects, now, at);
             }
             InFlightOp::Send { sender, node, .. } => {
                 effects.end_node::<M::Order>(now, sender, node);
@@ -155,10 +158,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             InFlightOp::Scripted {
                 run, from, part, ..
             } => {
-                let player = RunCell { run, cell: from };
+                let player = ChunkAtMember { run, cell: from };
                 self.collectives
                     .chunk_executor_mut()
-                    .part_ended(fabric, effects, now, player, part);
+                    .on_script_send_ended(fabric, effects, now, player, part);
             }
             _ => {}
         }
@@ -179,7 +182,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             EventClass::Ready => {
                 let InstanceNode { instance, node } = event.instance_node();
                 effects.ready.push(pack_node(instance, node));
-                self.notify_of_members(instance, |observer, id| {
+                self.notify_for_each_member(instance, |observer, id| {
                     observer.on_ready(now, id, node);
                 });
                 return;
@@ -203,7 +206,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             | EventClass::Delivered
             | EventClass::Hop
             | EventClass::LinkFree => {
-                if let Some(event) = event.of_network() {
+                if let Some(event) = event.as_network_event() {
                     self.handle_network_event(now, event);
                 }
                 return;
@@ -214,12 +217,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 return;
             }
             EventClass::Memory => {
-                fabric.handle_memory(now, event.rank_bits(), event.payload_bits(), effects)
+                fabric.handle_memory_event(now, event.rank_bits(), event.payload_bits(), effects)
             }
             EventClass::Requested => fabric.submit_withheld(now, event.op_index(), effects),
             EventClass::Run if self.settings.comm != CommTiming::Model => {
                 let run = event.run();
-                self.collectives.end_recorded(&self.flow, effects, now, run);
+                self.collectives
+                    .end_recorded_collective(&self.flow, effects, now, run);
             }
             _ => self
                 .collectives

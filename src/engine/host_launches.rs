@@ -3,7 +3,7 @@
 use super::{CollectiveTiming, ComputeModel, LaunchMode, ReplayOptions};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
-use chakram_hardware::machine::{Host, HostWait, Machine, PriceCorrection};
+use chakram_hardware::machine::{Host, HostWait, KernelTimeCorrection, Machine};
 use chakram_trace::format::{KernelShape, MemoryBoundKernel};
 use chakram_trace::graph::launches::HostLaunch;
 use chakram_trace::graph::{Graph, NodeKind};
@@ -12,15 +12,15 @@ use chakram_trace::workload::Workload;
 /// Fills in the default launch mode, and the defaults for measured collective times and for the machine's correction.
 /// All three defaults depend on whether kernels are timed by measured curves. Measured curves apply with
 /// [`ComputeModel::Curves`], and also to generated models on a machine with curves.
-pub(super) fn resolve_default_prices(
+pub(super) fn resolve_duration_defaults(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
-) -> ResolvedPrices {
+) -> ResolvedDurationSources {
     let by_curves = match options.compute {
         ComputeModel::Curves => true,
         compute => {
-            let generated = |graph: &Graph| graph.is_unrecorded_model();
+            let generated = |graph: &Graph| graph.has_no_kernel_durations();
             compute.prefers_curves()
                 && machine.has_curves()
                 && workload.graphs().iter().any(generated)
@@ -31,9 +31,9 @@ pub(super) fn resolve_default_prices(
         false => LaunchMode::None,
     };
     let found = by_curves
-        .then(|| find_price_correction(workload, machine))
+        .then(|| find_kernel_time_correction(workload, machine))
         .flatten();
-    ResolvedPrices {
+    ResolvedDurationSources {
         launch: match options.launch {
             LaunchMode::Auto => default_launch,
             given => given,
@@ -55,19 +55,22 @@ pub(super) fn resolve_default_prices(
 
 /// Returns the machine's correction for models whose most frequent matrix multiplications are as large as those in
 /// `workload`. If there is no such correction, returns the machine's correction for all other models.
-fn find_price_correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
+fn find_kernel_time_correction(
+    workload: &Workload,
+    machine: &Machine,
+) -> Option<KernelTimeCorrection> {
     let corrections = machine.corrections();
     if corrections.is_empty() {
         return None;
     }
-    let products = workload.main_products()?;
+    let products = workload.most_frequent_matmuls()?;
     let of = |gemms| corrections.iter().find(|known| known.gemms == gemms);
     of(Some(products)).or_else(|| of(None)).copied()
 }
 
 /// Sources of a replay's durations and launches, with defaults filled in.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ResolvedPrices {
+pub(super) struct ResolvedDurationSources {
     pub launch: LaunchMode,
     /// Launch mode that applies if the options do not set one.
     pub default_launch: LaunchMode,
@@ -83,7 +86,7 @@ pub(super) struct ResolvedPrices {
 pub(super) fn insert_host_launches(
     workload: &Workload,
     machine: &Machine,
-    prices: ResolvedPrices,
+    prices: ResolvedDurationSources,
 ) -> Option<Workload> {
     let mut host = *machine.host()?;
     if let Some(factor) = prices.correction {
@@ -100,7 +103,7 @@ pub(super) fn insert_host_launches(
     }
     match prices.launch {
         LaunchMode::Auto | LaunchMode::None => None,
-        LaunchMode::Eager => with_host(workload, &host),
+        LaunchMode::Eager => add_launches_by_host(workload, &host),
         LaunchMode::Graph => {
             let free = Span::ZERO;
             let graph = Host {
@@ -112,18 +115,18 @@ pub(super) fn insert_host_launches(
                 waits: HostWait::Never,
                 ..host
             };
-            with_host(workload, &graph)
+            add_launches_by_host(workload, &graph)
         }
     }
 }
 
 /// Adds launches by `host` to every graph without host work, or returns `None` if every graph has host work.
-fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
+fn add_launches_by_host(workload: &Workload, host: &Host) -> Option<Workload> {
     let bare = |graph: &Graph| !graph.has_host_work();
     workload.graphs().iter().any(bare).then(|| {
-        workload.with_graphs(|graph| {
+        workload.map_graphs(|graph| {
             if bare(graph) {
-                graph.with_launches(
+                graph.with_launch_nodes(
                     |node| host_launch_of(graph, node, host),
                     host.queue as usize,
                 )
@@ -145,7 +148,7 @@ fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLau
         HostWait::Never => false,
         HostWait::Receives => is_host_copy || kind == NodeKind::Receive,
         HostWait::Messages => is_host_copy || message,
-        HostWait::Passes => is_host_copy || message || ends_pass(graph, node),
+        HostWait::Passes => is_host_copy || message || may_begin_or_end_pass(graph, node),
     };
     let cost = match kind {
         NodeKind::Nothing | NodeKind::Host => return None,
@@ -163,7 +166,7 @@ fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLau
 
 /// Returns true if `node` may be the first or the last node of a pass. Some hosts wait at these
 /// nodes.
-fn ends_pass(graph: &Graph, node: NodeIndex) -> bool {
+fn may_begin_or_end_pass(graph: &Graph, node: NodeIndex) -> bool {
     let class = graph.kernel(node);
     let ends = [
         MemoryBoundKernel::Embedding,

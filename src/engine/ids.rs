@@ -52,7 +52,7 @@ pub struct InstanceNode {
 
 /// State of one chunk at one member (a cell) of a collective in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RunCell {
+pub struct ChunkAtMember {
     pub run: RunIndex,
     pub cell: CellIndex,
 }

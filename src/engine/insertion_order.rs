@@ -7,7 +7,7 @@
 
 use super::Engine;
 use super::dataflow::unpack_node;
-use super::discipline::{CollectiveModel, Discipline};
+use super::discipline::{Discipline, EngineCollectiveBackend};
 use super::effects::FollowUp;
 use super::event::EventClass;
 use super::ids::{InstanceIndex, InstanceNode};
@@ -27,7 +27,11 @@ impl Discipline for InsertionOrder {
     const OPENS_PORTS: bool = false;
 
     #[inline]
-    fn handle_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn handle_round<
+        O: Observer + ?Sized,
+        N: NetworkBackend,
+        M: EngineCollectiveBackend<Order = Self>,
+    >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) {
@@ -40,7 +44,9 @@ impl Discipline for InsertionOrder {
                 continue;
             }
             let (npu, gathering) = (Npu(event.rank_bits()), event.payload_bits());
-            while let Some((event, detail)) = engine.effects.agenda.next_delay(npu, gathering) {
+            while let Some((event, detail)) =
+                engine.effects.agenda.take_batched_delay(npu, gathering)
+            {
                 engine.handle_event(now, event, detail);
                 engine.dispatch_by_id(now);
             }
@@ -51,7 +57,11 @@ impl Discipline for InsertionOrder {
     /// Does nothing: in insertion order, nodes are issued while events are handled, so no arrivals of collectives
     /// remain to be settled.
     #[inline]
-    fn end_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn end_round<
+        O: Observer + ?Sized,
+        N: NetworkBackend,
+        M: EngineCollectiveBackend<Order = Self>,
+    >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) -> ControlFlow<()> {
@@ -67,13 +77,17 @@ impl Discipline for InsertionOrder {
 
     /// Schedules the ends that are now known, and does this instant's work.
     #[inline]
-    fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn follow_up<
+        O: Observer + ?Sized,
+        N: NetworkBackend,
+        M: EngineCollectiveBackend<Order = Self>,
+    >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) {
         let mut ends = std::mem::take(&mut engine.effects.ends);
         for (end, InstanceNode { instance, node }) in ends.drain(..) {
-            engine.complete_at(end, instance, node);
+            engine.schedule_node_completion(end, instance, node);
         }
         engine.effects.ends = ends;
         if !engine.effects.work.is_empty() {
@@ -88,7 +102,7 @@ impl Discipline for InsertionOrder {
     }
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
     /// Does the appended work in order, each entry with all its consequences.
     #[inline(never)]
     pub(super) fn carry_out_follow_ups(&mut self, now: Time) {
@@ -117,7 +131,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 FollowUp::Record(run) => {
                     self.collectives
                         .chunk_executor_mut()
-                        .record_model(effects, now, run, false);
+                        .record_ended_collective(effects, now, run, false);
                 }
             }
             self.run_follow_ups(now);
@@ -132,7 +146,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let Some((completion, detail)) = self
             .collectives
             .chunk_executor_mut()
-            .handle_bus(effects, now, npu, event)
+            .handle_npu_bus_event(effects, now, npu, event)
         else {
             return;
         };
@@ -164,7 +178,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             let Some(lane) = self.flow.instance(instance).lane_of_node(node) else {
                 return true;
             };
-            self.processors.kernel_lanes_mut().wait_by_id(lane, word);
+            self.processors
+                .kernel_lanes_mut()
+                .queue_for_lane_by_id(lane, word);
             freed.push((instance, lane));
             false
         });
@@ -238,7 +254,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     .messages
                     .has_posted_receive(&running.planned.pairs, instance);
             if !is_under_way {
-                self.collectives.chunk_executor_mut().note_idle(running.npu);
+                self.collectives
+                    .chunk_executor_mut()
+                    .notify_npu_idle(running.npu);
                 self.flow.wake_dormant_nodes(&mut self.effects, instance);
             }
         }

@@ -94,7 +94,7 @@ impl Lanes {
 
     /// Records that a node of the current turn is complete. The turn ends with its last node. The caller must call this
     /// only for lanes with turns.
-    pub fn pass_turn(&mut self, lane: u32) {
+    pub fn count_turn_completion(&mut self, lane: u32) {
         let turns = &mut self.turns[lane as usize];
         if let Some(turn) = turns.front_mut() {
             turn.left -= 1;
@@ -107,7 +107,7 @@ impl Lanes {
     /// Gives the lane to `node` if the lane is free and its queue is empty; otherwise queues `node`. Returns true if
     /// `node` got the lane.
     #[inline]
-    pub fn take_or_wait(&mut self, lane: u32, node: u64) -> bool {
+    pub fn take_lane_or_queue(&mut self, lane: u32, node: u64) -> bool {
         let state = &mut self.states[lane as usize];
         // If nodes already queue for a free lane, the loop serves them after the round, before this newer node.
         if state.holder == FREE && state.waiting == 0 {
@@ -120,8 +120,13 @@ impl Lanes {
         }
     }
 
-    /// Gives or queues a lane like [`Self::take_or_wait`], for lanes with turns.
-    pub fn take_in_turn(&mut self, lane: u32, node: u64, flow: &Dataflow<'_>) -> bool {
+    /// Gives or queues a lane like [`Self::take_lane_or_queue`], for lanes with turns.
+    pub fn take_lane_in_turn_or_queue(
+        &mut self,
+        lane: u32,
+        node: u64,
+        flow: &Dataflow<'_>,
+    ) -> bool {
         let instance = unpack_node(node).instance;
         let turn = self.current_turn(lane);
         let state = &mut self.states[lane as usize];
@@ -192,7 +197,7 @@ impl Lanes {
     }
 
     /// Queues a node for a lane, ordered by id. Only insertion order uses this queue.
-    pub fn wait_by_id(&mut self, lane: u32, node: u64) {
+    pub fn queue_for_lane_by_id(&mut self, lane: u32, node: u64) {
         if self.by_id.len() < self.states.len() {
             self.by_id.resize_with(self.states.len(), BinaryHeap::new);
         }

@@ -26,14 +26,14 @@ pub struct Launch {
     /// Chosen by the feed, and repeated in the launch's records.
     pub tag: u64,
     /// Durations of the kernels in this launch.
-    pub prices: LaunchPrices,
+    pub prices: LaunchKernelDurations,
     /// When the launch's ranks start.
     pub release: LaunchRelease,
 }
 
 /// Source of the kernel durations in a launch.
 #[derive(Clone, Debug, Default)]
-pub enum LaunchPrices {
+pub enum LaunchKernelDurations {
     /// The durations that were compiled with the program.
     #[default]
     AsCompiled,
@@ -51,7 +51,7 @@ pub enum LaunchRelease {
     /// All ranks start now, each after its release time in the workload.
     #[default]
     Together,
-    /// Each rank starts when the feed releases it ([`LaunchQueue::release_rank`]).
+    /// Each rank starts when the feed releases it ([`FeedRequests::release_rank`]).
     ByRank,
 }
 
@@ -74,23 +74,23 @@ pub struct LaunchRecord {
 
 /// Requests of a feed, collected while the feed handles a notification.
 #[derive(Debug, Default)]
-pub struct LaunchQueue {
+pub struct FeedRequests {
     /// Index that the run's next launch will get.
     pub(super) next: u64,
-    pub(super) orders: Vec<LaunchOrderEntry>,
+    pub(super) orders: Vec<FeedRequest>,
 }
 
 /// A feed's request to begin a launch, or to release a rank of a launch.
 #[derive(Debug)]
-pub(super) enum LaunchOrderEntry {
+pub(super) enum FeedRequest {
     Launch(Launch),
     Release(LaunchSerial, Rank),
 }
 
-impl LaunchQueue {
+impl FeedRequests {
     /// Requests a launch that begins now, and returns its index.
     pub fn begin_launch(&mut self, launch: Launch) -> LaunchSerial {
-        self.orders.push(LaunchOrderEntry::Launch(launch));
+        self.orders.push(FeedRequest::Launch(launch));
         self.next += 1;
         LaunchSerial(self.next - 1)
     }
@@ -98,6 +98,6 @@ impl LaunchQueue {
     /// Requests that a rank of a launch starts now. Has no effect unless the launch belongs to this feed and uses
     /// [`LaunchRelease::ByRank`].
     pub fn release_rank(&mut self, launch: LaunchSerial, rank: Rank) {
-        self.orders.push(LaunchOrderEntry::Release(launch, rank));
+        self.orders.push(FeedRequest::Release(launch, rank));
     }
 }

@@ -5,7 +5,7 @@ use super::collectives::RunningGroups;
 use super::dataflow::{
     Dataflow, HELD, LaunchLayout, REPRICED, SERVED, SLOWED, TURNS, pack_node, unpack_node,
 };
-use super::discipline::{CollectiveModel, Discipline};
+use super::discipline::{Discipline, EngineCollectiveBackend};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::failures::WATCHED;
@@ -13,7 +13,7 @@ use super::feed::LaunchFeed;
 use super::frames::ProgramLaunches;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::launch::{
-    Launch, LaunchOrderEntry, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease,
+    FeedRequest, FeedRequests, Launch, LaunchKernelDurations, LaunchRecord, LaunchRelease,
 };
 use super::messages::Messages;
 use super::processor::ProcessorJob;
@@ -25,13 +25,13 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 
-impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
+impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'a, O, N, M> {
     /// Schedules failures, wakes feeds that want to be woken at time 0, and schedules the wakes of the other feeds.
     pub(super) fn start_feeds(&mut self) {
         self.failures.schedule_failures(&mut self.effects);
         for feed in 0..self.feeds.feed_count() {
-            if self.feeds.has_start(feed) {
-                self.ask_feed(Time::ZERO, feed, |feed, queue| {
+            if self.feeds.must_wake_at_start(feed) {
+                self.notify_feed_and_launch(Time::ZERO, feed, |feed, queue| {
                     feed.on_wake(Time::ZERO, queue)
                 });
             } else {
@@ -49,7 +49,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
         let mut woken = self.feeds.take_woken();
         for feed in woken.drain(..) {
-            self.ask_feed(now, feed, |feed, queue| feed.on_wake(now, queue));
+            self.notify_feed_and_launch(now, feed, |feed, queue| feed.on_wake(now, queue));
         }
         self.feeds.give_back(woken);
     }
@@ -71,7 +71,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             if over {
                 self.observer.launch_ended(now, &record);
             }
-            self.ask_feed(now, record.feed, |feed, queue| {
+            self.notify_feed_and_launch(now, record.feed, |feed, queue| {
                 feed.on_rank_ended(now, &record, rank, queue);
                 if over {
                     feed.on_launch_ended(now, &record, queue);
@@ -85,28 +85,29 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     }
 
     /// Notifies a feed and carries out its requests.
-    fn ask_feed(
+    fn notify_feed_and_launch(
         &mut self,
         now: Time,
         feed: u32,
-        tell: impl FnOnce(&mut dyn LaunchFeed, &mut LaunchQueue),
+        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedRequests),
     ) {
         let mut queue = self.feeds.notify_feed(feed, self.launches.next(), tell);
         for order in queue.orders.drain(..) {
             match order {
-                LaunchOrderEntry::Launch(launch) => self.begin_launch(now, feed, launch),
-                LaunchOrderEntry::Release(serial, rank) => {
+                FeedRequest::Launch(launch) => self.begin_launch(now, feed, launch),
+                FeedRequest::Release(serial, rank) => {
                     let (flow, effects) = (&mut self.flow, &mut self.effects);
                     self.launches.release_rank(flow, effects, now, serial, rank);
                 }
             }
         }
-        self.feeds.apply_queue(&mut self.effects, now, feed, queue);
+        self.feeds
+            .return_request_list(&mut self.effects, now, feed, queue);
     }
 
     /// Begins a launch.
     fn begin_launch(&mut self, now: Time, feed: u32, launch: Launch) {
-        let mut parts = LaunchParts {
+        let mut parts = LaunchStateComponents {
             launches: &mut self.launches,
             flow: &mut self.flow,
             tile_groups: &mut self.tile_groups,
@@ -142,20 +143,20 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     pub(super) fn submit_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let job = self.processor_job(instance, node);
         self.processors.submit_job(now, &job);
-        self.schedule_jobs(now);
+        self.schedule_job_ends(now);
     }
 
     /// Notifies the NPU's processor model that a kernel is complete.
     pub(super) fn end_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let job = self.processor_job(instance, node);
-        self.processors.notify_ended(now, &job);
-        self.schedule_jobs(now);
+        self.processors.notify_model_of_job_end(now, &job);
+        self.schedule_job_ends(now);
     }
 
     /// Notifies processor models that no more jobs will end or be submitted at this instant.
     pub(super) fn settle_processors(&mut self, now: Time) {
         self.processors.settle_instant(now);
-        self.schedule_jobs(now);
+        self.schedule_job_ends(now);
         // Processors may now have free capacity, so feeds may request an earlier wake time.
         for feed in 0..self.feeds.feed_count() {
             self.feeds.schedule_wake(&mut self.effects, now, feed);
@@ -163,22 +164,22 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     }
 
     /// Schedules the ends of the jobs whose times are now known.
-    fn schedule_jobs(&mut self, now: Time) {
-        let mut started = std::mem::take(self.processors.started_jobs_mut());
+    fn schedule_job_ends(&mut self, now: Time) {
+        let mut started = std::mem::take(self.processors.known_job_times_mut());
         for times in started.drain(..) {
             let InstanceNode { instance, node } = unpack_node(times.token);
             let job = self.processor_job(instance, node);
             self.observer.on_kernel_scheduled(now, &job, &times);
             self.effects.end_node_at(times.end.max(now), instance, node);
         }
-        *self.processors.started_jobs_mut() = started;
+        *self.processors.known_job_times_mut() = started;
     }
 }
 
 /// The loop's components that store the state of launches.
 ///
 /// The struct does not depend on the loop's generic types, so its methods are compiled only once.
-struct LaunchParts<'x, 'a> {
+struct LaunchStateComponents<'x, 'a> {
     launches: &'x mut ProgramLaunches<'a>,
     flow: &'x mut Dataflow<'a>,
     tile_groups: &'x mut TileGroups,
@@ -192,7 +193,7 @@ struct LaunchParts<'x, 'a> {
     as_issued: bool,
 }
 
-impl<'a> LaunchParts<'_, 'a> {
+impl<'a> LaunchStateComponents<'_, 'a> {
     /// Begins a launch and returns its record for observers. Returns `None` if the launch was rejected.
     fn begin_launch(&mut self, now: Time, feed: u32, launch: Launch) -> Option<LaunchRecord> {
         let (program, record) = match self.launches.register_launch(now, feed, &launch) {
@@ -202,9 +203,9 @@ impl<'a> LaunchParts<'_, 'a> {
                 return None;
             }
         };
-        let repriced = !matches!(launch.prices, LaunchPrices::AsCompiled);
+        let repriced = !matches!(launch.prices, LaunchKernelDurations::AsCompiled);
         let (frame, used) = self.launches.take_run_state(record, launch.prices);
-        let (plan, many) = (&program.plan, self.launches.are_many());
+        let (plan, many) = (&program.plan, self.launches.may_have_several_launches());
         if !used {
             self.add_frame(program, record.program);
         }
@@ -214,7 +215,7 @@ impl<'a> LaunchParts<'_, 'a> {
         for (index, planned) in (0..).zip(&plan.instances) {
             let instance = first.nth_after(index);
             let npu = launch.npu.unwrap_or(planned.npu);
-            let shared = program.shared_at(planned, launch.npu);
+            let shared = program.graph_plan_on_npu(planned, launch.npu);
             let lanes = self.processors.kernel_lanes_mut();
             let first_lane =
                 self.launches
@@ -248,7 +249,7 @@ impl<'a> LaunchParts<'_, 'a> {
             }
         }
         self.groups
-            .prepare_for_launch(place.first_group, plan.groups.len(), used);
+            .number_and_reset_groups(place.first_group, plan.groups.len(), used);
         if used {
             self.messages.reset_matches(place.first_pair, plan.pairs);
         }
@@ -278,8 +279,8 @@ impl<'a> LaunchParts<'_, 'a> {
     /// Adds a new run state for launches of a program to all components.
     fn add_frame(&mut self, program: &'a CompiledReplay<'a>, index: u32) {
         let (plan, workload) = (&program.plan, program.workload());
-        let numbers = self.launches.launch_numbers(index);
-        let only = !self.launches.are_many();
+        let numbers = self.launches.first_indices_of_program(index);
+        let only = !self.launches.may_have_several_launches();
         let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
             // With only one run state, reserve exactly its size. With several run states, lists grow by doubling

@@ -100,20 +100,23 @@ mod untimed_communication;
 pub use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 pub use chakram_hardware::network::NetworkKind as NetworkModel;
 pub use compiled_replay::{CompiledReplay, GroupView};
-pub use coverage::PricingCoverage;
-pub use discipline::{CollectiveModel, Discipline};
+pub use coverage::DurationSourceCounts;
+pub use discipline::{Discipline, EngineCollectiveBackend};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
 pub use extensions::{Extensions, KernelModel, MemoryDesign};
 pub use failures::FailureOutcome;
 pub use feed::*;
 pub use folding::FoldedReplay;
 pub use ids::{InstanceId, ReplayGroupId};
-pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
-pub use observer::{CollectiveRecord, Observer, RunSegment, TimeCategory};
+pub use launch::{
+    FeedRequests, Launch, LaunchKernelDurations, LaunchRecord, LaunchRelease, LaunchSerial,
+};
+pub use observer::{CollectiveRecord, CriticalPathSegment, Observer, TimeCategory};
 pub use options::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
 pub use placement::place_ranks;
 pub use price_changes::{
-    ChangedTime, CollectiveChange, KernelChange, KernelJitter, PriceChangeCount, PriceChanges,
+    CollectiveChange, DurationAdjustment, DurationChangeCount, KernelDurationChange, KernelJitter,
+    RequestedDurationChanges,
 };
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::{RepresentativeCheck, replay_representatives};
@@ -131,7 +134,7 @@ use feeding::RunningFeeds;
 use frames::ProgramLaunches;
 use messages::Messages;
 use processors::Processors;
-use run_programs::LaunchSource;
+use run_programs::RunPrograms;
 use run_settings::RunSettings;
 use stuck::StuckDiagnosis;
 use tile_groups::TileGroups;
@@ -166,7 +169,7 @@ pub struct ReplayOutcome {
 }
 
 /// The loop of one replay. Each component owns its state, and passes its effects on other components to the loop.
-pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
+pub struct Engine<'a, O: ?Sized, N, M: EngineCollectiveBackend> {
     settings: RunSettings<'a>,
     launches: ProgramLaunches<'a>,
     feeds: RunningFeeds<'a>,
@@ -183,14 +186,14 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     round: Vec<Event>,
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
+impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> LoopComponents
     for Engine<'_, O, N, M>
 {
     /// Handlers of events return no errors. Instead, a handler stores an error in the effects, and the loop checks for
     /// it before the next round.
     #[inline]
     fn next(&mut self) -> Option<Time> {
-        let next = self.effects.agenda.next_time();
+        let next = self.effects.agenda.advance_to_next_time();
         next.filter(|&now| now < Time::END && self.effects.refusal.is_none())
     }
 
@@ -210,8 +213,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     }
 }
 
-impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
-    fn new(source: LaunchSource<'a>, observer: &'a mut O, network: N, backend: &'a mut M) -> Self {
+impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'a, O, N, M> {
+    fn new(source: RunPrograms<'a>, observer: &'a mut O, network: N, backend: &'a mut M) -> Self {
         let prepared = &source.programs[0];
         // A single launch has a known number of nodes, so allocate its state in advance (on huge pages if it is large).
         let nodes = if source.many {
@@ -269,12 +272,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.start_feeds();
         self.notify_feeds(Time::ZERO);
         event_loop::run(self)?;
-        if self.effects.agenda.next_time() == Some(Time::END) {
+        if self.effects.agenda.advance_to_next_time() == Some(Time::END) {
             return Err(ReplayError::TooLong);
         }
         let mismatch = self.collectives.first_mismatch();
         let disagreement = mismatch.and_then(|mismatch| {
-            self.with_diagnosis(|diagnosis| diagnosis.describe_mismatch(mismatch))
+            self.call_with_stuck_diagnosis(|diagnosis| diagnosis.describe_mismatch(mismatch))
         });
         if let Some(refusal) = self.effects.refusal.take().or(disagreement) {
             return Err(refusal.into());
@@ -285,14 +288,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 .dissolve_all(&mut self.flow, lanes, effects);
             let failures =
                 failures::describe_failures(&self.failures, &self.flow, &mut self.fabric);
-            let stuck = self.with_diagnosis(|diagnosis| diagnosis.diagnose_deadlock(failures));
+            let stuck =
+                self.call_with_stuck_diagnosis(|diagnosis| diagnosis.diagnose_deadlock(failures));
             return Err(ReplayError::Stuck(Box::new(stuck)));
         }
         Ok(())
     }
 
     /// Calls `say` with the loop state that a deadlock diagnosis needs.
-    fn with_diagnosis<T>(&self, say: impl FnOnce(&StuckDiagnosis<'_, '_>) -> T) -> T {
+    fn call_with_stuck_diagnosis<T>(&self, say: impl FnOnce(&StuckDiagnosis<'_, '_>) -> T) -> T {
         let chunks = self.collectives.chunk_executor();
         say(&StuckDiagnosis {
             flow: &self.flow,
@@ -314,11 +318,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         if !effects.accesses.is_empty() {
             self.collectives
-                .materialize_on_the_way(fabric, effects, now);
+                .materialize_runs_for_accesses(fabric, effects, now);
             fabric.submit_accesses(now, effects);
         }
         if !effects.sends.is_empty() {
-            self.collectives.materialize_touched(fabric, effects, now);
+            self.collectives
+                .materialize_runs_for_messages(fabric, effects, now);
             fabric.submit_pending(now, effects);
         }
         self.run_follow_ups(now);
@@ -333,9 +338,11 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             let effects = &mut self.effects;
             if self.settings.comm == CommTiming::Model {
                 let fabric = &mut self.fabric;
-                self.collectives.settle_run(fabric, effects, now, run);
+                self.collectives
+                    .process_new_arrivals(fabric, effects, now, run);
             } else {
-                self.collectives.begin_parts(&self.flow, effects, now, run);
+                self.collectives
+                    .begin_member_parts(&self.flow, effects, now, run);
             }
             self.run_follow_ups(now);
         }

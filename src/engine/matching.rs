@@ -7,15 +7,15 @@ use super::error::ReplayRefusal;
 use super::ids::ReplayGroupId;
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{CallPlan, GroupPlan, NONE, ReplayPlan, group_text};
-use super::price_changes::PriceChanges;
+use super::price_changes::RequestedDurationChanges;
 use super::split_sizes;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Span;
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::{CollectiveNode, Graph};
 use chakram_trace::matching::{
-    CollectiveSignature, CommRef, MemberCalls, MessageChannel, MessageDisagreement, MessageHalf,
-    SlotCalls, find_disagreement, match_messages,
+    CallsBySlot, CollectiveSignature, CommRef, MemberCalls, MessageChannel, MessageDisagreement,
+    MessageHalf, find_disagreement, match_messages,
 };
 use chakram_trace::workload::Workload;
 use std::sync::Arc;
@@ -32,9 +32,9 @@ pub(super) fn match_collectives(
     renumber_shared_groups(plan, workload);
     let calls_of = workload.graphs().iter().map(|graph| {
         let calls = graph.calls().iter().map(|call| call.group).zip(0..);
-        SlotCalls::new(graph.group_slots().len(), calls)
+        CallsBySlot::new(graph.group_slots().len(), calls)
     });
-    let calls_of: Vec<SlotCalls> = calls_of.collect();
+    let calls_of: Vec<CallsBySlot> = calls_of.collect();
     let mut callers: Vec<CallingSlot> = Vec::new();
     for (instance, of) in (0..).zip(&plan.instances) {
         let slots = (0..).zip(&of.slots);
@@ -46,9 +46,9 @@ pub(super) fn match_collectives(
     for same in callers.chunk_by(|a, b| a.0 == b.0) {
         let group = same[0].0.index();
         let members: Vec<MemberCalls<'_>> = members_of(workload, &calls_of, same).collect();
-        let mut calls = group_calls(plan, workload, same, &members)?;
+        let mut calls = collect_group_calls(plan, workload, same, &members)?;
         if options.comm == CommTiming::Model {
-            recheck_changed_calls(plan, workload, &options.changes, &mut calls, &members);
+            apply_changes_to_calls(plan, workload, &options.changes, &mut calls, &members);
         }
         // Groups with equal collectives mostly have consecutive indices, so compare each group only with the previous
         // one.
@@ -65,7 +65,7 @@ pub(super) fn match_collectives(
 /// Returns the calls of each member that has a trace and uses the group of `callers`.
 fn members_of<'c>(
     workload: &Workload,
-    calls_of: &'c [SlotCalls],
+    calls_of: &'c [CallsBySlot],
     callers: &[CallingSlot],
 ) -> impl Iterator<Item = MemberCalls<'c>> {
     let instances = callers.chunk_by(|a, b| a.1 == b.1);
@@ -78,7 +78,7 @@ fn members_of<'c>(
 
 /// Returns the collectives of the group of `callers`, as the first member with a trace states them. Fails if the calls
 /// of another member differ.
-fn group_calls(
+fn collect_group_calls(
     plan: &ReplayPlan,
     workload: &Workload,
     callers: &[CallingSlot],
@@ -90,7 +90,9 @@ fn group_calls(
     let Some(first) = members.next() else {
         return Ok(Vec::new());
     };
-    let calls = first.iter().map(|call| call_plan(workload, group, call));
+    let calls = first
+        .iter()
+        .map(|call| build_call_plan(workload, group, call));
     let mut calls: Vec<CallPlan> = calls.collect::<Result<_, _>>()?;
     // The first member with a trace that never uses the group.
     let mut silent = None;
@@ -114,7 +116,7 @@ fn group_calls(
     };
     let Some(found) = find_disagreement(&first, members.chain(silent), signature) else {
         for (place, call) in calls.iter_mut().enumerate() {
-            call.recorded = recorded_transfer(workload, all, place);
+            call.recorded = longest_recorded_transfer(workload, all, place);
         }
         return Ok(calls);
     };
@@ -132,10 +134,10 @@ fn group_calls(
 }
 
 /// Changes the durations of `calls`, the collectives issued by `members`, as the options request.
-fn recheck_changed_calls(
+fn apply_changes_to_calls(
     plan: &mut ReplayPlan,
     workload: &Workload,
-    changes: &PriceChanges,
+    changes: &RequestedDurationChanges,
     calls: &mut [CallPlan],
     members: &[MemberCalls<'_>],
 ) {
@@ -146,7 +148,7 @@ fn recheck_changed_calls(
         let (_, graph, node) = call_of(workload, at);
         for (number, time) in changes.matching_collective_changes(call.kind, graph.name(node.node))
         {
-            plan.changes[from + number].count_call();
+            plan.changes[from + number].count_matched_collective();
             call.changed = Some(time);
         }
     }
@@ -154,7 +156,7 @@ fn recheck_changed_calls(
 
 /// Returns the longest transfer that a member of a collective with unknown size recorded. Returns `None` if the first
 /// member states a size.
-fn recorded_transfer(
+fn longest_recorded_transfer(
     workload: &Workload,
     members: &[MemberCalls<'_>],
     place: usize,
@@ -226,7 +228,7 @@ pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload)
     }
 }
 
-fn call_plan(
+fn build_call_plan(
     workload: &Workload,
     group: &GroupPlan,
     at: CommRef,
@@ -270,7 +272,7 @@ pub(super) fn number_channels(
     workload: &Workload,
     allow_unmatched: bool,
 ) -> Result<(), ReplayRefusal> {
-    let mut halves = collect_halves(plan, workload, |graph, node| graph.bytes(node));
+    let mut halves = collect_message_halves(plan, workload, |graph, node| graph.bytes(node));
     let (mut before, mut alone) = (None, Vec::new());
     for found in match_messages(&mut halves) {
         let channel = found.channel;
@@ -291,9 +293,9 @@ pub(super) fn number_channels(
     }
     match &alone[..] {
         [] => Ok(()),
-        [first, ..] => Err(match size_mismatch(&alone) {
-            Some((send, receive)) => refuse_sizes(workload, send, receive),
-            None => refuse_disagreement(workload, first),
+        [first, ..] => Err(match find_size_mismatch(&alone) {
+            Some((send, receive)) => message_size_mismatch_error(workload, send, receive),
+            None => message_disagreement_error(workload, first),
         }),
     }
 }
@@ -301,7 +303,7 @@ pub(super) fn number_channels(
 /// Returns the first unmatched send and unmatched receive that have the same ends and tag but different sizes, or
 /// `None`. These two are probably the halves of one message for which the traces state different sizes. The list must
 /// keep channels with equal ends and tag next to each other.
-fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
+fn find_size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
     let halves = alone.iter().filter_map(|disagreement| match disagreement {
         MessageDisagreement::Count { half, .. } => Some(half),
         MessageDisagreement::Size { .. } => None,
@@ -330,7 +332,11 @@ fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef
     })
 }
 
-fn refuse_sizes(workload: &Workload, send: CommRef, receive: CommRef) -> ReplayRefusal {
+fn message_size_mismatch_error(
+    workload: &Workload,
+    send: CommRef,
+    receive: CommRef,
+) -> ReplayRefusal {
     let said = |half| {
         let (rank, graph, node) = node_of(workload, half);
         (describe_node(rank, graph, node), graph.bytes(node))
@@ -350,10 +356,10 @@ pub(super) fn assign_message_matches(
     plan: &mut ReplayPlan,
     workload: &Workload,
 ) -> Result<(), ReplayRefusal> {
-    let mut halves = collect_halves(plan, workload, |_, _| ());
+    let mut halves = collect_message_halves(plan, workload, |_, _| ());
     for found in match_messages(&mut halves) {
         if let Some(disagreement) = found.find_disagreement(|half| message_bytes(workload, half)) {
-            return Err(refuse_disagreement(workload, &disagreement));
+            return Err(message_disagreement_error(workload, &disagreement));
         }
         for (send, receive) in found.matched_pairs() {
             plan.assign_match_index(send);
@@ -365,7 +371,7 @@ pub(super) fn assign_message_matches(
 }
 
 /// Returns all sends or all receives whose other end has a trace; each entry refers to an instance and a message.
-fn collect_halves<S>(
+fn collect_message_halves<S>(
     plan: &mut ReplayPlan,
     workload: &Workload,
     scope: impl Fn(&Graph, NodeIndex) -> S,
@@ -398,7 +404,7 @@ fn message_bytes(workload: &Workload, half: CommRef) -> u64 {
     graph.bytes(node)
 }
 
-fn refuse_disagreement<S>(
+fn message_disagreement_error<S>(
     workload: &Workload,
     disagreement: &MessageDisagreement<S>,
 ) -> ReplayRefusal {

@@ -2,7 +2,7 @@
 //! group.
 
 use super::Engine;
-use super::discipline::CollectiveModel;
+use super::discipline::EngineCollectiveBackend;
 use super::ids::{InstanceId, InstanceIndex, InstanceNode};
 use super::tile_groups::{GROUPED, GroupPartStep, UnpostedNodes, is_shared};
 use crate::Observer;
@@ -11,10 +11,10 @@ use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::NodeKind;
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
     /// Calls `tell` for an instance and for all instances that it simulates.
     #[inline]
-    pub(super) fn notify_of_members(
+    pub(super) fn notify_for_each_member(
         &mut self,
         instance: InstanceIndex,
         mut tell: impl FnMut(&mut O, InstanceId),
@@ -22,13 +22,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let running = self.flow.instance(instance);
         tell(self.observer, running.id);
         if running.has_flag(GROUPED) {
-            self.notify_of_followers(instance, tell);
+            self.notify_for_each_follower(instance, tell);
         }
     }
 
     /// Calls `tell` for each member except the leader.
     #[inline(never)]
-    fn notify_of_followers(
+    fn notify_for_each_follower(
         &mut self,
         leader: InstanceIndex,
         mut tell: impl FnMut(&mut O, InstanceId),
@@ -41,11 +41,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Starts a node that has taken the leader's lane, for all members of the group.
     #[inline(never)]
-    pub(super) fn issue_together(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
+    pub(super) fn issue_for_all_members(
+        &mut self,
+        now: Time,
+        leader: InstanceIndex,
+        node: NodeIndex,
+    ) {
         let running = self.flow.instance_mut(leader);
         let kind = running.graph.kind(node);
         running.collectives += u32::from(kind == NodeKind::Collective);
-        self.notify_of_members(leader, |observer, id| {
+        self.notify_for_each_member(leader, |observer, id| {
             observer.on_issued(now, id, node, kind);
         });
         // Kernels and host work take the same time on all members, so one event ends such a node on all members.
@@ -54,7 +59,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 + self
                     .launches
                     .price_of_node(self.flow.instance(leader), node);
-            self.complete_at(end, leader, node);
+            self.schedule_node_completion(end, leader, node);
             return;
         }
         for index in 0..self.tile_groups.member_count(leader) {
@@ -71,7 +76,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline]
     pub(super) fn start_deferred_accesses(&mut self, now: Time) {
         if self.tile_groups.has_groups() {
-            for InstanceNode { instance, node } in self.tile_groups.take_accesses() {
+            for InstanceNode { instance, node } in self.tile_groups.take_deferred_accesses() {
                 self.start_access(now, instance, node);
             }
         }
@@ -80,8 +85,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Posts a collective of a tile group by marking each member ready in the launch order of that member's
     /// communicator.
     #[inline(never)]
-    pub(super) fn post_together(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
-        self.tile_groups.note_ready(&self.flow, leader, node);
+    pub(super) fn post_for_all_members(
+        &mut self,
+        now: Time,
+        leader: InstanceIndex,
+        node: NodeIndex,
+    ) {
+        self.tile_groups
+            .note_collective_ready(&self.flow, leader, node);
         for index in 0..self.tile_groups.member_count(leader) {
             let member = self.tile_groups.nth_member(leader, index);
             let (slot, sequence) = self.flow.call_of_node(member, node);
@@ -115,10 +126,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Completes a node that all members of the leader's group have ended.
-    pub(super) fn complete_all(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
+    pub(super) fn complete_for_all_members(
+        &mut self,
+        now: Time,
+        leader: InstanceIndex,
+        node: NodeIndex,
+    ) {
         let kind = self.flow.instance(leader).graph.kind(node);
-        self.complete_alone(now, leader, node);
-        self.notify_of_followers(leader, |observer, id| {
+        self.complete_instance_node(now, leader, node);
+        self.notify_for_each_follower(leader, |observer, id| {
             observer.on_completed(now, id, node, kind);
         });
         let members = self.tile_groups.member_count(leader);
@@ -142,7 +158,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             let Some(steps) = groups.settle_uneven(flow, lanes, effects, now, left) else {
                 return;
             };
-            self.take_steps(now, steps);
+            self.carry_out_part_steps(now, steps);
         }
     }
 
@@ -157,25 +173,27 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let effects = &mut self.effects;
         let groups = &mut self.tile_groups;
         let steps = groups.disband_group(flow, lanes, effects, now, leader, ready);
-        self.take_steps(now, steps);
+        self.carry_out_part_steps(now, steps);
     }
 
     /// Carries out the steps of a split group's parts.
-    fn take_steps(&mut self, now: Time, steps: Vec<GroupPartStep>) {
+    fn carry_out_part_steps(&mut self, now: Time, steps: Vec<GroupPartStep>) {
         for step in steps {
             match step {
                 GroupPartStep::Queue(instance, node) => self.enqueue_on_lane(now, instance, node),
                 GroupPartStep::Announce(instance, node, ends) => {
                     let effects = &mut self.effects;
                     self.tile_groups
-                        .announce_part(effects, instance, node, &ends);
+                        .schedule_part_ends(effects, instance, node, &ends);
                 }
                 GroupPartStep::End(instance, node)
                     if self.flow.instance(instance).has_flag(GROUPED) =>
                 {
-                    self.complete_all(now, instance, node);
+                    self.complete_for_all_members(now, instance, node);
                 }
-                GroupPartStep::End(instance, node) => self.complete_alone(now, instance, node),
+                GroupPartStep::End(instance, node) => {
+                    self.complete_instance_node(now, instance, node)
+                }
             }
         }
     }

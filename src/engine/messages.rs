@@ -161,7 +161,13 @@ impl<'a> Messages<'a> {
         let bytes = running.graph.bytes(node);
         let key = (ends.0.0, 0, flow.launch_serial(instance) as u32, node.0, 0);
         let pair = flow.match_of_message(instance, index);
-        self.begin_send::<D>(flow, effects, pair, send, fabric.needs_requests());
+        self.notify_send_transfers_begin::<D>(
+            flow,
+            effects,
+            pair,
+            send,
+            fabric.needs_message_requests(),
+        );
         let ports = fabric.open_ports(2);
         let op = fabric.allocate_op(InFlightOp::Send {
             pair,
@@ -172,7 +178,7 @@ impl<'a> Messages<'a> {
         // A send that completes on arrival needs no notice when its message has left.
         let tell = !self.ends_on_arrival;
         let message = create_message(op, ends, ports, bytes, tell);
-        if fabric.needs_requests() {
+        if fabric.needs_message_requests() {
             self.withhold_send(fabric, effects, now, pair, message);
         } else {
             submit_message::<D, N>(fabric, effects, now, key, message);
@@ -192,7 +198,7 @@ impl<'a> Messages<'a> {
         let index = flow.instance(instance).graph.message_index(node);
         let pair = flow.match_of_message(instance, index);
         if D::MATCHES_AS_ISSUED {
-            let rendezvous = fabric.needs_requests();
+            let rendezvous = fabric.needs_message_requests();
             self.match_half(flow, effects, pair, receive, true, rendezvous);
             if rendezvous {
                 self.send_request(flow, fabric, effects, now, receive);
@@ -202,7 +208,7 @@ impl<'a> Messages<'a> {
         } else if self.keeps_recorded_time::<D>(flow.instance(instance).graph, index) {
             self.start_receive(flow, effects, now, receive, pair);
         } else if pair == NONE {
-            self.send_mirrored::<D, N>(flow, fabric, effects, now, receive);
+            self.send_for_untraced_sender::<D, N>(flow, fabric, effects, now, receive);
         } else {
             let state = &mut self.pairs[pair as usize];
             (state.posted, state.waiter) = (node.0 + 1, instance);
@@ -217,7 +223,7 @@ impl<'a> Messages<'a> {
 
     /// Notifies observers of the transfers that begin when a send is issued. The receive's transfer begins. The send's
     /// transfer also begins, unless the receiver must first request the message.
-    fn begin_send<D: Discipline>(
+    fn notify_send_transfers_begin<D: Discipline>(
         &mut self,
         flow: &Dataflow<'_>,
         effects: &mut Effects,
@@ -274,7 +280,7 @@ impl<'a> Messages<'a> {
 
     /// Submits a message whose sender has no trace. The engine assumes that such a sender sends as soon as the receiver
     /// is ready.
-    fn send_mirrored<D: Discipline, N: NetworkBackend>(
+    fn send_for_untraced_sender<D: Discipline, N: NetworkBackend>(
         &self,
         flow: &Dataflow<'_>,
         fabric: &mut Fabric<'_, N>,

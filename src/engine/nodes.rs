@@ -2,7 +2,7 @@
 
 use super::collectives::MemberCall;
 use super::dataflow::{RunningInstance, pack_node, unpack_node};
-use super::discipline::{CollectiveModel, Discipline};
+use super::discipline::{Discipline, EngineCollectiveBackend};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::failures::WATCHED;
@@ -17,7 +17,7 @@ use chakram_hardware::memory::RemoteMemoryAccess;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::NodeKind;
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
     /// Starts the delays of nodes whose dependencies are complete.
     #[inline(never)]
     pub(super) fn start_delays(&mut self, now: Time) {
@@ -30,7 +30,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     .settings
                     .host
                     .scale_duration(running.graph.launch_delay(node));
-            self.notify_of_members(instance, |observer, id| {
+            self.notify_for_each_member(instance, |observer, id| {
                 observer.on_delay_began(now, id, node);
             });
             let event = Event::of_node(EventClass::Ready, instance, node);
@@ -45,29 +45,34 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn complete_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         if !running.has_flag(GROUPED | WATCHED) {
-            self.complete_alone(now, instance, node);
+            self.complete_instance_node(now, instance, node);
         } else if running.has_flag(WATCHED) {
             // A run in which NPUs fail has no tile groups, so check the node's own instance.
             let node = InstanceNode { instance, node };
             let groups = &self.collectives.chunk_executor().groups;
             if self
                 .failures
-                .find_stopper(&self.flow, groups, node)
+                .find_blocking_failed_rank(&self.flow, groups, node)
                 .is_none()
             {
-                self.complete_alone(now, instance, node.node);
+                self.complete_instance_node(now, instance, node.node);
             }
         } else if let Some(leader) =
             self.tile_groups
                 .record_ended(&self.flow, now, InstanceNode { instance, node })
         {
-            self.complete_all(now, leader, node);
+            self.complete_for_all_members(now, leader, node);
         }
     }
 
     /// Completes a node of an instance that is in no tile group or that is its group's leader (the simulated instance).
     #[inline]
-    pub(super) fn complete_alone(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub(super) fn complete_instance_node(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) {
         let (groups, processors) = (&mut self.tile_groups, &mut self.processors);
         let (observer, mut served) = (&mut *self.observer, false);
         let ended = |effects: &mut Effects, running: &RunningInstance<'_>, kind| {
@@ -75,7 +80,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 groups.note_end_of_collective(instance, node);
             }
             observer.on_completed(now, running.id, node, kind);
-            served = running.serves_kind(kind);
+            served = running.is_served_by_processor_model(kind);
             if !served {
                 processors.free_lane::<M::Order>(effects, running, InstanceNode { instance, node });
             }
@@ -106,7 +111,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
         let mut ready = std::mem::take(&mut self.effects.ready);
         if ready.len() > 1 {
-            if self.launches.are_many() {
+            if self.launches.may_have_several_launches() {
                 ready.sort_unstable_by_key(|&word| self.flow.content_of(word));
             } else {
                 ready.sort_unstable();
@@ -125,7 +130,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
             next += 1;
             self.post_node(now, instance, node);
-            if self.tile_groups.are_uneven() {
+            if self.tile_groups.needs_split_check() {
                 self.settle_uneven(now, Some((&mut ready, next)));
             }
         }
@@ -136,16 +141,24 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Schedules the completion of a node that occupies its lane until `end`.
     #[inline]
-    pub(super) fn complete_at(&mut self, end: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub(super) fn schedule_node_completion(
+        &mut self,
+        end: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) {
         let npu = self.flow.instance(instance).npu;
-        self.effects
-            .end_held::<M::Order>(npu, end, InstanceNode { instance, node });
+        self.effects.schedule_lane_holder_end::<M::Order>(
+            npu,
+            end,
+            InstanceNode { instance, node },
+        );
     }
 
     /// Gives freed lanes to the nodes that queue for them, in the order of rank and lane.
     fn grant_freed_lanes(&mut self, now: Time) {
         let mut freed = std::mem::take(&mut self.effects.freed);
-        if self.launches.are_many() {
+        if self.launches.may_have_several_launches() {
             freed.sort_unstable_by_key(|&(instance, lane)| {
                 let running = self.flow.instance(instance);
                 let feed = self.launches.launch_record(running.frame).feed;
@@ -177,7 +190,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 let lane =
                     running.first_lane + running.shared.lanes[running.graph.lane(node) as usize];
                 let word = pack_node(instance, node);
-                if self.processors.kernel_lanes_mut().take_or_wait(lane, word) {
+                if self
+                    .processors
+                    .kernel_lanes_mut()
+                    .take_lane_or_queue(lane, word)
+                {
                     self.observer.on_issued(now, running.id, node, kind);
                     let end = now + running.duration_of_node(node);
                     self.effects.end_node_at(end, instance, node);
@@ -186,7 +203,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 }
             }
             NodeKind::Nothing => {
-                self.notify_of_members(instance, |observer, id| {
+                self.notify_for_each_member(instance, |observer, id| {
                     observer.on_issued(now, id, node, NodeKind::Nothing);
                 });
                 self.effects.end_node_at(now, instance, node);
@@ -199,10 +216,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
             NodeKind::Receive => self.post_receive(now, instance, node),
             NodeKind::Collective if running.has_flag(GROUPED) => {
-                self.post_together(now, instance, node);
+                self.post_for_all_members(now, instance, node);
             }
             NodeKind::Collective => self.post_collective(now, instance, node),
-            kind if running.serves_kind(kind) => {
+            kind if running.is_served_by_processor_model(kind) => {
                 self.observer.on_issued(now, running.id, node, kind);
                 self.submit_job(now, instance, node);
             }
@@ -268,7 +285,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if self.processors.take_lane(&self.flow, instance, node) {
             self.start_node(now, instance, node);
         } else {
-            self.notify_of_members(instance, |observer, id| {
+            self.notify_for_each_member(instance, |observer, id| {
                 observer.on_lane_wait(now, id, node);
             });
         }
@@ -279,7 +296,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn start_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance_mut(instance);
         if running.has_flag(GROUPED) {
-            self.issue_together(now, instance, node);
+            self.issue_for_all_members(now, instance, node);
             return;
         }
         let kind = running.graph.kind(node);
@@ -292,8 +309,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             | NodeKind::Communication => {
                 let end = now + self.launches.price_of_node(running, node);
                 let npu = running.npu;
-                self.effects
-                    .end_held::<M::Order>(npu, end, InstanceNode { instance, node });
+                self.effects.schedule_lane_holder_end::<M::Order>(
+                    npu,
+                    end,
+                    InstanceNode { instance, node },
+                );
             }
             NodeKind::RemoteMemory if self.tile_groups.has_groups() => {
                 self.tile_groups.defer_access(instance, node);
@@ -334,7 +354,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             node,
             slot,
             sequence,
-            named: M::Order::MATCHES_AS_ISSUED && self.flow.names_group(instance, node),
+            named: M::Order::MATCHES_AS_ISSUED && self.flow.has_named_group(instance, node),
         };
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         self.collectives
@@ -348,7 +368,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let access = RemoteMemoryAccess {
             npu: running.npu,
             bytes: graph.bytes(node),
-            store: graph.is_store(node),
+            store: graph.is_store_node(node),
             in_switch: graph.in_switch(node).is_some(),
             token: pack_node(instance, node),
         };

@@ -77,7 +77,7 @@ impl TimeCategory {
 
 /// A segment of the critical path. Each segment begins where the previous segment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunSegment {
+pub struct CriticalPathSegment {
     /// Instance that contains the segment's `node`.
     pub instance: InstanceId,
     /// The node that runs in the segment, or that runs next.
@@ -147,7 +147,7 @@ pub trait Observer {
     /// Called when a processor has determined the times at which an issued kernel runs.
     fn on_kernel_scheduled(&mut self, _now: Time, _job: &ProcessorJob, _times: &JobTimes) {}
     /// Called at the end of a replay whose critical path was recorded. The path is in order of time.
-    fn critical_path(&mut self, _path: &[RunSegment]) {}
+    fn critical_path(&mut self, _path: &[CriticalPathSegment]) {}
     /// Called at the end of a replay that counted the load of links.
     fn on_links_measured(&mut self, _loads: &[LinkLoad]) {}
 
@@ -211,7 +211,7 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     fn on_kernel_scheduled(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
         (**self).on_kernel_scheduled(now, job, times);
     }
-    fn critical_path(&mut self, path: &[RunSegment]) {
+    fn critical_path(&mut self, path: &[CriticalPathSegment]) {
         (**self).critical_path(path);
     }
     fn on_links_measured(&mut self, loads: &[LinkLoad]) {
@@ -291,7 +291,7 @@ impl<O: Observer> Observer for Option<O> {
             observer.on_kernel_scheduled(now, job, times);
         }
     }
-    fn critical_path(&mut self, path: &[RunSegment]) {
+    fn critical_path(&mut self, path: &[CriticalPathSegment]) {
         if let Some(observer) = self {
             observer.critical_path(path);
         }
@@ -365,7 +365,7 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.on_kernel_scheduled(now, job, times);
         self.1.on_kernel_scheduled(now, job, times);
     }
-    fn critical_path(&mut self, path: &[RunSegment]) {
+    fn critical_path(&mut self, path: &[CriticalPathSegment]) {
         self.0.critical_path(path);
         self.1.critical_path(path);
     }

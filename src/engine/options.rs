@@ -1,7 +1,7 @@
 //! Options that control how a job is replayed.
 
 use super::extensions::Extensions;
-use super::price_changes::PriceChanges;
+use super::price_changes::RequestedDurationChanges;
 use chakram_base::ids::Npu;
 use chakram_base::setting::SettingChoice;
 use chakram_hardware::collective::CustomCollective;
@@ -43,7 +43,7 @@ pub struct ReplayOptions {
     /// [`CommTiming::Model`].
     pub stepwise: bool,
     /// Changed durations of kernels and collectives, slow ranks and jitter.
-    pub changes: PriceChanges,
+    pub changes: RequestedDurationChanges,
     /// Failures of machine parts, in addition to the failures in the machine's file.
     pub failures: Vec<MachineFailure>,
     /// Use tile groups: if several ranks do the same work at the same time, simulate only one rank on behalf of all.

@@ -1,32 +1,32 @@
 //! Plans a replay before the run: placement, durations, lanes, groups and matches.
 
-use super::coverage::PricingCoverage;
-use super::discipline::{CollectiveModel, Discipline};
+use super::coverage::DurationSourceCounts;
+use super::discipline::{Discipline, EngineCollectiveBackend};
 use super::error::ReplayRefusal;
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::ReplayOptions;
 use super::placement::place_ranks;
-use super::price_changes::{ChangedTime, PriceChangeCount};
-use super::unpriced_kernels::UnpricedKernels;
+use super::price_changes::{DurationAdjustment, DurationChangeCount};
+use super::unpriced_kernels::UntimedKernels;
 use super::{in_switch, matching, tile_checks, untimed_communication};
 use chakram_base::ids::{GroupId, MemberIndex, Npu, Position, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
-use chakram_hardware::collective::PeerSizes;
-use chakram_hardware::group::{GroupExtent, SharedPaths};
+use chakram_hardware::collective::PairBytesByPhase;
+use chakram_hardware::group::{CommonLinePaths, GroupExtent};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::Topology;
 use chakram_trace::format::{CollectiveKind, escape_name};
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::matching::CommRef;
-use chakram_trace::workload::{Workload, format_shortened};
+use chakram_trace::workload::{Workload, format_shortened_list};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 mod groups;
 mod prices;
 
-use prices::price_graph;
+use prices::compute_graph_durations;
 
 /// Sentinel in arrays of indices that means "none".
 pub(super) const NONE: u32 = u32::MAX;
@@ -42,7 +42,7 @@ pub(super) struct CallPlan {
     /// Longest transfer that a member recorded. A collective of unknown size takes this time.
     pub recorded: Option<Span>,
     /// Duration from an option, which replaces the simulated duration.
-    pub changed: Option<ChangedTime>,
+    pub changed: Option<DurationAdjustment>,
 }
 
 /// A group of ranks that is placed on the machine.
@@ -58,7 +58,7 @@ pub(super) struct GroupPlan {
     pub present: u32,
     pub extent: GroupExtent,
     /// Paths between members in each phase, if these paths are equal for all members.
-    pub paths: Vec<SharedPaths>,
+    pub paths: Vec<CommonLinePaths>,
     /// Number of ports that a member has along a phase: two if the member may be wired to neighbours on both sides. If
     /// the group is not a sub-grid, a member has two ports for every dimension.
     pub sides: u32,
@@ -96,9 +96,9 @@ impl GroupPlan {
         let npu = |position: Position| self.extent.npus[position.index()];
         match (self.extent.regular, self.sides) {
             (true, 1) => [0; 2],
-            (true, _) => topology.port_directions(npu(from), npu(to)),
+            (true, _) => topology.sides_at_route_ends(npu(from), npu(to)),
             (false, _) => {
-                let ports = topology.end_ports(npu(from), npu(to));
+                let ports = topology.first_and_last_port(npu(from), npu(to));
                 ports.map(|(dimension, side)| 2 * dimension as u32 + side)
             }
         }
@@ -143,11 +143,11 @@ pub(super) struct SharedGraphPlan {
     /// True for each communicator (group slot) of the graph whose collectives share a lane with other nodes.
     pub mixed: Vec<bool>,
     /// Number of nodes on each NPU lane; computed on first use.
-    lane_nodes: OnceLock<Vec<LaneNodes>>,
+    lane_nodes: OnceLock<Vec<LaneNodeCounts>>,
     /// How many nodes take their durations from each source.
-    pub basis: PricingCoverage,
+    pub basis: DurationSourceCounts,
     /// Kernels without a known duration.
-    unpriced: UnpricedKernels,
+    unpriced: UntimedKernels,
     /// Factor on the duration of kernels that begin while a collective runs on their NPU. The factor is 1 for recorded
     /// durations, which already include the slowdown.
     pub beside_collectives: f64,
@@ -155,16 +155,16 @@ pub(super) struct SharedGraphPlan {
 
 /// Numbers of kernels and of other nodes on one lane.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LaneNodes {
+pub(super) struct LaneNodeCounts {
     pub kernels: u32,
     pub others: u32,
 }
 
 impl SharedGraphPlan {
     /// Returns the number of nodes on each NPU lane; `graph` must be the graph of this plan.
-    pub fn lane_nodes(&self, graph: &Graph) -> &[LaneNodes] {
+    pub fn lane_nodes(&self, graph: &Graph) -> &[LaneNodeCounts] {
         self.lane_nodes.get_or_init(|| {
-            let mut nodes = vec![LaneNodes::default(); self.lane_count as usize];
+            let mut nodes = vec![LaneNodeCounts::default(); self.lane_count as usize];
             for node in graph.nodes() {
                 let lane = self.lanes[graph.lane(node) as usize];
                 let Some(on) = nodes.get_mut(lane as usize) else {
@@ -201,21 +201,21 @@ pub(super) struct ReplayPlan {
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
     /// Bytes between pairs of members, for each all-to-all with unequal parts.
-    pub splits: Vec<PeerSizes>,
+    pub splits: Vec<PairBytesByPhase>,
     pub pairs: u32,
     /// For each channel, the index of the channel that counts its rendezvous requests. This is the first channel with
     /// the same ends and tag, regardless of its message size. Used only if messages are matched in issue order.
     pub request_channels: Vec<u32>,
-    pub basis: PricingCoverage,
+    pub basis: DurationSourceCounts,
     /// Error that reports show if most kernels have no known duration. `None` if most kernels have a known duration, or
     /// if the user chose a model that allows unknown durations.
     pub mostly_free: Option<ReplayRefusal>,
     /// Effect of each requested change of durations.
-    pub changes: Vec<PriceChangeCount>,
+    pub changes: Vec<DurationChangeCount>,
 }
 
 impl ReplayPlan {
-    pub fn new<M: CollectiveModel>(
+    pub fn new<M: EngineCollectiveBackend>(
         workload: &Workload,
         machine: &Machine,
         options: &ReplayOptions,
@@ -232,28 +232,29 @@ impl ReplayPlan {
         for (i, instance) in workload.instances().iter().enumerate() {
             instance_of[instance.rank.index()] = i as u32;
         }
-        let mut basis = PricingCoverage::default();
+        let mut basis = DurationSourceCounts::default();
         let mut shared = Vec::new();
         let changes = &options.changes;
         let mut counts = changes.create_zero_counts();
         let mut known: BTreeMap<(u32, usize, Option<Rank>), u32> = BTreeMap::new();
-        let mut counted: Vec<Vec<PriceChangeCount>> = Vec::new();
-        let mut unpriced = UnpricedKernels::default();
+        let mut counted: Vec<Vec<DurationChangeCount>> = Vec::new();
+        let mut unpriced = UntimedKernels::default();
         let mut instances = Vec::with_capacity(workload.instances().len());
         for instance in workload.instances() {
             let npu = npu_of[instance.rank.index()];
             let class = machine.class_of_npu(npu);
             // Durations depend only on the graph and the NPU class. Ranks with equal graphs and classes therefore share
             // durations, unless an option gives a rank its own durations.
-            let own = changes.own_prices_of(instance.rank);
+            let own = changes.rank_with_own_durations(instance.rank);
             let key = (instance.graph.0, class, own);
             let index = match known.get(&key) {
                 Some(&index) => index,
                 None => {
                     let graph = workload.graph_of(instance);
                     let class = &machine.classes()[class];
-                    let mut priced = price_graph(graph, class, machine, instance, options)?;
-                    counted.push(changes.apply_to_graph(
+                    let mut priced =
+                        compute_graph_durations(graph, class, machine, instance, options)?;
+                    counted.push(changes.change_graph_durations(
                         graph,
                         instance.rank,
                         options.comm,
@@ -269,7 +270,7 @@ impl ReplayPlan {
                 .iter_mut()
                 .zip(done)
                 .for_each(|(sum, done)| sum.merge_count(done));
-            basis.add_coverage(shared[index as usize].basis);
+            basis.add_source_counts(shared[index as usize].basis);
             unpriced.add_kernels(&shared[index as usize].unpriced, instance.rank, class);
             instances.push(InstancePlan {
                 npu,
@@ -289,10 +290,15 @@ impl ReplayPlan {
                     shared_of_class.push(0);
                     continue;
                 }
-                let priced = price_graph(graph, class, machine, instance, options);
+                let priced = compute_graph_durations(graph, class, machine, instance, options);
                 let mut priced = priced.ok().filter(SharedGraphPlan::is_priced);
                 if let Some(priced) = &mut priced {
-                    changes.apply_to_graph(graph, instance.rank, options.comm, &mut priced.prices);
+                    changes.change_graph_durations(
+                        graph,
+                        instance.rank,
+                        options.comm,
+                        &mut priced.prices,
+                    );
                 }
                 shared_of_class.push(priced.map_or(NONE, |priced| {
                     shared.push(priced);
@@ -301,7 +307,7 @@ impl ReplayPlan {
             }
         }
         let (free, mostly_free) =
-            unpriced.settle_unpriced(workload, machine, options.compute, &basis)?;
+            unpriced.check_untimed_kernels(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
         // A few recorded durations are enough for a replay, because the report counts the nodes that have none.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
@@ -340,16 +346,16 @@ impl ReplayPlan {
         } else {
             matching::match_collectives(&mut plan, workload, options)?;
             matching::assign_message_matches(&mut plan, workload)?;
-            plan.settle_untimed(workload, options)?;
+            plan.check_untimed_communication(workload, options)?;
         }
         tile_checks::check_tile_machine(&plan, workload, machine, options)?;
-        changes.check_matched(&plan.changes, workload)?;
+        changes.check_changes_match_nodes(&plan.changes, workload)?;
         Ok(plan)
     }
 
     /// Counts communication that takes no time because neither its size nor its duration is known. Fails if there is
     /// such communication, unless the options request a lower bound.
-    fn settle_untimed(
+    fn check_untimed_communication(
         &mut self,
         workload: &Workload,
         options: &ReplayOptions,
@@ -361,7 +367,9 @@ impl ReplayPlan {
         self.basis.size_unknown_free = untimed.len() as u64;
         match untimed.is_empty() || options.lower_bound {
             true => Ok(()),
-            false => Err(untimed_communication::refuse_untimed(workload, &untimed)),
+            false => Err(untimed_communication::untimed_communication_error(
+                workload, &untimed,
+            )),
         }
     }
 
@@ -379,7 +387,7 @@ impl ReplayPlan {
 
 /// Formats a group for error messages: `group of ranks 0, 1`, ``group `tp` of ranks 0, 1``.
 pub(super) fn group_text(group: &GroupPlan) -> String {
-    let members = format_shortened(group.members.iter().map(|m| m.0));
+    let members = format_shortened_list(group.members.iter().map(|m| m.0));
     match &group.name {
         None => format!("group of ranks {members}"),
         Some(name) => format!("group `{}` of ranks {members}", escape_name(name)),

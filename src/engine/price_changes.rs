@@ -19,21 +19,23 @@ use std::str::FromStr;
 
 mod pattern;
 
-use pattern::{KernelMatches, KernelPattern, PatternField, check_class, fields_of, matches_glob};
+use pattern::{
+    KernelMatches, KernelPattern, PatternField, check_class, matches_glob, split_pattern_property,
+};
 
 /// Maximum number of names that an error lists.
 const NAMED: usize = 5;
 
 /// Change of one duration: a factor, or a new duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ChangedTime {
+pub enum DurationAdjustment {
     /// Multiplies the duration.
     Factor(f64),
     /// Replaces the duration.
     Time(Span),
 }
 
-impl ChangedTime {
+impl DurationAdjustment {
     /// Applies the change to `span`.
     pub fn apply_to_span(self, span: Span) -> Span {
         match self {
@@ -43,7 +45,7 @@ impl ChangedTime {
     }
 }
 
-impl FromStr for ChangedTime {
+impl FromStr for DurationAdjustment {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -60,18 +62,18 @@ impl FromStr for ChangedTime {
 
 /// Change of the durations of all kernels that match a pattern.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KernelChange {
+pub struct KernelDurationChange {
     pattern: KernelPattern,
-    time: ChangedTime,
+    time: DurationAdjustment,
     text: String,
 }
 
-impl FromStr for KernelChange {
+impl FromStr for KernelDurationChange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (pattern, time) = split_assignment(text)?;
-        let (field, glob) = fields_of(pattern);
+        let (field, glob) = split_pattern_property(pattern);
         if field == PatternField::Class && !glob.contains(['*', '?']) {
             check_class(glob)?;
         }
@@ -82,10 +84,10 @@ impl FromStr for KernelChange {
     }
 }
 
-impl KernelChange {
+impl KernelDurationChange {
     /// Creates a change that applies `time` to every kernel that matches `pattern`.
-    pub fn of_pattern(pattern: &str, time: ChangedTime) -> Self {
-        let (field, glob) = fields_of(pattern);
+    pub fn of_pattern(pattern: &str, time: DurationAdjustment) -> Self {
+        let (field, glob) = split_pattern_property(pattern);
         Self {
             pattern: KernelPattern {
                 field,
@@ -101,7 +103,7 @@ impl KernelChange {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveChange {
     glob: String,
-    time: ChangedTime,
+    time: DurationAdjustment,
     text: String,
 }
 
@@ -120,7 +122,7 @@ impl FromStr for CollectiveChange {
 
 impl CollectiveChange {
     /// Creates a change that applies `time` to every collective whose kind or name matches `glob`.
-    pub fn of_kind(glob: &str, time: ChangedTime) -> Self {
+    pub fn of_kind(glob: &str, time: DurationAdjustment) -> Self {
         Self {
             glob: glob.to_owned(),
             time,
@@ -197,9 +199,9 @@ impl KernelJitter {
 
 /// All requested changes of durations.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PriceChanges {
+pub struct RequestedDurationChanges {
     /// Changes of kernels, applied in order.
-    pub kernels: Vec<KernelChange>,
+    pub kernels: Vec<KernelDurationChange>,
     /// Changes of collectives. If several changes match a collective, the last change applies.
     pub collectives: Vec<CollectiveChange>,
     /// Slow ranks, each with a factor on its kernel durations.
@@ -210,7 +212,7 @@ pub struct PriceChanges {
 
 /// Effect of one requested change, summed over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PriceChangeCount {
+pub struct DurationChangeCount {
     /// The requested change, as the option's key and text.
     pub change: String,
     /// True if the change applies to collectives. A collective counts once, not once per member.
@@ -225,21 +227,21 @@ pub struct PriceChangeCount {
     pub after: Option<Span>,
 }
 
-impl PriceChanges {
+impl RequestedDurationChanges {
     /// Returns true if no changes are requested.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     /// Returns `rank` if the changes may give this rank its own durations, otherwise `None`.
-    pub(crate) fn own_prices_of(&self, rank: Rank) -> Option<Rank> {
+    pub(crate) fn rank_with_own_durations(&self, rank: Rank) -> Option<Rank> {
         let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
         (is_slow || self.jitter.is_some()).then_some(rank)
     }
 
     /// Returns a count of zero for each change.
-    pub(crate) fn create_zero_counts(&self) -> Vec<PriceChangeCount> {
-        let count = |change: String, of_collectives| PriceChangeCount {
+    pub(crate) fn create_zero_counts(&self) -> Vec<DurationChangeCount> {
+        let count = |change: String, of_collectives| DurationChangeCount {
             change,
             of_collectives,
             matched: 0,
@@ -270,13 +272,13 @@ impl PriceChanges {
 
     /// Changes `prices`, the durations of `graph`'s nodes on `rank`. Returns the effect of each change, in the order of
     /// [`Self::create_zero_counts`]. Includes collectives only if they take their recorded or captured time.
-    pub(crate) fn apply_to_graph(
+    pub(crate) fn change_graph_durations(
         &self,
         graph: &Graph,
         rank: Rank,
         comm: CommTiming,
         prices: &mut [Span],
-    ) -> Vec<PriceChangeCount> {
+    ) -> Vec<DurationChangeCount> {
         let mut counts = self.create_zero_counts();
         if self.is_empty() {
             return counts;
@@ -289,7 +291,7 @@ impl PriceChanges {
             {
                 // Changes of collectives do not accumulate, so start from the recorded duration for each change.
                 *price = recorded;
-                counts[from + number].count_change(price, time.apply_to_span(recorded));
+                counts[from + number].apply_and_count_change(price, time.apply_to_span(recorded));
             }
         }
         let slow = self
@@ -311,25 +313,28 @@ impl PriceChanges {
             for (change, meant) in self.kernels.iter().zip(&mut meant) {
                 let count = counts.next().expect("there is one for each");
                 if meant.matches_node(node) {
-                    count.count_change(price, change.time.apply_to_span(*price));
+                    count.apply_and_count_change(price, change.time.apply_to_span(*price));
                 }
             }
             for (factor, count) in slow.iter().zip(&mut counts) {
                 if let Some(factor) = factor {
-                    count.count_change(price, price.scale_by(*factor));
+                    count.apply_and_count_change(price, price.scale_by(*factor));
                 }
             }
             if let Some((jitter, count)) = self.jitter.zip(counts.next()) {
-                count.count_change(price, price.scale_by(jitter.factor_of_kernel(rank, node)));
+                count.apply_and_count_change(
+                    price,
+                    price.scale_by(jitter.factor_of_kernel(rank, node)),
+                );
             }
         }
         counts
     }
 
     /// Fails if a change matches no node.
-    pub(crate) fn check_matched(
+    pub(crate) fn check_changes_match_nodes(
         &self,
-        counts: &[PriceChangeCount],
+        counts: &[DurationChangeCount],
         workload: &Workload,
     ) -> Result<(), ReplayRefusal> {
         let Some(idle) = counts.iter().find(|count| count.matched == 0) else {
@@ -393,16 +398,16 @@ impl PriceChanges {
         &self,
         kind: CollectiveKind,
         name: &str,
-    ) -> impl Iterator<Item = (usize, ChangedTime)> {
+    ) -> impl Iterator<Item = (usize, DurationAdjustment)> {
         let all = self.collectives.iter().enumerate();
         all.filter(move |(_, change)| change.is_of(kind, name))
             .map(|(number, change)| (number, change.time))
     }
 }
 
-impl PriceChangeCount {
+impl DurationChangeCount {
     /// Counts a change of a node's duration from `price` to `new`, and applies the change.
-    fn count_change(&mut self, price: &mut Span, new: Span) {
+    fn apply_and_count_change(&mut self, price: &mut Span, new: Span) {
         self.matched += 1;
         self.changed += u64::from(new != *price);
         self.before = self.before.map(|sum| sum + *price);
@@ -411,7 +416,7 @@ impl PriceChangeCount {
     }
 
     /// Counts a collective that a change matches and whose duration is unknown before the replay.
-    pub(crate) fn count_call(&mut self) {
+    pub(crate) fn count_matched_collective(&mut self) {
         self.matched += 1;
         self.changed += 1;
         (self.before, self.after) = (None, None);
@@ -427,7 +432,7 @@ impl PriceChangeCount {
     }
 }
 
-impl fmt::Display for PriceChangeCount {
+impl fmt::Display for DurationChangeCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.change)
     }
@@ -455,15 +460,15 @@ mod tests {
 
     #[test]
     fn changes_say_what_they_expect() {
-        let change: KernelChange = "shape:gemm*m=1024*=0.5x".parse().unwrap();
-        assert_eq!(change.time, ChangedTime::Factor(0.5));
+        let change: KernelDurationChange = "shape:gemm*m=1024*=0.5x".parse().unwrap();
+        assert_eq!(change.time, DurationAdjustment::Factor(0.5));
         assert_eq!(
             (change.pattern.field, &*change.pattern.glob),
             (PatternField::Shape, "gemm*m=1024*")
         );
-        let time: KernelChange = "*flash*=12us".parse().unwrap();
-        assert_eq!(time.time, ChangedTime::Time(Span(12_000_000)));
-        let said = |text: &str| text.parse::<KernelChange>().unwrap_err();
+        let time: KernelDurationChange = "*flash*=12us".parse().unwrap();
+        assert_eq!(time.time, DurationAdjustment::Time(Span(12_000_000)));
+        let said = |text: &str| text.parse::<KernelDurationChange>().unwrap_err();
         assert!(said("flash").starts_with("expected PATTERN=FACTOR"));
         assert!(
             said("class:atention=0.5").contains("did you mean `attention`?"),

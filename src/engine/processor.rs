@@ -42,7 +42,7 @@ pub struct ProcessorJob {
     pub tag: u64,
     /// The kernel's index in the program's graph.
     pub node: NodeIndex,
-    /// Duration from the compute model, after the changes in the launch's [`LaunchPrices`](super::LaunchPrices).
+    /// Duration from the compute model, after the changes in the launch's [`LaunchKernelDurations`](super::LaunchKernelDurations).
     pub price: Span,
     /// Identifies the job in [`JobTimes`] until the job ends.
     pub token: u64,

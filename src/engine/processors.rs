@@ -56,9 +56,9 @@ impl<'a> Processors<'a> {
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
         let (lane, word) = (running.first_lane + lane, pack_node(instance, node));
         if running.has_flag(TURNS) {
-            self.lanes.take_in_turn(lane, word, flow)
+            self.lanes.take_lane_in_turn_or_queue(lane, word, flow)
         } else {
-            self.lanes.take_or_wait(lane, word)
+            self.lanes.take_lane_or_queue(lane, word)
         }
     }
 
@@ -72,7 +72,7 @@ impl<'a> Processors<'a> {
     ) {
         if let Some(lane) = running.lane_of_node(node) {
             if running.has_flag(TURNS) {
-                self.lanes.pass_turn(lane);
+                self.lanes.count_turn_completion(lane);
             }
             if self.lanes.release_lane::<D>(lane) {
                 effects.freed.push((instance, lane));
@@ -89,7 +89,7 @@ impl<'a> Processors<'a> {
     }
 
     /// Notifies the model that a kernel is complete.
-    pub fn notify_ended(&mut self, now: Time, job: &ProcessorJob) {
+    pub fn notify_model_of_job_end(&mut self, now: Time, job: &ProcessorJob) {
         if let Some(model) = &mut self.model {
             model.on_job_ended(now, job, &mut self.started);
             self.unsettled = true;
@@ -98,7 +98,7 @@ impl<'a> Processors<'a> {
 
     /// Returns true if the model was notified of jobs since `settle_instant` was last called.
     #[inline]
-    pub fn are_unsettled(&self) -> bool {
+    pub fn has_unsettled_jobs(&self) -> bool {
         self.unsettled
     }
 
@@ -111,7 +111,7 @@ impl<'a> Processors<'a> {
     }
 
     /// Returns the job times that the model has determined. The caller must empty the list.
-    pub fn started_jobs_mut(&mut self) -> &mut Vec<JobTimes> {
+    pub fn known_job_times_mut(&mut self) -> &mut Vec<JobTimes> {
         &mut self.started
     }
 }
@@ -119,7 +119,7 @@ impl<'a> Processors<'a> {
 impl RunningInstance<'_> {
     /// Returns true if a node is a kernel that a processor model serves.
     #[inline]
-    pub fn serves_kind(&self, kind: NodeKind) -> bool {
+    pub fn is_served_by_processor_model(&self, kind: NodeKind) -> bool {
         self.has_flag(SERVED) && kind == NodeKind::Compute
     }
 }

@@ -112,20 +112,20 @@ fn extract_representatives(
     if instances.len() != places.len() {
         return None;
     }
-    let comparison = CopyComparison {
+    let comparison = JobCopyComparison {
         workload,
         machine,
         places: &places,
     };
     let alike = first.iter().enumerate().all(|(at, &rank)| {
         let own = &instances[rank as usize];
-        comparison.stands_for_members(own)
+        comparison.has_members_in_first_copy(own)
             && others.iter().all(|other| {
                 let other = &instances[other[at] as usize];
                 comparison.are_equal_instances(own, other)
             })
     });
-    alike.then(|| workload.mirror_ranks(|rank| places[rank.index()].0 == 0))
+    alike.then(|| workload.keep_traces_of_ranks(|rank| places[rank.index()].0 == 0))
 }
 
 /// Returns true if ranks that exchange no messages affect each other only through collectives. This requires a network
@@ -138,16 +138,16 @@ pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkKind
     network == NetworkKind::ContentionFree && !workload.graphs().iter().any(is_remote)
 }
 
-struct CopyComparison<'a> {
+struct JobCopyComparison<'a> {
     workload: &'a Workload,
     machine: &'a Machine,
     places: &'a [CopyPosition],
 }
 
-impl CopyComparison<'_> {
+impl JobCopyComparison<'_> {
     /// `instance` must belong to the first copy. Returns true if every member of `instance`'s groups has a counterpart
     /// in the first copy of the job.
-    fn stands_for_members(&self, instance: &RankInstance) -> bool {
+    fn has_members_in_first_copy(&self, instance: &RankInstance) -> bool {
         instance.groups.iter().all(|group| {
             let members = &self.workload.groups()[group.index()].members;
             let places = members.iter().map(|member| self.places[member.index()]);
@@ -204,7 +204,9 @@ impl CopyComparison<'_> {
         let npus =
             |ranks: &[Rank]| Vec::from_iter(ranks.iter().map(|&rank| self.npu_of_rank(rank)));
         let (a, b) = (npus(a), npus(b));
-        let along = |d: usize| distances_along(topology, &a, d) == distances_along(topology, &b, d);
+        let along = |d: usize| {
+            layout_along_dimension(topology, &a, d) == layout_along_dimension(topology, &b, d)
+        };
         a.len() == b.len() && (0..topology.dimensions().len()).all(along)
     }
 }
@@ -212,7 +214,7 @@ impl CopyComparison<'_> {
 /// Returns the coordinates of `npus` along dimension `d`, in a form that is equal for equivalent placements. In
 /// switched dimensions, only the equality of coordinates matters. Therefore each distinct coordinate gets a number, in
 /// the order of first use. In wired dimensions, the result is each NPU's distance from the first NPU.
-pub(super) fn distances_along(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
+pub(super) fn layout_along_dimension(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus
         .iter()
         .map(|&npu| topology.coordinate_of(npu, d))

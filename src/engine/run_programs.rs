@@ -3,12 +3,12 @@
 use super::compiled_replay::CompiledReplay;
 use super::failures;
 use super::feed::{LaunchFeed, SingleLaunch};
-use super::host_launches::ResolvedPrices;
+use super::host_launches::ResolvedDurationSources;
 use super::processor::ProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
 use chakram_hardware::collective::{
-    ChunkChoices, CustomCollective, NativeBackend, PeerSizes, ScriptExecutor,
+    ChunkCountChoiceCache, CustomCollective, NativeBackend, PairBytesByPhase, ScriptExecutor,
 };
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{
@@ -17,7 +17,7 @@ use chakram_hardware::network::{
 };
 
 /// The programs of a run, with their feeds and their processor model.
-pub(super) struct LaunchSource<'a> {
+pub(super) struct RunPrograms<'a> {
     pub programs: &'a [CompiledReplay<'a>],
     pub feeds: Vec<&'a mut dyn LaunchFeed>,
     pub processors: Option<&'a mut dyn ProcessorModel>,
@@ -25,7 +25,7 @@ pub(super) struct LaunchSource<'a> {
     pub many: bool,
 }
 
-impl<'a> LaunchSource<'a> {
+impl<'a> RunPrograms<'a> {
     pub fn of_program(program: &'a CompiledReplay<'a>, feed: &'a mut SingleLaunch) -> Self {
         Self {
             programs: std::slice::from_ref(program),
@@ -36,11 +36,11 @@ impl<'a> LaunchSource<'a> {
     }
 
     /// Returns the same source with a shorter lifetime, because the compiler does not shorten lifetimes behind `&mut`.
-    fn reborrow<'s>(self) -> LaunchSource<'s>
+    fn shorten_borrow<'s>(self) -> RunPrograms<'s>
     where
         'a: 's,
     {
-        LaunchSource {
+        RunPrograms {
             programs: self.programs,
             feeds: self.feeds.into_iter().map(|feed| feed as _).collect(),
             processors: self.processors.map(|processors| processors as _),
@@ -82,7 +82,7 @@ pub fn run_launches<'a>(
         )
         .into());
     }
-    let source = LaunchSource {
+    let source = RunPrograms {
         programs,
         feeds: feeds.iter_mut().map(|feed| &mut **feed as _).collect(),
         processors: processors.map(|processors| processors as _),
@@ -100,14 +100,14 @@ pub fn run_launches<'a>(
 pub(super) fn create_native_backend<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
-    splits: impl Iterator<Item = &'a PeerSizes>,
-    prices: &ResolvedPrices,
-    chosen: &ChunkChoices,
+    splits: impl Iterator<Item = &'a PairBytesByPhase>,
+    prices: &ResolvedDurationSources,
+    chosen: &ChunkCountChoiceCache,
 ) -> NativeBackend<'a> {
     NativeBackend {
         algorithms: machine.algorithms(),
         topology: machine.topology(),
-        pipeline: machine.chunk_pipeline(),
+        pipeline: machine.chunking_settings(),
         custom,
         correction: prices.correction,
         curves: if prices.measured_collectives {
@@ -128,10 +128,10 @@ pub(super) fn create_native_backend<'a>(
 
 /// Runs the programs over the network model of the first program.
 pub(super) fn run_over_network<O: Observer + ?Sized>(
-    source: LaunchSource<'_>,
+    source: RunPrograms<'_>,
     observer: &mut O,
 ) -> Result<ReplayOutcome, ReplayError> {
-    let source = source.reborrow();
+    let source = source.shorten_borrow();
     let of = &source.programs[0];
     let topology = of.machine.topology();
     let splits = source
@@ -158,8 +158,8 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
                 let network = ContentionFreeNetwork::new(topology);
                 return Engine::new(source, observer, network, backend).run();
             };
-            if failures::include_links(&of.failures) {
-                network.expect_failures();
+            if failures::has_link_failures(&of.failures) {
+                network.enable_link_failures();
             }
             Engine::new(source, observer, network, backend).run()
         }

@@ -1,6 +1,6 @@
 //! Settings that apply to one run.
 
-use super::discipline::{CollectiveModel, Discipline};
+use super::discipline::{Discipline, EngineCollectiveBackend};
 use super::plan::{GroupPlan, NONE};
 use super::{CommTiming, CompiledReplay, HostTiming};
 use chakram_hardware::memory::MemoryAttachment;
@@ -30,7 +30,7 @@ pub(super) struct RunSettings<'a> {
 
 impl<'a> RunSettings<'a> {
     /// Creates the settings of a run of `prepared`.
-    pub fn for_program<N: NetworkBackend, M: CollectiveModel>(
+    pub fn for_program<N: NetworkBackend, M: EngineCollectiveBackend>(
         prepared: &'a CompiledReplay<'a>,
         many: bool,
     ) -> Self {

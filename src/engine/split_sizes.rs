@@ -7,8 +7,8 @@
 use super::error::ReplayRefusal;
 use super::plan::{GroupPlan, ReplayPlan, group_text};
 use chakram_base::setting::SettingKey;
-use chakram_hardware::collective::PeerSizes;
-use chakram_trace::graph::{CallSplits, Graph};
+use chakram_hardware::collective::PairBytesByPhase;
+use chakram_trace::graph::{AllToAllSplitBytes, Graph};
 use chakram_trace::matching::MemberCalls;
 use chakram_trace::workload::Workload;
 
@@ -28,7 +28,7 @@ pub(super) fn gather_split_sizes(
     // Fast path: skip groups without unequal parts.
     if callers
         .iter()
-        .all(|caller| graph_of(caller).has_equal_parts())
+        .all(|caller| graph_of(caller).has_only_equal_splits())
     {
         return Ok(());
     }
@@ -47,8 +47,8 @@ pub(super) fn gather_split_sizes(
             continue;
         }
         let equal = of.calls[k].buffer / of.members.len() as u64;
-        let table = build_peer_table(of, equal, &stated)?;
-        let sizes = PeerSizes::new(&of.extent, &table, equal);
+        let table = build_split_byte_table(of, equal, &stated)?;
+        let sizes = PairBytesByPhase::new(&of.extent, &table, equal);
         let Some(sizes) = sizes else { continue };
         let known = plan.splits.iter().position(|known| *known == sizes);
         let number = known.unwrap_or_else(|| {
@@ -61,11 +61,11 @@ pub(super) fn gather_split_sizes(
 }
 
 /// A member's position, the sizes that its trace states, and the id of its node.
-type StatedSplits<'a> = (usize, &'a CallSplits, u64);
+type StatedSplits<'a> = (usize, &'a AllToAllSplitBytes, u64);
 
 /// Returns the bytes between each pair of positions, row by row. `equal` is the size of each part for which no member
 /// states a size.
-fn build_peer_table(
+fn build_split_byte_table(
     group: &GroupPlan,
     equal: u64,
     stated: &[StatedSplits<'_>],

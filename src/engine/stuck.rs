@@ -66,7 +66,7 @@ impl StuckDiagnosis<'_, '_> {
                 named += 1;
                 waiting.push(WaitingNode {
                     node: self.node_reference(vertex),
-                    why: self.wait_of(vertex).0,
+                    why: self.describe_wait_of_node(vertex).0,
                 });
             }
         }
@@ -86,7 +86,7 @@ impl StuckDiagnosis<'_, '_> {
         NodeRef {
             launch: self
                 .launches
-                .are_many()
+                .may_have_several_launches()
                 .then_some(LaunchSerial(self.flow.launch_serial(instance))),
             rank: self.flow.rank_of(instance).rank,
             id: graph.id(node),
@@ -96,14 +96,16 @@ impl StuckDiagnosis<'_, '_> {
     }
 
     fn is_complete(&self, InstanceNode { instance, node }: InstanceNode) -> bool {
-        self.flow.waits_for(instance, node).is_none()
+        self.flow.count_open_dependencies(instance, node).is_none()
     }
 
     /// Describes why a posted node waits, and returns one of the nodes for which it waits.
-    fn wait_of(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
+    fn describe_wait_of_node(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
         let InstanceNode { instance, node } = vertex;
         let kind = self.flow.instance(instance).graph.kind(node);
-        let stopper = self.failures.find_stopper(self.flow, self.groups, vertex);
+        let stopper = self
+            .failures
+            .find_blocking_failed_rank(self.flow, self.groups, vertex);
         if let Some((rank, failure)) = stopper {
             let text = format!("rank {rank}, which stopped: {}", failure.to_sentence());
             return (text, None);
@@ -116,7 +118,11 @@ impl StuckDiagnosis<'_, '_> {
         if self.flow.instance(instance).has_flag(HELD) {
             return ("its feed to release the rank".to_owned(), None);
         }
-        if self.flow.instance(instance).serves_kind(kind) {
+        if self
+            .flow
+            .instance(instance)
+            .is_served_by_processor_model(kind)
+        {
             return (
                 "its processor, which has not scheduled the node".to_owned(),
                 None,
@@ -124,31 +130,33 @@ impl StuckDiagnosis<'_, '_> {
         }
         if self.as_issued {
             return match kind {
-                NodeKind::Receive => self.wait_in_channel(vertex),
-                kind => self.wait_for_lane(vertex).unwrap_or_else(|| match kind {
-                    NodeKind::Send => self.wait_in_channel(vertex),
-                    NodeKind::Collective => self.wait_in_run(vertex),
-                    _ => ("an event that never occurred".to_owned(), None),
-                }),
+                NodeKind::Receive => self.describe_wait_in_channel(vertex),
+                kind => self
+                    .describe_wait_for_lane(vertex)
+                    .unwrap_or_else(|| match kind {
+                        NodeKind::Send => self.describe_wait_in_channel(vertex),
+                        NodeKind::Collective => self.describe_wait_in_collective(vertex),
+                        _ => ("an event that never occurred".to_owned(), None),
+                    }),
             };
         }
         match kind {
-            NodeKind::Receive => self.wait_for_other_half(vertex),
+            NodeKind::Receive => self.describe_wait_for_other_half(vertex),
             // With recorded durations, a send waits for its receive.
             NodeKind::Send if self.comm == CommTiming::Recorded => self
-                .wait_for_lane(vertex)
-                .unwrap_or_else(|| self.wait_for_other_half(vertex)),
+                .describe_wait_for_lane(vertex)
+                .unwrap_or_else(|| self.describe_wait_for_other_half(vertex)),
             NodeKind::Collective => self
-                .wait_for_turn(vertex)
-                .or_else(|| self.wait_for_lane(vertex))
-                .unwrap_or_else(|| self.wait_for_members(vertex)),
+                .describe_wait_for_turn(vertex)
+                .or_else(|| self.describe_wait_for_lane(vertex))
+                .unwrap_or_else(|| self.describe_wait_for_members(vertex)),
             _ => self
-                .wait_for_lane(vertex)
+                .describe_wait_for_lane(vertex)
                 .unwrap_or_else(|| ("an event that never occurred".to_owned(), None)),
         }
     }
 
-    fn wait_for_other_half(
+    fn describe_wait_for_other_half(
         &self,
         InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
@@ -157,7 +165,7 @@ impl StuckDiagnosis<'_, '_> {
         let message = &graph.messages()[index];
         let peer = self.flow.rank_of(instance).peers[message.peer as usize];
         let pair = self.flow.instance(instance).planned.pairs[index];
-        let other = self.flow.instance_beside(instance, peer);
+        let other = self.flow.instance_in_same_launch(instance, peer);
         let half = other.map(|other| {
             let pairs = &self.flow.instance(other).planned.pairs;
             let messages = self.flow.instance(other).graph.messages();
@@ -182,7 +190,7 @@ impl StuckDiagnosis<'_, '_> {
         (text, half)
     }
 
-    fn wait_for_turn(
+    fn describe_wait_for_turn(
         &self,
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<(String, Option<InstanceNode>)> {
@@ -193,7 +201,7 @@ impl StuckDiagnosis<'_, '_> {
         let (slot, sequence) = self.flow.call_of_node(instance, node);
         let group = &self.groups[slot.group];
         let before = group.blocked_by(slot.member, sequence)?;
-        let other = self.call_node(instance, slot.group, before);
+        let other = self.node_of_collective_call(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| {
             format!(": {}", self.describe_state(other))
         });
@@ -203,11 +211,14 @@ impl StuckDiagnosis<'_, '_> {
         ))
     }
 
-    fn wait_for_lane(&self, vertex: InstanceNode) -> Option<(String, Option<InstanceNode>)> {
+    fn describe_wait_for_lane(
+        &self,
+        vertex: InstanceNode,
+    ) -> Option<(String, Option<InstanceNode>)> {
         let InstanceNode { instance, node } = vertex;
         let lane = self.flow.instance(instance).lane_of_node(node)?;
         let holder = match self.lanes.holder_of_lane(lane) {
-            FREE => return self.wait_for_launch(vertex, lane),
+            FREE => return self.describe_wait_for_launch(vertex, lane),
             holder => unpack_node(holder),
         };
         if holder == vertex {
@@ -221,7 +232,7 @@ impl StuckDiagnosis<'_, '_> {
     }
 
     /// Describes a free lane that an earlier launch has reserved.
-    fn wait_for_launch(
+    fn describe_wait_for_launch(
         &self,
         InstanceNode { instance, .. }: InstanceNode,
         lane: u32,
@@ -249,7 +260,7 @@ impl StuckDiagnosis<'_, '_> {
         Some((text, before))
     }
 
-    fn wait_for_members(
+    fn describe_wait_for_members(
         &self,
         InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
@@ -269,7 +280,7 @@ impl StuckDiagnosis<'_, '_> {
             {
                 continue;
             }
-            let own = self.call_node(other, slot.group, sequence);
+            let own = self.node_of_collective_call(other, slot.group, sequence);
             // If members launch together, none of them arrives before all are ready.
             let arrived = self.has_arrived(slot.group, sequence, member);
             let there = arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_posted(own)));
@@ -301,7 +312,7 @@ impl StuckDiagnosis<'_, '_> {
     }
 
     /// Returns the node that represents a group's collective in an instance.
-    fn call_node(
+    fn node_of_collective_call(
         &self,
         instance: InstanceIndex,
         group: GroupIndex,
@@ -321,7 +332,10 @@ impl StuckDiagnosis<'_, '_> {
 
     /// Formats a node and its state for the error.
     fn describe_state(&self, vertex: InstanceNode) -> String {
-        let left = match self.flow.waits_for(vertex.instance, vertex.node) {
+        let left = match self
+            .flow
+            .count_open_dependencies(vertex.instance, vertex.node)
+        {
             None => "is complete".to_owned(),
             Some(0) => "is ready".to_owned(),
             Some(1) => "waits for 1 dependency".to_owned(),
@@ -341,7 +355,7 @@ impl StuckDiagnosis<'_, '_> {
         while seen.insert(at) {
             path.push(at);
             let next = if self.is_posted(at) {
-                self.wait_of(at).1
+                self.describe_wait_of_node(at).1
             } else {
                 blockers.find_blocking_node(self, at)
             };

@@ -34,7 +34,7 @@ use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
 use chakram_trace::graph::NodeKind;
 
-pub(crate) use rank_differences::check_groups;
+pub(crate) use rank_differences::check_any_tile_group_forms;
 pub(super) use split::{GroupPartStep, UnpostedNodes};
 
 /// Flag of an instance: the instance is a member of a tile group.
@@ -107,7 +107,7 @@ struct TileGroup {
 
 /// State that all parts of an original group share.
 #[derive(Debug)]
-struct GroupOrigin {
+struct OriginalGroupState {
     /// Number of groups and single instances into which the original group is now split.
     parts: u32,
     /// One flag per NPU lane: true if collectives that wait for all members share the lane with other nodes. Empty if
@@ -119,7 +119,7 @@ struct GroupOrigin {
 #[derive(Debug, Default)]
 pub(super) struct TileGroups {
     groups: Vec<TileGroup>,
-    origins: Vec<GroupOrigin>,
+    origins: Vec<OriginalGroupState>,
     /// For each instance, the index of its group.
     of: Vec<u32>,
     /// For each instance, the index of its original group, at the start of the run.
@@ -146,7 +146,7 @@ impl TileGroups {
     }
 
     /// Returns true if the loop must check any group for a split.
-    pub fn are_uneven(&self) -> bool {
+    pub fn needs_split_check(&self) -> bool {
         !self.uneven.is_empty()
     }
 
@@ -217,7 +217,7 @@ impl TileGroups {
                     self.of[instance.index()] = number;
                     self.origin_of[instance.index()] = number;
                 }
-                self.origins.push(GroupOrigin {
+                self.origins.push(OriginalGroupState {
                     parts: 1,
                     shared_lanes: flow.instance(start).shared_lanes(),
                 });
@@ -256,7 +256,7 @@ impl TileGroups {
 
     /// Removes and returns the deferred loads and stores, sorted by instance and then by order of issue. Ranks that are
     /// simulated separately would issue accesses in this order.
-    pub fn take_accesses(&mut self) -> Vec<InstanceNode> {
+    pub fn take_deferred_accesses(&mut self) -> Vec<InstanceNode> {
         let mut accesses = std::mem::take(&mut self.accesses);
         accesses.sort_by_key(|access| access.instance);
         accesses
@@ -279,12 +279,12 @@ impl TileGroups {
         let step = MemberStep::Announced;
         if let Some(ends) = self.gather_step(member, at, step) {
             let number = self.group_of(instance);
-            self.announce_all(effects, number, node, &ends);
+            self.schedule_all_member_ends(effects, number, node, &ends);
         }
     }
 
     /// Schedules the ends of all members of one part of a split group.
-    pub fn announce_part(
+    pub fn schedule_part_ends(
         &mut self,
         effects: &mut Effects,
         leader: InstanceIndex,
@@ -293,12 +293,12 @@ impl TileGroups {
     ) {
         match *ends {
             [(alone, at)] => effects.end_node_at(at, alone, node),
-            _ => self.announce_all(effects, self.group_of(leader), node, ends),
+            _ => self.schedule_all_member_ends(effects, self.group_of(leader), node, ends),
         }
     }
 
     /// Schedules the ends of all members of a group.
-    fn announce_all(
+    fn schedule_all_member_ends(
         &mut self,
         effects: &mut Effects,
         group: usize,
@@ -320,8 +320,13 @@ impl TileGroups {
     }
 
     /// Records that a leader's collective is ready.
-    pub fn note_ready(&mut self, flow: &Dataflow<'_>, leader: InstanceIndex, node: NodeIndex) {
-        if flow.instance(leader).gathers_shared_lane(node) {
+    pub fn note_collective_ready(
+        &mut self,
+        flow: &Dataflow<'_>,
+        leader: InstanceIndex,
+        node: NodeIndex,
+    ) {
+        if flow.instance(leader).is_gathering_on_shared_lane(node) {
             let number = self.group_of(leader);
             self.groups[number].parked += 1;
         }
@@ -337,7 +342,7 @@ impl TileGroups {
     ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
         self.gather_step(member, now, MemberStep::Queued)?;
-        if flow.instance(leader).gathers_shared_lane(node) {
+        if flow.instance(leader).is_gathering_on_shared_lane(node) {
             let number = self.group_of(leader);
             self.groups[number].parked -= 1;
         }

@@ -8,7 +8,7 @@
 //! duration. If most kernels have no known duration, the report would be meaningless, so the engine also returns an
 //! error.
 
-use super::coverage::PricingCoverage;
+use super::coverage::DurationSourceCounts;
 use super::error::ReplayRefusal;
 use super::matching;
 use chakram_base::ids::{NodeIndex, Rank};
@@ -22,15 +22,15 @@ use std::collections::BTreeMap;
 /// Kernels without a known duration: kernels with FLOPs, by NPU class and number format, and kernels with neither FLOPs
 /// nor bytes.
 #[derive(Debug, Default)]
-pub(super) struct UnpricedKernels {
-    formats: BTreeMap<(usize, Option<Dtype>), UnpricedFormat>,
+pub(super) struct UntimedKernels {
+    formats: BTreeMap<(usize, Option<Dtype>), UntimedKernelFormat>,
     /// First kernels with neither FLOPs nor bytes, on the lowest rank that has such kernels.
     bare: Vec<(Rank, NodeIndex)>,
 }
 
 /// Kernels of one number format without a known duration.
 #[derive(Clone, Copy, Debug)]
-struct UnpricedFormat {
+struct UntimedKernelFormat {
     count: u64,
     /// Lowest rank with such a kernel; `node` is the first such kernel on that rank.
     rank: Rank,
@@ -40,11 +40,11 @@ struct UnpricedFormat {
 /// Maximum number of kernels that an error names.
 const NAMED: usize = 3;
 
-impl UnpricedKernels {
+impl UntimedKernels {
     /// Adds a kernel whose number format has no peak rate. [`Self::add_kernels`] sets the kernel's rank and class
     /// later.
-    pub fn without_peak(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
-        let first = UnpricedFormat {
+    pub fn add_kernel_without_peak(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
+        let first = UntimedKernelFormat {
             count: 0,
             rank: Rank(0),
             node,
@@ -58,7 +58,7 @@ impl UnpricedKernels {
     }
 
     /// Adds a kernel that has neither FLOPs nor bytes.
-    pub fn without_work(&mut self, node: NodeIndex) {
+    pub fn add_kernel_without_work(&mut self, node: NodeIndex) {
         if self.bare.len() < NAMED {
             self.bare.push((Rank(0), node));
         }
@@ -68,7 +68,7 @@ impl UnpricedKernels {
     /// must add ranks in ascending order.
     pub fn add_kernels(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.formats {
-            let first = UnpricedFormat {
+            let first = UntimedKernelFormat {
                 count: 0,
                 rank,
                 ..*kernels
@@ -82,18 +82,18 @@ impl UnpricedKernels {
 
     /// Fails if an arithmetic kernel has no known duration. Otherwise returns the number of kernels that take no time.
     /// If most kernels take no time, also returns an error that reports show. `basis` counts all other kernels.
-    pub fn settle_unpriced(
+    pub fn check_untimed_kernels(
         &self,
         workload: &Workload,
         machine: &Machine,
         compute: ComputeModel,
-        basis: &PricingCoverage,
+        basis: &DurationSourceCounts,
     ) -> Result<(u64, Option<ReplayRefusal>), ReplayRefusal> {
         let computing = self.formats.values().map(|kernels| kernels.count).sum();
-        if compute.allows_free_kernels() {
+        if compute.allows_zero_time_kernels() {
             return Ok((computing, None));
         }
-        let recorded = if compute.reads_machine() {
+        let recorded = if compute.ignores_recorded_durations() {
             0
         } else {
             basis.priced
@@ -103,16 +103,22 @@ impl UnpricedKernels {
         let mut classes = self.formats.keys().map(|&(class, _)| class);
         let unknown = classes.any(|class| machine.classes()[class].memory.is_none());
         if computing > 0 && (recorded <= others || unknown) {
-            return Err(self.without_peaks(workload, machine));
+            return Err(self.kernels_without_peak_error(workload, machine));
         }
         let all = basis.priced + others;
         let unpriced = basis.unknown + computing;
-        let refusal = (2 * unpriced > all).then(|| self.without_price(workload, unpriced, all));
+        let refusal =
+            (2 * unpriced > all).then(|| self.kernels_without_time_error(workload, unpriced, all));
         Ok((computing, refusal))
     }
 
     /// Builds the error for a replay in which most kernels take no time.
-    fn without_price(&self, workload: &Workload, unpriced: u64, all: u64) -> ReplayRefusal {
+    fn kernels_without_time_error(
+        &self,
+        workload: &Workload,
+        unpriced: u64,
+        all: u64,
+    ) -> ReplayRefusal {
         let first: Vec<_> = self
             .bare
             .iter()
@@ -134,7 +140,7 @@ impl UnpricedKernels {
     }
 
     /// Builds the error for kernels in number formats without a peak rate. Such kernels must exist.
-    fn without_peaks(&self, workload: &Workload, machine: &Machine) -> ReplayRefusal {
+    fn kernels_without_peak_error(&self, workload: &Workload, machine: &Machine) -> ReplayRefusal {
         let lowest = self
             .formats
             .iter()
@@ -147,7 +153,7 @@ impl UnpricedKernels {
             let found = format!(
                 "{first}: the kernel has FLOPs or bytes but no recorded duration, like {all} kernels of the job"
             );
-            let (found, hint) = without_npu(machine, &found);
+            let (found, hint) = missing_npu_error(machine, &found);
             return ReplayRefusal::new(found, hint);
         }
         let has: Vec<_> = class
@@ -190,7 +196,7 @@ impl UnpricedKernels {
 }
 
 /// Returns the problem and the hint of an error: `found` needs a rate of an NPU that `machine` does not describe.
-pub(super) fn without_npu(machine: &Machine, found: &str) -> (String, String) {
+pub(super) fn missing_npu_error(machine: &Machine, found: &str) -> (String, String) {
     let name = machine.name();
     let example = match is_inline(name) {
         true => format!("h100:{name}"),

@@ -75,7 +75,10 @@ fn operation_of(
 }
 
 /// Builds the error about the untimed `nodes`; there must be at least one.
-pub(super) fn refuse_untimed(workload: &Workload, nodes: &[(Rank, NodeIndex)]) -> ReplayRefusal {
+pub(super) fn untimed_communication_error(
+    workload: &Workload,
+    nodes: &[(Rank, NodeIndex)],
+) -> ReplayRefusal {
     let first = nodes.iter().take(NAMED).map(|&(rank, node)| {
         let mut instances = workload.instances().iter();
         let instance = instances.find(|instance| instance.rank == rank);

@@ -40,14 +40,14 @@ mod stage_assignment;
 mod stage_flow;
 mod tree;
 
-pub use algorithm::{AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, UserAlgorithm};
+pub use algorithm::{AlgorithmChoice, CollectiveAlgorithm, UserAlgorithm, UserAlgorithmModel};
 pub use backend::{
-    AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
+    AlgorithmDescriber, BusEventScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
     CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
-    InsertionOrder, IssueDiscipline, OrderChange, ReceiveSource, ScriptAction, ScriptEvent,
+    InsertionOrder, IssueDiscipline, MemberOrderChange, ReceiveSource, ScriptAction, ScriptEvent,
     ScriptMember, TransferCause, UncontendedCost,
 };
-pub use chunk_count::ChunkChoices;
+pub use chunk_count::ChunkCountChoiceCache;
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
 pub use curve::{
     CollectiveCurve, LinkRates, find_measured_time as find_measured_time_collective,
@@ -62,10 +62,10 @@ pub use flow_shop::{
 };
 pub use inter_dimension::InterDimensionPolicy;
 pub use native::NativeBackend;
-pub use peer_sizes::PeerSizes;
-pub use pipeline::ChunkPipeline;
-pub use protocol::{CollectiveProtocol, find_fastest_time as find_fastest_time_protocol};
-pub use stage_assignment::{ChunkSpec, StageAssignment, assign_stages, outward_phases};
+pub use peer_sizes::PairBytesByPhase;
+pub use pipeline::ChunkingSettings;
+pub use protocol::{CollectiveProtocol, fastest_protocol_time as find_fastest_time_protocol};
+pub use stage_assignment::{ChunkProperties, StageAssignment, assign_stages, outward_phases};
 
 /// The operation that a collective performs along one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,13 +21,13 @@ mod words;
 pub use attention::{
     AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve, HeadWidthFactors,
 };
-pub use curves::{CurveClass, CurvePrice, KernelCurves, MemoryBoundCurve, SustainedRates};
+pub use curves::{CurveClass, CurveKernelDuration, KernelCurves, MemoryBoundCurve, SustainedRates};
 pub use gemm::{GemmCurve, GemmEstimate, PowerThrottling};
 pub use gemm_table::MeasuredGemms;
 pub use host::HostTiming;
 pub use loop_nest::{
     BestMapping, GemminiSettings, LayerShape, LayerTensor, LevelAccesses, LevelCapacity,
-    LoopDimension, LoopMapping, LoopNestAccelerator, LoopNestModel, LoopNestPrice, MappingCost,
+    LoopDimension, LoopMapping, LoopNestAccelerator, LoopNestCost, LoopNestModel, MappingCost,
     MemoryLevel, SpatialChoice, search_mapping,
 };
 pub use measured::{MeasuredKernel, MeasuredKernels, MeasuredTime};
@@ -35,7 +35,7 @@ pub use recorded_on::RecordingClass;
 pub use systolic::SystolicArrays;
 pub use words::{
     ACCELERATOR, parse_efficiency, parse_host, parse_loop_nest, parse_model, parse_scaled,
-    set_accelerator,
+    set_accelerator_value,
 };
 
 /// Peak rates of an NPU class, one for each number format that the class supports.
@@ -98,7 +98,7 @@ pub enum ComputeModel {
     /// recorded, the kernel takes its roofline duration.
     RecordedOn(RecordingClass),
     /// Same as [`Self::RecordedOn`] with the NPU class of the device that each capture names.
-    /// [`model_of_capture`](super::recordings::model_of_capture) inserts this class.
+    /// [`compute_model_for_capture`](super::recordings::compute_model_for_capture) inserts this class.
     RecordedOnDevices,
     /// Recorded durations only: a kernel without one takes no time.
     RecordedOnly,
@@ -223,7 +223,7 @@ impl KernelTiming {
 
 impl ComputeModel {
     /// Returns true if the model computes durations from FLOPs and bytes even if a duration was recorded.
-    pub fn reads_machine(self) -> bool {
+    pub fn ignores_recorded_durations(self) -> bool {
         match self {
             Self::Roofline(_)
             | Self::Curves
@@ -235,7 +235,7 @@ impl ComputeModel {
     }
 
     /// Returns true if kernels timed by roofline run at the full peak rates because no fraction of the peaks was given.
-    pub fn takes_whole_peaks(self) -> bool {
+    pub fn assumes_full_peak_rates(self) -> bool {
         match self {
             Self::Roofline(efficiency)
             | Self::Recorded(efficiency)
@@ -246,15 +246,15 @@ impl ComputeModel {
 
     /// Returns the model for kernels on the NPU class `name`. If the kernels were recorded on an NPU of another maker,
     /// they keep their recorded durations.
-    pub fn on_class(self, name: &str) -> Self {
+    pub fn for_npu_class(self, name: &str) -> Self {
         match self {
-            Self::RecordedOn(class) => Self::RecordedOn(class.towards_maker(maker_of(name))),
+            Self::RecordedOn(class) => Self::RecordedOn(class.for_target_maker(maker_of(name))),
             other => other,
         }
     }
 
     /// Returns true if kernels were recorded on an NPU whose rates differ from `peaks` and `memory`.
-    pub fn carries_to(self, peaks: &PeakRates, memory: Option<Bandwidth>) -> bool {
+    pub fn was_recorded_at_other_rates(self, peaks: &PeakRates, memory: Option<Bandwidth>) -> bool {
         match (self, memory) {
             (Self::RecordedOn(class), Some(memory)) => !class.has_rates(peaks, memory),
             _ => false,
@@ -282,7 +282,7 @@ impl ComputeModel {
     }
 
     /// Returns true if the user chose a model under which kernels may take no time.
-    pub fn allows_free_kernels(self) -> bool {
+    pub fn allows_zero_time_kernels(self) -> bool {
         match self {
             Self::RecordedOnly => true,
             Self::Scaled(factor, _) => factor == 0.0,
@@ -324,9 +324,9 @@ impl ComputeModel {
             _ => 1.0,
         };
         let elsewhere = matches!(self, Self::RecordedOn(class) if class.keeps_recorded_time());
-        let keeps = timed && (elsewhere || !self.reads_machine());
+        let keeps = timed && (elsewhere || !self.ignores_recorded_durations());
         if kernel.flops_unknown && !keeps {
-            return self.price_without_flops(kernel, memory, factor);
+            return self.time_without_flops(kernel, memory, factor);
         }
         if (*self == Self::Curves || self.prefers_curves() && !timed)
             && let Some(price) =
@@ -355,7 +355,8 @@ impl ComputeModel {
             // The recording device is unknown, so the recorded duration is kept.
             (Self::RecordedOnDevices, Some(span)) => Some(KernelTiming::Kept(span)),
             (Self::RecordedOn(class), Some(span)) => {
-                let carried = memory.and_then(|memory| class.carried_over(kernel, peaks, memory));
+                let carried =
+                    memory.and_then(|memory| class.scale_time_to_class(kernel, peaks, memory));
                 Some(carried.map_or(KernelTiming::Fallback(span), KernelTiming::Modeled))
             }
             (Self::RecordedOn(_) | Self::RecordedOnDevices, None) => {
@@ -400,7 +401,7 @@ impl ComputeModel {
 impl ComputeModel {
     /// Returns the recorded duration of a kernel with unknown FLOPs. If nothing was recorded, returns the time of the
     /// kernel's memory traffic, or `Unknown` if the model allows only recorded durations.
-    fn price_without_flops(
+    fn time_without_flops(
         self,
         kernel: &KernelProfile<'_>,
         memory: Option<Bandwidth>,

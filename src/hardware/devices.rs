@@ -85,7 +85,10 @@ mod tests {
         for (.., [preset, class]) in PRESETS {
             let machine = Machine::load_by_name(preset).expect("it is a preset");
             assert_eq!(machine.classes()[0].name, class, "{preset}");
-            assert!(machine.classes()[0].as_recording().is_some(), "{preset}");
+            assert!(
+                machine.classes()[0].to_recording_class().is_some(),
+                "{preset}"
+            );
         }
     }
 }

@@ -33,7 +33,7 @@ impl GroupPhase {
 
 /// Paths between members of one line along a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct SharedPaths {
+pub struct CommonLinePaths {
     /// Path from each member to the next, or `None` if these paths are not all equal.
     pub next: Option<NetworkPath>,
     /// Path between any two members, or `None` if these paths are not all equal.
@@ -65,7 +65,7 @@ impl GroupExtent {
     /// group's own order, because plans may place stages anywhere, not only in sub-grids.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
         if topology.tile_grid().is_some() && npus.len() > 1 {
-            return Self::along_dimension(npus, 0);
+            return Self::from_line_along_dimension(npus, 0);
         }
         let dimensions = topology.dimensions().len();
         let coordinates: Vec<Vec<u32>> = (0..dimensions)
@@ -84,7 +84,7 @@ impl GroupExtent {
         // are equal.
         if cells != npus.len() as u64 {
             let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
-            return Self::along_dimension(npus, spanned.unwrap_or(0));
+            return Self::from_line_along_dimension(npus, spanned.unwrap_or(0));
         }
         let mut phases = Vec::new();
         // The index along the innermost phase varies fastest, as in NPU numbers.
@@ -127,7 +127,7 @@ impl GroupExtent {
     }
 
     /// Creates a single line of all `npus` in their order, with the algorithm of `dimension`.
-    fn along_dimension(npus: &[Npu], dimension: usize) -> Self {
+    fn from_line_along_dimension(npus: &[Npu], dimension: usize) -> Self {
         let members = 0..npus.len() as u32;
         Self {
             phases: vec![GroupPhase {
@@ -150,7 +150,7 @@ impl GroupExtent {
     /// Returns true if the members of a line are spaced evenly around a ring of more than two NPUs. Each member of such
     /// a line has one neighbour on either side, and the route from the last member to the first continues around the
     /// ring.
-    pub fn closes_ring(&self, phase: &GroupPhase, topology: &Topology) -> bool {
+    pub fn is_evenly_spaced_ring(&self, phase: &GroupPhase, topology: &Topology) -> bool {
         let dimension = &topology.dimensions()[phase.dimension];
         if !self.regular || dimension.shape != DimensionShape::Ring || phase.size <= 2 {
             return false;
@@ -166,7 +166,11 @@ impl GroupExtent {
     }
 
     /// Returns the path from each member to the next of its line, or `None` if these paths are not all equal.
-    pub fn neighbour_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
+    pub fn common_path_to_neighbour(
+        &self,
+        phase: &GroupPhase,
+        topology: &Topology,
+    ) -> Option<NetworkPath> {
         // Explicit links may all differ, so no common path is assumed.
         if topology.explicit_links().is_some() {
             return None;
@@ -179,22 +183,26 @@ impl GroupExtent {
     }
 
     /// Returns the paths between members of one line along `phase`.
-    pub fn shared_paths(&self, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
-        SharedPaths {
-            next: self.neighbour_path(phase, topology),
-            any: self.any_path(phase, topology),
+    pub fn common_line_paths(&self, phase: &GroupPhase, topology: &Topology) -> CommonLinePaths {
+        CommonLinePaths {
+            next: self.common_path_to_neighbour(phase, topology),
+            any: self.common_path_between_any(phase, topology),
         }
     }
 
     /// Returns the path between any two members of a line, or `None` if these paths are not all equal.
-    pub fn any_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
+    pub fn common_path_between_any(
+        &self,
+        phase: &GroupPhase,
+        topology: &Topology,
+    ) -> Option<NetworkPath> {
         let shape = topology.dimensions()[phase.dimension].shape;
         match shape {
             DimensionShape::FullyConnected | DimensionShape::Switch if self.regular => {
-                self.neighbour_path(phase, topology)
+                self.common_path_to_neighbour(phase, topology)
             }
             // With two members the neighbour is the only peer.
-            _ if phase.size == 2 => self.neighbour_path(phase, topology),
+            _ if phase.size == 2 => self.common_path_to_neighbour(phase, topology),
             _ => None,
         }
     }
@@ -277,7 +285,11 @@ mod tests {
             (&[0, 18], false),
         ] {
             let e = GroupExtent::new(&npus(members), &t);
-            assert_eq!(e.closes_ring(&e.phases[0], &t), round, "{members:?}");
+            assert_eq!(
+                e.is_evenly_spaced_ring(&e.phases[0], &t),
+                round,
+                "{members:?}"
+            );
         }
     }
 
@@ -286,7 +298,8 @@ mod tests {
         let t = topology(&[(DimensionShape::Ring, 8)]);
         let path = |members: &[u32]| {
             let e = GroupExtent::new(&npus(members), &t);
-            e.neighbour_path(&e.phases[0], &t).map(|p| p.latency)
+            e.common_path_to_neighbour(&e.phases[0], &t)
+                .map(|p| p.latency)
         };
         // If all NPUs of the ring are members, neighbours are one hop apart. If every other NPU is a member, neighbours
         // are two hops apart. If NPUs 0, 1 and 2 are members, neighbours are 1, 1 and 2 hops apart.

@@ -4,7 +4,7 @@
 //! stack of dimensions. A machine may also have memory outside its NPUs.
 
 use crate::collective::{
-    AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
+    AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
 };
 use crate::compute::{KernelCurves, PeakRates, RecordingClass};
 use crate::devices::maker_of;
@@ -13,7 +13,7 @@ use crate::network;
 use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::config::ConfigDocument;
 use chakram_base::ids::{EndpointId, Npu};
-use chakram_base::shared_memory::SharedMemory;
+use chakram_base::shared_memory::SharedRemoteMemory;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 use class_assignment::ClassAssignment;
 
@@ -34,20 +34,22 @@ mod rank_domain;
 mod relative;
 mod stack_prices;
 
-pub use correction::PriceCorrection;
+pub use correction::KernelTimeCorrection;
 pub use error::MachineError;
 pub use failure::{FailedPart, MachineFailure};
 pub use host::{Host, HostWait};
 pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
-    MachineSource, find_source, is_preset, load_for_ranks, load_for_ranks_with, name_for_ranks,
-    names_file, read_preset_text as read_preset_text_text,
+    MachineSource, find_source, is_preset, load_for_ranks, load_for_ranks_with,
+    machine_name_for_ranks, names_file, read_preset_text as read_preset_text_text,
 };
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::RankDomain;
-pub use relative::{DatasheetNumbers, derive_relative_machine, parse_peak, source_of_npu};
-pub use stack_prices::{PricedPart, StackPrices};
+pub use relative::{
+    DatasheetNumbers, derive_relative_machine, find_machine_or_npu_source, parse_peak,
+};
+pub use stack_prices::{SoftwareStackTimes, StackReplacedPart};
 
 /// NPUs with equal rates and memories.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,7 +91,7 @@ impl NpuClass {
 
     /// Converts the class to a [`RecordingClass`], which describes the NPUs on which kernels were recorded. Returns
     /// `None` if the class's memory bandwidth is unknown.
-    pub fn as_recording(&self) -> Option<RecordingClass> {
+    pub fn to_recording_class(&self) -> Option<RecordingClass> {
         let memory = self.memory_bandwidth()?;
         Some(RecordingClass::new(&self.peaks, memory).set_maker(maker_of(&self.name)))
     }
@@ -111,7 +113,7 @@ pub struct Machine {
     algorithms: Vec<AlgorithmChoice>,
     collective_curves: Vec<Vec<CollectiveCurve>>,
     collective_protocols: Vec<Vec<CollectiveProtocol>>,
-    pipeline: ChunkPipeline,
+    pipeline: ChunkingSettings,
     scalable: bool,
     rank_domain: Option<RankDomain>,
     classes: Vec<NpuClass>,
@@ -119,7 +121,7 @@ pub struct Machine {
     remote: Option<RemoteMemory>,
     named_memories: Vec<NamedMemory>,
     host: Option<Host>,
-    corrections: Vec<PriceCorrection>,
+    corrections: Vec<KernelTimeCorrection>,
     failures: Vec<MachineFailure>,
 }
 
@@ -208,7 +210,7 @@ impl Machine {
             algorithms,
             collective_curves: Vec::new(),
             collective_protocols: Vec::new(),
-            pipeline: ChunkPipeline::default(),
+            pipeline: ChunkingSettings::default(),
             scalable: false,
             rank_domain: None,
             classes: vec![class],
@@ -222,7 +224,7 @@ impl Machine {
 
     /// Returns a machine of one NPU for callers that compute the times of all jobs themselves. The NPU's rates are
     /// never used.
-    pub fn for_answered_jobs(name: &str) -> Self {
+    pub fn placeholder_machine(name: &str) -> Self {
         let rate = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
         let topology = Topology::new(vec![TopologyDimension {
             name: "none".to_owned(),
@@ -254,7 +256,7 @@ impl Machine {
     }
 
     /// Returns the same machine, which now splits collectives into chunks according to `pipeline`.
-    pub fn with_pipeline(self, pipeline: ChunkPipeline) -> Self {
+    pub fn with_chunking(self, pipeline: ChunkingSettings) -> Self {
         Self { pipeline, ..self }
     }
 
@@ -326,7 +328,7 @@ impl Machine {
     }
 
     /// Returns the number, order and overlap of chunks of collectives.
-    pub fn chunk_pipeline(&self) -> ChunkPipeline {
+    pub fn chunking_settings(&self) -> ChunkingSettings {
         self.pipeline
     }
 
@@ -403,7 +405,7 @@ impl Machine {
 
     /// Returns the remote memory that can store data beyond the NPUs' own capacity. [`Self::npu_memory`] already
     /// includes memory at ports, so this function leaves out such memory.
-    pub fn shared_memory(&self) -> Option<SharedMemory> {
+    pub fn shared_memory(&self) -> Option<SharedRemoteMemory> {
         self.remote
             .as_ref()?
             .shared_capacity(self.topology.npu_count())
@@ -453,7 +455,7 @@ impl Machine {
     }
 
     /// Returns the corrections of durations, which were derived from measured steps.
-    pub fn corrections(&self) -> &[PriceCorrection] {
+    pub fn corrections(&self) -> &[KernelTimeCorrection] {
         &self.corrections
     }
 
@@ -474,7 +476,9 @@ impl Machine {
 
     /// Returns the remote memories, starting with the unnamed memory. Each memory is returned with its first endpoint,
     /// which is meaningful only if the memory is attached to the network.
-    pub fn all_memories(&self) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
+    pub fn iter_remote_memories(
+        &self,
+    ) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
         let named = self.named_memories.iter().map(|named| Some(&named.memory));
         let mut next = self.topology.npu_count();
         std::iter::once(self.first_remote_memory())
@@ -494,7 +498,7 @@ impl Machine {
 }
 
 /// Returns the same network with the machine's memories as endpoints, in the order of
-/// [`Machine::all_memories`].
+/// [`Machine::iter_remote_memories`].
 fn with_memories(
     topology: Topology,
     remote: Option<&RemoteMemory>,

@@ -36,7 +36,7 @@ pub use fair_sharing::FairSharingNetwork;
 pub use links::LinkNetwork;
 pub use occupancy::{LinkOccupancy, NetworkOccupancy};
 pub use ports::PortNetwork;
-pub use rehearsed_links::{RehearsedLink, RehearsedLinks};
+pub use rehearsed_links::{RehearsableLinks, RehearsedLink};
 pub use send_completion::SendCompletion;
 pub use servers::{ServerId, ServerTable};
 pub use traffic::{LinkLoad, LinkPlace, LinkTraffic};
@@ -362,7 +362,7 @@ pub trait NetworkBackend {
     }
 
     /// Returns the model's links if an operation can be simulated alone on them in advance (rehearsed).
-    fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
+    fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsableLinks> {
         None
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 /// Returns `model` for the kernels of a capture on `device`. If the model depends on the recording device and a preset
 /// describes this device, the result is the model with the device's NPU class. In all other cases, the model is
 /// unchanged.
-pub fn model_of_capture(model: ComputeModel, device: Option<&str>) -> ComputeModel {
+pub fn compute_model_for_capture(model: ComputeModel, device: Option<&str>) -> ComputeModel {
     if model != ComputeModel::RecordedOnDevices {
         return model;
     }
@@ -29,7 +29,7 @@ fn class_of_device(name: &str) -> Option<RecordingClass> {
             .ok()?
             .classes()
             .first()?
-            .as_recording()
+            .to_recording_class()
     };
     *known.entry(preset).or_insert_with(load)
 }

@@ -33,7 +33,7 @@ pub mod tile_grid;
 pub use endpoint::{MemoryEndpoint, MemorySite};
 pub use line_pattern::LinePattern;
 pub use switching::SwitchingMode;
-pub use tile_grid::LinkCount;
+pub use tile_grid::DieLinkCounts;
 pub use tile_grid::TileGrid;
 
 /// Wiring of the NPUs along one dimension.
@@ -257,7 +257,7 @@ impl Topology {
     /// Creates a topology whose NPUs are the cores of `tiles`, wired as `shape` along x and y. Links on each die have
     /// rate `inside` and latency `latency`. Returns `None` if a size is zero, or if there would be more than
     /// [`Self::MAX_NPUS`] NPUs.
-    pub fn with_tiles(
+    pub fn from_tile_grid(
         tiles: TileGrid,
         shape: DimensionShape,
         inside: Bandwidth,
@@ -327,7 +327,7 @@ impl Topology {
     /// Returns the rate and latency of the link between neighbours at coordinates `lower` and `lower + 1` along
     /// `dimension`. Without tiles, all links of a dimension are equal, so `lower` is ignored.
     #[inline]
-    pub fn link_at(&self, dimension: usize, lower: u32) -> (Bandwidth, Span) {
+    pub fn link_rate_and_latency(&self, dimension: usize, lower: u32) -> (Bandwidth, Span) {
         match self.tile_grid() {
             Some(tiles) if tiles.is_border(dimension, lower) => {
                 (tiles.borders.bandwidth, tiles.borders.latency)
@@ -366,14 +366,14 @@ impl Topology {
     /// message enters `b` on the second side, along the last dimension. Side 1 is downwards if NPUs are wired to their
     /// neighbours; every other side is 0.
     #[inline]
-    pub fn port_directions(&self, a: Npu, b: Npu) -> [u32; 2] {
-        self.end_ports(a, b).map(|(_, side)| side)
+    pub fn sides_at_route_ends(&self, a: Npu, b: Npu) -> [u32; 2] {
+        self.first_and_last_port(a, b).map(|(_, side)| side)
     }
 
     /// Returns two ports, each as (dimension, side). A message leaves `a` through the first port, along the first
     /// dimension that it crosses. The message enters `b` through the second port, along the last dimension.
     #[inline]
-    pub fn end_ports(&self, a: Npu, b: Npu) -> [(usize, u32); 2] {
+    pub fn first_and_last_port(&self, a: Npu, b: Npu) -> [(usize, u32); 2] {
         let mut ports: Option<[(usize, u32); 2]> = None;
         let count = self.dimensions.len();
         let first = self.first_dimension(a, b).unwrap_or(0);
@@ -552,7 +552,7 @@ mod tests {
             (8, 0, [0, 0]),
             (5, 5, [0, 0]),
         ] {
-            assert_eq!(t.port_directions(Npu(a), Npu(b)), sides, "{a} {b}");
+            assert_eq!(t.sides_at_route_ends(Npu(a), Npu(b)), sides, "{a} {b}");
         }
     }
 

@@ -1,14 +1,14 @@
 //! Reads a job, including its machine, from ASTRA-sim's inputs.
 
 use super::JobError;
-use super::custom::read_scripts;
+use super::custom::parse_algorithm_scripts;
 use super::input::hashed_input;
 use super::load::{LoadProgress, read_traces};
 use chakram_astra_sim::custom_algorithm::ScriptTiming;
 use chakram_astra_sim::{
     self as astra_sim, AnalyticalNetwork, AstraCollectives, AstraFlags, AstraInputs,
     AstraRankGraph, AstraTraceReader, CongestionAware, CongestionUnaware, CutThroughLinks,
-    CutThroughPorts, InputNote, NodeTypes, Quirk, RankTensors, RankWork,
+    CutThroughPorts, InputNote, NodeTypes, Quirk, RankTensors, RankWorkTotals,
 };
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
@@ -39,7 +39,7 @@ pub struct AstraSimJob {
     /// True if sends and receives may lack their counterpart.
     pub lenient: bool,
     /// Statistics that need no replay, for each instance.
-    pub work: Vec<RankWork>,
+    pub work: Vec<RankWorkTotals>,
     /// Tensors of each instance, if the inputs request memory tracking.
     pub tensors: Option<Vec<RankTensors>>,
     /// Node types of each instance, if the inputs request node logs.
@@ -83,15 +83,15 @@ impl AstraSimJob {
         let mut collectives = AstraCollectives::new(&inputs);
         for prefix in inputs.custom_prefixes() {
             let algorithm = custom_algorithm(prefix, inputs.network.npu_count())?;
-            collectives.add_custom(&inputs, prefix, algorithm);
+            collectives.add_custom_algorithm(&inputs, prefix, algorithm);
         }
         // Like ASTRA-sim, read one trace per NPU of the network.
         let (ranks, beyond) = rank_files(&inputs.workload, inputs.network.npu_count());
         if let Some(first) = beyond.first() {
-            notes.push(traces_beyond(flags, &inputs, first, beyond.len()));
+            notes.push(extra_traces_note(flags, &inputs, first, beyond.len()));
         }
         let mut builder = WorkloadBuilder::default();
-        builder.declare_groups(inputs.groups.to_declared());
+        builder.declare_groups(inputs.groups.to_declared_groups());
         let reader = AstraTraceReader::new(&inputs, &collectives, flags.lenient);
         let mut lanes = 1;
         let read = |contents: &[u8], file: &RankFile| {
@@ -120,7 +120,7 @@ impl AstraSimJob {
             None
         };
         Ok(Self {
-            work: rank_work(&workload, &inputs),
+            work: work_of_ranks(&workload, &inputs),
             lenient: flags.lenient,
             inputs,
             collectives,
@@ -155,7 +155,7 @@ impl AstraSimJob {
             compute: ComputeModel::RecordedOnly,
             ..options.clone()
         };
-        Ok(CompiledReplay::with_backend(
+        Ok(CompiledReplay::compile_with_backend(
             &self.workload,
             machine,
             &options,
@@ -169,11 +169,12 @@ impl AstraSimJob {
     /// # Errors
     ///
     /// Fails if the machine cannot run the job, or if the replay deadlocks.
-    pub fn replay_report(&self, options: &ReplayOptions) -> Result<Report, ReplayError> {
+    pub fn replay_for_report(&self, options: &ReplayOptions) -> Result<Report, ReplayError> {
         let machine = self.build_machine();
         let prepared = self.compile_replay(&machine, options)?;
         let mut collectives = self.collectives.clone();
-        let (_, report) = run_inputs(&prepared, &self.inputs, &mut collectives, true, &mut ())?;
+        let (_, report) =
+            replay_on_input_network(&prepared, &self.inputs, &mut collectives, true, &mut ())?;
         Ok(report.expect("it was asked for"))
     }
 }
@@ -183,7 +184,7 @@ impl AstraSimJob {
 ///
 /// The event loop is compiled here once per network. Observers are called dynamically, because
 /// static calls would need one copy of the loop for each observer.
-pub fn run_inputs(
+pub fn replay_on_input_network(
     prepared: &CompiledReplay<'_>,
     inputs: &AstraInputs,
     collectives: &mut AstraCollectives,
@@ -196,24 +197,24 @@ pub fn run_inputs(
     let replayed = match inputs.model {
         AnalyticalNetwork::Unaware if shares => {
             let network = CutThroughPorts::new(file, quirks);
-            replay_over(network, prepared, collectives, full, observer)
+            replay_over_network(network, prepared, collectives, full, observer)
         }
         AnalyticalNetwork::Unaware => {
             let network = CongestionUnaware::new(file, quirks);
-            replay_over(network, prepared, collectives, full, observer)
+            replay_over_network(network, prepared, collectives, full, observer)
         }
         AnalyticalNetwork::Aware if cuts_through => {
             let network = CutThroughLinks::new(file, quirks);
-            replay_over(network, prepared, collectives, full, observer)
+            replay_over_network(network, prepared, collectives, full, observer)
         }
         AnalyticalNetwork::Aware => {
             let network = CongestionAware::new(file, quirks);
-            replay_over(network, prepared, collectives, full, observer)
+            replay_over_network(network, prepared, collectives, full, observer)
         }
     };
-    match collectives.first_undelayed() {
+    match collectives.first_undelayed_collective() {
         None => replayed,
-        Some((npu, node)) => Err(ReplayError::Refused(missing_endpoint_delay(
+        Some((npu, node)) => Err(ReplayError::Refused(zero_endpoint_delay_error(
             inputs, npu, node,
         ))),
     }
@@ -221,7 +222,7 @@ pub fn run_inputs(
 
 /// Returns the error for a collective at time 0 with an endpoint delay that is scaled to zero,
 /// because ASTRA-sim aborts in this case.
-fn missing_endpoint_delay(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
+fn zero_endpoint_delay_error(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
     let delay = inputs.system.endpoint_delay.unwrap_or(0);
     ReplayRefusal::new(
         format!(
@@ -236,7 +237,7 @@ fn missing_endpoint_delay(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRe
     )
 }
 
-fn replay_over<N: NetworkBackend>(
+fn replay_over_network<N: NetworkBackend>(
     network: N,
     prepared: &CompiledReplay<'_>,
     collectives: &mut AstraCollectives,
@@ -244,7 +245,7 @@ fn replay_over<N: NetworkBackend>(
     observer: &mut dyn Observer,
 ) -> Result<(ReplayOutcome, Option<Report>), ReplayError> {
     if full {
-        let replayed = report::replay_in(prepared, observer, network, collectives);
+        let replayed = report::replay_with_given_models(prepared, observer, network, collectives);
         return replayed.map(|(report, _)| (report.outcome.clone(), Some(report)));
     }
     let outcome = prepared.run_with_backend(observer, network, collectives)?;
@@ -252,10 +253,10 @@ fn replay_over<N: NetworkBackend>(
 }
 
 /// Returns the work of each instance. A graph that several instances share is examined only once.
-fn rank_work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
+fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkTotals> {
     let graphs = workload.graphs().iter();
-    let graphs: Vec<RankWork> = graphs
-        .map(|graph| RankWork::sum_work(graph, inputs))
+    let graphs: Vec<RankWorkTotals> = graphs
+        .map(|graph| RankWorkTotals::sum_work(graph, inputs))
         .collect();
     let instances = workload.instances().iter();
     instances.map(|i| graphs[i.graph.index()]).collect()
@@ -296,7 +297,7 @@ fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
 }
 
 /// Returns the note that there are more traces than NPUs.
-fn traces_beyond(
+fn extra_traces_note(
     flags: &AstraFlags,
     inputs: &AstraInputs,
     first: &Path,
@@ -332,5 +333,5 @@ fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, Trace
         .iter()
         .map(|path| TraceContents::open_current_schema(path));
     let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
-    read_scripts(&contents, ScriptTiming::AstraSim)
+    parse_algorithm_scripts(&contents, ScriptTiming::AstraSim)
 }

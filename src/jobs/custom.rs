@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Files defining a custom algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CustomFiles {
+pub struct CustomAlgorithmFiles {
     /// Kind of collective that uses this algorithm.
     pub kind: CollectiveKind,
     /// Prefix of the files `PREFIX.P.et`, one per position P.
@@ -24,11 +24,11 @@ pub struct CustomFiles {
 ///
 /// Fails if a position has no file, or if a file is invalid or does not match the files of the other
 /// positions.
-pub fn load_custom(
-    args: &[CustomFiles],
+pub fn load_custom_algorithms(
+    args: &[CustomAlgorithmFiles],
     mut inputs: Option<&mut Vec<HashedInput>>,
 ) -> Result<Vec<CustomCollective>, TraceError> {
-    let mut load = |arg: &CustomFiles| {
+    let mut load = |arg: &CustomAlgorithmFiles| {
         let files = algorithm_files(&arg.prefix)?;
         let contents = files.iter().map(TraceContents::open_verified);
         let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
@@ -36,7 +36,7 @@ pub fn load_custom(
             let all = files.iter().zip(&contents);
             inputs.extend(all.map(|(file, c)| hashed_input("custom", &file.path, c.as_slice())));
         }
-        let scripts = read_scripts(&contents, ScriptTiming::Recorded)?;
+        let scripts = parse_algorithm_scripts(&contents, ScriptTiming::Recorded)?;
         let matched = scripts.with_matched_labels();
         Ok(CustomCollective {
             kind: arg.kind,
@@ -48,12 +48,12 @@ pub fn load_custom(
 }
 
 /// Parses an algorithm from the `contents` of its files, which are sorted by position.
-pub fn read_scripts(
+pub fn parse_algorithm_scripts(
     contents: &[TraceContents],
     timing: ScriptTiming,
 ) -> Result<ScriptedAlgorithm, TraceError> {
     let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
-    custom_algorithm::read_algorithm(&bytes, timing)
+    custom_algorithm::read_custom_algorithm(&bytes, timing)
         .map_err(|(position, error)| contents[position as usize].with_source(error))
 }
 

@@ -6,7 +6,8 @@ use chakram_base::setting::SettingKey;
 use chakram_engine::{CompiledReplay, ReplayOptions};
 use chakram_hardware::machine::{Machine, read_preset_text_text};
 use chakram_report::settings::{
-    ReplayedRun, SettingWithoutEffect, explain_differences, machine_differences, option_reason,
+    ReplayedRun, SettingWithoutEffect, explain_no_effect_of_differences, machine_differences,
+    option_reason,
 };
 use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
@@ -58,7 +59,7 @@ pub struct GivenSetting<'a> {
 
 /// Finds the settings in `given` that have no effect on the run `prepared`. Adds notes about them
 /// to `report`, the report of this run.
-pub fn note_settings(
+pub fn note_settings_without_effect(
     report: &mut Report,
     prepared: &CompiledReplay<'_>,
     options: &ReplayOptions,
@@ -107,9 +108,10 @@ pub fn note_settings(
         let reason = match setting.option {
             Some(key) => option_reason(key, is_default, &run),
             None if is_default => "the run is the same without the setting".to_owned(),
-            None if without.machine.is_some() => {
-                explain_differences(&machine_differences(machine, prepared.machine()), &run)
-            }
+            None if without.machine.is_some() => explain_no_effect_of_differences(
+                &machine_differences(machine, prepared.machine()),
+                &run,
+            ),
             None => "the job has the same time, memory and traffic without the setting".to_owned(),
         };
         found.without_effect.push(SettingWithoutEffect {
@@ -135,7 +137,7 @@ pub struct MachineEdit {
 /// Returns the values that differ between `machine`'s text, called `file`, and the preset with the
 /// machine's name, sorted by key. The list is empty for a preset, and for a file that has no preset
 /// of the same name. Error messages name the text `file`.
-pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
+pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     let Ok(original) = read_preset_text_text(machine.name()) else {
         return Vec::new();
     };
@@ -143,12 +145,12 @@ pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     if *text == *original {
         return Vec::new();
     }
-    edits_between(text, &original, file)
+    machine_edits_between(text, &original, file)
 }
 
 /// Returns the values that differ between a machine's text and `original`, sorted by key. Error
 /// messages name the text `file`.
-pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit> {
+pub fn machine_edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit> {
     // Ignore labels, because labels have no effect on results.
     let is_label = |path: &str| path == "description" || path == "name";
     let changes = changed_values(text, original).into_iter();

@@ -49,7 +49,7 @@ pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
 /// the job file names.
 pub fn machine_of(paths: &[PathBuf], found: &FoundTraces) -> Option<String> {
     if let Some(path) = paths.first()
-        && let Ok(Some(_)) = chakram_archive::read_path(&path.join(CASE_MACHINE))
+        && let Ok(Some(_)) = chakram_archive::read_archived_file(&path.join(CASE_MACHINE))
     {
         return Some(path.join(CASE_MACHINE).display().to_string());
     }

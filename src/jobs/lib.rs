@@ -29,21 +29,22 @@ mod stack;
 mod traces;
 
 pub use astra_sim::AstraSimJob;
-pub use astra_sim::run_inputs;
-pub use custom::{CustomFiles, load_custom};
+pub use astra_sim::replay_on_input_network;
+pub use custom::{CustomAlgorithmFiles, load_custom_algorithms};
 pub use given_settings::{
-    GivenSetting, MAX_REPEATED_NODES, MachineEdit, RunWithoutSetting, edits_between, edits_of,
-    note_settings,
+    GivenSetting, MAX_REPEATED_NODES, MachineEdit, RunWithoutSetting, edits_from_preset,
+    machine_edits_between, note_settings_without_effect,
 };
 pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
 pub use load::{JobOptions, LoadProgress};
 pub use load::{
-    check_memory, declared_groups, find_traces, groups_of, load_found, mark_read, restrict_to_step,
+    check_memory, declared_groups, find_traces, groups_of, load_found_traces, mark_read,
+    restrict_to_step,
 };
 pub use machine_facts::{least_npu_memory, machine_facts};
-pub use outputs::{JobOutputs, SavedJob, list_stale_traces, rename_contents, write_job};
+pub use outputs::{JobOutputs, SavedJob, list_stale_traces, update_listed_digest, write_job};
 pub use replay_settings::{
-    MachineTextError, MachineValue, REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax,
+    MachineTextError, MachineValueChange, REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax,
     ReplaySettings, ReplaySettingsError, parse_edits, parse_npus,
 };
 pub use sensitivities::{MachineText, find_sensitivities};
@@ -120,7 +121,7 @@ impl Job {
     ///
     /// Fails if there are no traces, if a trace is invalid, or if the traces do not form a job.
     pub fn open_job<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, JobError> {
-        Self::open_job_with(paths, &JobOptions::default())
+        Self::open_job_with_options(paths, &JobOptions::default())
     }
 
     /// Like [`Self::open_job`], with options.
@@ -128,7 +129,7 @@ impl Job {
     /// # Errors
     ///
     /// Fails in the same cases as [`Self::open_job`].
-    pub fn open_job_with<P: AsRef<Path>>(
+    pub fn open_job_with_options<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         options: &JobOptions,
     ) -> Result<Self, JobError> {
@@ -136,7 +137,7 @@ impl Job {
         let paths: Vec<PathBuf> = paths.collect();
         let found = find_traces(&paths, options.verify)?;
         let name = name_of(&paths, &found.files);
-        load_found(&found, name, options, &mut |_, _| {})
+        load_found_traces(&found, name, options, &mut |_, _| {})
     }
 
     /// Generates the job that `pattern` describes, in memory and without files.
@@ -197,7 +198,7 @@ impl Job {
     }
 
     /// Returns how many ranks have no trace and copy captured ranks of the same role.
-    pub fn completed_ranks(&self) -> u64 {
+    pub fn filled_in_rank_count(&self) -> u64 {
         self.completed
     }
 

@@ -2,7 +2,7 @@
 
 use super::input::{hashed_input, read_text};
 use super::{Job, JobError};
-use chakram_analysis::edit::{JobEdit, RoleModel, edit_job, select_step};
+use chakram_analysis::edit::{AbsentRankModelRule, JobEdit, edit_job, select_step};
 use chakram_archive as archive;
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, Rank};
@@ -16,7 +16,7 @@ use chakram_trace::format::file::{
     FileDigest, FoundTraces, RankFile, StoredTrace, TraceContents, TraceFinder, VerifyLevel,
 };
 use chakram_trace::format::groups::{self, DeclaredGroups};
-use chakram_trace::graph::{DependencyPolicy, Graph, ProfilerPolicy, SlotBinding};
+use chakram_trace::graph::{DependencyPolicy, Graph, ProfilerCostPolicy, SlotBinding};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -42,11 +42,11 @@ pub struct JobOptions {
     /// Changes to the job after it is read.
     pub edits: Vec<JobEdit>,
     /// Rule that selects the captured ranks that new ranks of an edited job copy.
-    pub role_model: RoleModel,
+    pub role_model: AbsentRankModelRule,
     /// Ranks with a later start than the others, each with its delay.
     pub delays: Vec<(u32, Span)>,
     /// Treatment of the profiler's estimated cost.
-    pub profiler: ProfilerPolicy,
+    pub profiler: ProfilerCostPolicy,
     /// True if inputs are hashed, which reads every byte a second time.
     pub hash: bool,
 }
@@ -128,7 +128,7 @@ pub fn restrict_to_step(
 }
 
 /// Loads the job in `found` under the name `name`.
-pub fn load_found(
+pub fn load_found_traces(
     found: &FoundTraces,
     name: String,
     options: &JobOptions,
@@ -154,8 +154,13 @@ pub fn load_found(
     };
     builder.declare_groups(groups);
     let read = |contents: &[u8], file: &RankFile| {
-        Graph::read_profiled(contents, file.rank, options.dependencies, options.profiler)
-            .map_err(|e| e.in_file(&file.path))
+        Graph::read_with_profiler_policy(
+            contents,
+            file.rank,
+            options.dependencies,
+            options.profiler,
+        )
+        .map_err(|e| e.in_file(&file.path))
     };
     let release = |rank: u32| {
         let delays = options.delays.iter();
@@ -172,7 +177,7 @@ pub fn load_found(
         return Err(JobError::NobodyToDelay { rank, known });
     }
     for (path, job) in &found.jobs {
-        builder.declare_roles(&job.roles);
+        builder.declare_group_roles(&job.roles);
         match found.stored_jobs.get(path) {
             _ if !options.hash => {}
             Some(hash) => inputs.push(HashedInput {
@@ -185,15 +190,17 @@ pub fn load_found(
     }
     let ranks = match (options.ranks, options.absent) {
         (None, MissingRankPolicy::Mirror) => {
-            let stated = builder.ranks_stated();
-            stated.or_else(|| Some(builder.ranks_seen().max(options.mirrored)))
+            let stated = builder.stated_rank_count();
+            stated.or_else(|| Some(builder.min_rank_count().max(options.mirrored)))
         }
         (ranks, _) => ranks,
     };
     let workload = builder.finish_workload(ranks, options.absent)?;
     check_memory(&workload)?;
     let mut graphs = workload.graphs().iter();
-    if options.profiler == ProfilerPolicy::Remove && !graphs.any(|graph| graph.profiler().removed) {
+    if options.profiler == ProfilerCostPolicy::Remove
+        && !graphs.any(|graph| graph.profiler().removed)
+    {
         return Err(JobError::NoProfilerCost);
     }
     Ok(Job {
@@ -220,7 +227,7 @@ pub fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     let nodes = workload.instances().iter();
     let nodes = nodes.map(|instance| graphs[instance.graph.index()].len() as u64);
     let nodes = nodes.fold(0, u64::saturating_add);
-    bounds::check_fits(
+    bounds::check_items_fit_memory(
         format!("a replay of {nodes} nodes"),
         nodes,
         4,
@@ -229,7 +236,7 @@ pub fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
 }
 
 /// A trace's content, and its hash if hashes were requested.
-struct ReadTrace<R> {
+struct LoadedTrace<R> {
     read: R,
     hash: Option<HashedInput>,
     is_of_member: bool,
@@ -254,19 +261,19 @@ pub fn read_traces<R: Send>(
     progress: &mut LoadProgress<'_>,
 ) -> Result<(), JobError> {
     let is_hashed = inputs.is_some();
-    let read = |file: &RankFile| -> Result<ReadTrace<R>, JobError> {
+    let read = |file: &RankFile| -> Result<LoadedTrace<R>, JobError> {
         interrupt::check_interruption()?;
         let contents = TraceContents::open_verified(file)?;
         let read = read(contents.as_slice(), file).map_err(|e| contents.with_source(e))?;
         let hash = is_hashed.then(|| hashed_input("trace", &file.path, contents.as_slice()));
-        Ok(ReadTrace {
+        Ok(LoadedTrace {
             read,
             hash,
-            is_of_member: contents.is_member_trace(),
+            is_of_member: contents.represents_several_ranks(),
         })
     };
     let threads = parallel::processor_count();
-    let mut linked = LinkedFiles::default();
+    let mut linked = FilesByInode::default();
     let mut done = 0;
     let total = files.len();
     for files in files.chunks(FILES_OF_THREAD * threads) {
@@ -329,7 +336,7 @@ pub fn read_traces<R: Send>(
 
 /// Files that were already read, keyed by device and inode, because a file can have several names.
 #[derive(Default)]
-struct LinkedFiles(BTreeMap<LinkKey, (GraphId, SlotBinding, Option<usize>)>);
+struct FilesByInode(BTreeMap<LinkKey, (GraphId, SlotBinding, Option<usize>)>);
 
 /// Device and inode of a file, and its expected digest.
 type LinkKey = ((u64, u64), Option<FileDigest>);

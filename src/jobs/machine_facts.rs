@@ -1,14 +1,14 @@
 //! Extracts the machine properties that plans depend on.
 
 use chakram_hardware::machine::Machine;
-use chakram_workloads::generate::plan::{CoreGrid, MachineFacts};
+use chakram_workloads::generate::plan::{CoreGrid, PlanMachineProperties};
 
 /// Returns the properties of `machine` that plans depend on.
-pub fn machine_facts(machine: &Machine) -> MachineFacts {
+pub fn machine_facts(machine: &Machine) -> PlanMachineProperties {
     let classes = machine.classes();
     let topology = machine.topology();
     let dimensions = topology.dimensions().iter();
-    MachineFacts {
+    PlanMachineProperties {
         capacity: least_npu_memory(machine),
         sram: least_known_capacity(classes.iter().map(|class| Some(class.memory?.capacity?.0))),
         remote: machine

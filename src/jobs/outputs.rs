@@ -3,7 +3,7 @@
 
 use super::{JobError, machine_reference};
 use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered_path};
-use chakram_trace::format::file::{CompressedWriter, prefix_of};
+use chakram_trace::format::file::{CompressedWriter, job_prefix_of_file};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::job::{JobFile, JobRank};
 use std::collections::BTreeSet;
@@ -193,12 +193,12 @@ pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<()
 
 /// If the job file in the folder of `path` lists `path`, replaces its digest by the digest of the
 /// new content, `written`.
-pub fn rename_contents(
+pub fn update_listed_digest(
     files: &mut OutputSet,
     path: &Path,
     written: OutputHandle,
 ) -> Result<(), JobError> {
-    let Some(prefix) = prefix_of(path) else {
+    let Some(prefix) = job_prefix_of_file(path) else {
         return Ok(());
     };
     let beside = numbered_path(&prefix, "job", ".json");
@@ -228,7 +228,7 @@ pub fn list_stale_traces(prefix: &Path, job: &JobFile) -> io::Result<Vec<PathBuf
     for entry in std::fs::read_dir(folder)?.flatten() {
         let name = entry.file_name();
         let path = prefix.with_file_name(&name);
-        let is_trace = prefix_of(&path).as_deref() == Some(prefix);
+        let is_trace = job_prefix_of_file(&path).as_deref() == Some(prefix);
         if is_trace && !named.contains(name.to_string_lossy().as_ref()) {
             others.push(path);
         }

@@ -4,8 +4,8 @@
 //! studies use their keys. The command line, archives and studies therefore accept the same
 //! options, and parse them in the same way.
 
-use super::{CustomFiles, JobOptions, load_custom};
-use chakram_base::config::{ConfigLiteral, EditError, with_values};
+use super::{CustomAlgorithmFiles, JobOptions, load_custom_algorithms};
+use chakram_base::config::{ConfigLiteral, TomlEditError, replace_toml_values};
 use chakram_base::setting::SettingKey;
 use chakram_engine::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{RooflineEfficiency, parse_efficiency, parse_host, parse_model};
@@ -14,16 +14,16 @@ use chakram_hardware::network::NetworkKind;
 use chakram_report::summary::HashedInput;
 use chakram_trace::format::file::VerifyLevel;
 use chakram_trace::format::{CollectiveKind, TraceError};
-use chakram_trace::graph::{DependencyPolicy, ProfilerPolicy};
+use chakram_trace::graph::{DependencyPolicy, ProfilerCostPolicy};
 use chakram_trace::workload::MissingRankPolicy;
 use std::fmt;
 
 mod words;
 
 use words::{
-    choice_words, parse_all, parse_choice, parse_custom, parse_delay, parse_flag,
-    parse_machine_value, parse_one, parse_ranks, parse_recorded_on, parse_slow, parse_step,
-    parse_text,
+    choice_words, parse_all, parse_choice, parse_custom_files, parse_delay, parse_flag,
+    parse_machine_value, parse_only_word, parse_ranks, parse_recording_machine, parse_slow_rank,
+    parse_step, parse_text,
 };
 pub use words::{parse_edits, parse_npus};
 
@@ -98,7 +98,7 @@ impl ReplayOption {
     }
 
     /// Returns true if `words` turn off a switch, so that the option has no effect.
-    fn is_off(&self, words: &[String]) -> bool {
+    fn is_switched_off(&self, words: &[String]) -> bool {
         matches!(self.syntax, Switch) && matches!(words, [word] if word == "false")
     }
 }
@@ -112,7 +112,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
                (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16",
         default: "recorded",
         is_rare: false,
-        set: |to, words| parse_one(words, parse_model).map(|model| to.replay.compute = model),
+        set: |to, words| parse_only_word(words, parse_model).map(|model| to.replay.compute = model),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -122,7 +122,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
                recorded times by the ratio of the machines' rooflines",
         excludes: &[SettingKey::Compute, SettingKey::Efficiency],
         set: |to, words| {
-            to.replay.compute = parse_one(words, parse_recorded_on)?;
+            to.replay.compute = parse_only_word(words, parse_recording_machine)?;
             to.recorded_on = words.first().cloned();
             Ok(())
         },
@@ -133,7 +133,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "FRACTION",
         help: "Fraction of the peak rates that roofline kernels reach, up to 1",
         is_rare: false,
-        set: |to, words| parse_one(words, parse_efficiency).map(|part| to.efficiency = Some(part)),
+        set: |to, words| {
+            parse_only_word(words, parse_efficiency).map(|part| to.efficiency = Some(part))
+        },
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -141,7 +143,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "MODEL",
         help: "Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host)",
         default: "recorded",
-        set: |to, words| parse_one(words, parse_host).map(|host| to.replay.host = host),
+        set: |to, words| parse_only_word(words, parse_host).map(|host| to.replay.host = host),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -184,21 +186,21 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         key: SettingKey::Bandwidth,
         value: "RATES",
         help: "Bandwidth of an NPU into each dimension of {machine} 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one for all",
-        set: |to, words| parse_one(words, parse_text).map(|rates| to.bandwidth = Some(rates)),
+        set: |to, words| parse_only_word(words, parse_text).map(|rates| to.bandwidth = Some(rates)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Latency,
         value: "TIMES",
         help: "Latency of a link in each dimension of {machine} 'Ring(4)_Switch(2)': 500ns,1us, or one for all",
-        set: |to, words| parse_one(words, parse_text).map(|times| to.latency = Some(times)),
+        set: |to, words| parse_only_word(words, parse_text).map(|times| to.latency = Some(times)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Map,
         value: "NPUS",
         help: "NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r",
-        set: |to, words| parse_one(words, parse_npus).map(|npus| to.replay.map = Some(npus)),
+        set: |to, words| parse_only_word(words, parse_npus).map(|npus| to.replay.map = Some(npus)),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -206,7 +208,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Place ranks on all NPUs of each rack, even if the machine's jobs leave some free",
         syntax: Switch,
         excludes: &[SettingKey::Map],
-        set: |to, words| parse_one(words, parse_flag).map(|fill| to.fill_domains = fill),
+        set: |to, words| parse_only_word(words, parse_flag).map(|fill| to.fill_domains = fill),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -214,7 +216,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Simulate every collective message by message, even if the analytical result is exact",
         syntax: Switch,
         is_exact: true,
-        set: |to, words| parse_one(words, parse_flag).map(|stepwise| to.replay.stepwise = stepwise),
+        set: |to, words| {
+            parse_only_word(words, parse_flag).map(|stepwise| to.replay.stepwise = stepwise)
+        },
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -224,7 +228,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         syntax: Switch,
         is_exact: true,
         set: |to, words| {
-            parse_one(words, parse_flag).map(|aggregate| to.replay.aggregate = aggregate)
+            parse_only_word(words, parse_flag).map(|aggregate| to.replay.aggregate = aggregate)
         },
         ..ReplayOption::BASE
     },
@@ -232,7 +236,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         key: SettingKey::LowerBound,
         help: "Give communication without size and recorded duration no time, instead of rejecting it",
         syntax: Switch,
-        set: |to, words| parse_one(words, parse_flag).map(|bound| to.replay.lower_bound = bound),
+        set: |to, words| {
+            parse_only_word(words, parse_flag).map(|bound| to.replay.lower_bound = bound)
+        },
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -241,7 +247,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member: all-reduce=ring8; \
                repeatable",
         syntax: List,
-        set: |to, words| parse_all(words, parse_custom).map(|custom| to.custom = custom),
+        set: |to, words| parse_all(words, parse_custom_files).map(|custom| to.custom = custom),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -282,7 +288,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "RANK=FACTOR",
         help: "Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable",
         syntax: List,
-        set: |to, words| parse_all(words, parse_slow).map(|slow| to.replay.changes.slow = slow),
+        set: |to, words| {
+            parse_all(words, parse_slow_rank).map(|slow| to.replay.changes.slow = slow)
+        },
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -290,7 +298,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "SPREAD",
         help: "Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or 5%,seed=7",
         set: |to, words| {
-            parse_one(words, str::parse).map(|jitter| to.replay.changes.jitter = Some(jitter))
+            parse_only_word(words, str::parse).map(|jitter| to.replay.changes.jitter = Some(jitter))
         },
         ..ReplayOption::BASE
     },
@@ -307,7 +315,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Accept traces that differ from their job's file, PREFIX.job.json",
         syntax: Switch,
         set: |to, words| {
-            to.job.verify = match parse_one(words, parse_flag)? {
+            to.job.verify = match parse_only_word(words, parse_flag)? {
                 true => VerifyLevel::Nothing,
                 false => VerifyLevel::default(),
             };
@@ -320,7 +328,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "FILE",
         help: "Process groups as JSON, replacing the job's: {\"1\": [0, 1], …}",
         is_rare: false,
-        set: |to, words| parse_one(words, parse_text).map(|path| to.job.groups = Some(path.into())),
+        set: |to, words| {
+            parse_only_word(words, parse_text).map(|path| to.job.groups = Some(path.into()))
+        },
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -346,14 +356,16 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         key: SettingKey::Ranks,
         value: "N",
         help: "Number of ranks of the job, if more than the traces show; by default all NPUs with {missing_ranks} mirror",
-        set: |to, words| parse_one(words, parse_ranks).map(|ranks| to.job.ranks = Some(ranks)),
+        set: |to, words| {
+            parse_only_word(words, parse_ranks).map(|ranks| to.job.ranks = Some(ranks))
+        },
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Without,
         value: "WHAT",
         help: "Part of a captured job to leave out; by default the profiler, if the capture has steps without it",
-        syntax: Choice(choice_words::<ProfilerPolicy>),
+        syntax: Choice(choice_words::<ProfilerCostPolicy>),
         set: |to, words| parse_choice(words).map(|what| to.profiler = Some(what)),
         ..ReplayOption::BASE
     },
@@ -361,7 +373,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         key: SettingKey::Step,
         value: "N",
         help: "Use only this profiled step, like `chakram slice`",
-        set: |to, words| parse_one(words, parse_step).map(|step| to.job.step = Some(step)),
+        set: |to, words| parse_only_word(words, parse_step).map(|step| to.job.step = Some(step)),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -391,7 +403,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
 pub enum MachineTextError {
     /// A value in the machine's text cannot be changed.
     #[error(transparent)]
-    Edit(#[from] EditError),
+    Edit(#[from] TomlEditError),
     /// The machine is invalid with the changed values.
     #[error(transparent)]
     Machine(#[from] MachineError),
@@ -402,10 +414,10 @@ pub enum MachineTextError {
 pub struct ReplaySettings {
     job: JobOptions,
     replay: ReplayOptions,
-    profiler: Option<ProfilerPolicy>,
+    profiler: Option<ProfilerCostPolicy>,
     bandwidth: Option<String>,
     latency: Option<String>,
-    machine_values: Vec<MachineValue>,
+    machine_values: Vec<MachineValueChange>,
     /// The machine that ran the kernels when their durations were recorded.
     pub recorded_on: Option<String>,
     /// If the roofline model times a kernel, the kernel reaches this fraction of the peak rates.
@@ -413,12 +425,12 @@ pub struct ReplaySettings {
     /// True if ranks occupy all NPUs of each rack.
     pub fill_domains: bool,
     /// Custom algorithms of collectives.
-    pub custom: Vec<CustomFiles>,
+    pub custom: Vec<CustomAlgorithmFiles>,
 }
 
 /// A change of a value in a machine file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MachineValue {
+pub struct MachineValueChange {
     /// Path of the value in the file.
     pub path: String,
     /// The new value.
@@ -525,7 +537,9 @@ impl ReplaySettings {
         };
         let is_given = |key| {
             let option = ReplayOption::find_by_key(key);
-            option.is_some_and(|option| words_of(option).is_some_and(|words| !option.is_off(words)))
+            option.is_some_and(|option| {
+                words_of(option).is_some_and(|words| !option.is_switched_off(words))
+            })
         };
         for option in REPLAY_OPTIONS {
             let Some(words) = words_of(option) else {
@@ -537,7 +551,7 @@ impl ReplaySettings {
                 why,
             })?;
             let other = option.excludes.iter().find(|other| is_given(**other));
-            if let (Some(other), false) = (other, option.is_off(words)) {
+            if let (Some(other), false) = (other, option.is_switched_off(words)) {
                 return Err(ReplaySettingsError::Beside(option.key, *other));
             }
         }
@@ -557,8 +571,8 @@ impl ReplaySettings {
         // A replay with recorded communication must reproduce the capture unchanged, including the
         // profiler's cost.
         let default = match self.replay.comm {
-            CommTiming::Captured => ProfilerPolicy::Keep,
-            _ => ProfilerPolicy::default(),
+            CommTiming::Captured => ProfilerCostPolicy::Keep,
+            _ => ProfilerCostPolicy::default(),
         };
         JobOptions {
             mirrored: npus,
@@ -597,7 +611,7 @@ impl ReplaySettings {
     ) -> Result<ReplayOptions, ReplaySettingsError> {
         let options = self.options_without_files()?;
         Ok(ReplayOptions {
-            custom: load_custom(&self.custom, inputs)?,
+            custom: load_custom_algorithms(&self.custom, inputs)?,
             ..options
         })
     }
@@ -621,7 +635,7 @@ impl ReplaySettings {
     }
 
     /// Returns the changes of the machine file that the options request.
-    pub fn machine_values(&self) -> &[MachineValue] {
+    pub fn machine_values(&self) -> &[MachineValueChange] {
         &self.machine_values
     }
 
@@ -631,10 +645,10 @@ impl ReplaySettings {
     /// # Errors
     ///
     /// Fails if the text is not TOML, or if it has no value at a given path.
-    pub fn with_machine_values(&self, text: &str, file: &str) -> Result<String, EditError> {
+    pub fn apply_machine_values(&self, text: &str, file: &str) -> Result<String, TomlEditError> {
         let values = self.machine_values.iter();
         let values: Vec<_> = values.map(|set| (&*set.path, &set.value)).collect();
-        with_values(text, file, &values)
+        replace_toml_values(text, file, &values)
     }
 
     /// Parses the machine in `text`, with the requested changes of values. Error messages name the
@@ -642,13 +656,13 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails in the same cases as [`Self::with_machine_values`], and if a value is invalid.
+    /// Fails in the same cases as [`Self::apply_machine_values`], and if a value is invalid.
     pub fn parse_machine(&self, text: &str, file: &str) -> Result<Machine, MachineTextError> {
         let original = Machine::parse(text, file)?;
         if self.machine_values.is_empty() {
             return Ok(original);
         }
-        let edited = self.with_machine_values(text, file)?;
+        let edited = self.apply_machine_values(text, file)?;
         Ok(Machine::parse_edited(&edited, file, &original)?)
     }
 
@@ -658,7 +672,7 @@ impl ReplaySettings {
     /// # Errors
     ///
     /// Fails if jobs on `machine` already occupy all NPUs of each rack.
-    pub fn with_npus_filled(&self, machine: Machine) -> Result<Machine, OptionRefusal> {
+    pub fn fill_rack_npus(&self, machine: Machine) -> Result<Machine, OptionRefusal> {
         match (self.fill_domains, machine.rank_domain()) {
             (false, _) => Ok(machine),
             (true, Some(_)) => Ok(machine.with_all_npus_used()),
@@ -727,12 +741,15 @@ mod tests {
     #[test]
     fn replays_as_captured_keep_the_profiler_unless_told() {
         let of = |given| read(given).unwrap().job_options(4).profiler;
-        assert_eq!(of(&[(SettingKey::Comm, "captured")]), ProfilerPolicy::Keep);
+        assert_eq!(
+            of(&[(SettingKey::Comm, "captured")]),
+            ProfilerCostPolicy::Keep
+        );
         let told = [
             (SettingKey::Comm, "captured"),
             (SettingKey::Without, "profiler"),
         ];
-        assert_eq!(of(&told), ProfilerPolicy::Remove);
-        assert_eq!(of(&[]), ProfilerPolicy::default());
+        assert_eq!(of(&told), ProfilerCostPolicy::Remove);
+        assert_eq!(of(&[]), ProfilerCostPolicy::default());
     }
 }

@@ -1,11 +1,13 @@
 //! Finds the sensitivity of a job's makespan to classes of durations, and to the machine's rates
 //! and latencies.
 
-use chakram_base::config::{ConfigLiteral, number_leaves, with_values};
+use chakram_base::config::{ConfigLiteral, list_toml_numbers, replace_toml_values};
 use chakram_base::units::Span;
 use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
-use chakram_report::sensitivity::{SensitivityReport, SensitivityRow, SensitivityRun, TENTH_LESS};
+use chakram_report::sensitivity::{
+    SensitivityInputs, SensitivityReport, SensitivityRow, TENTH_LESS,
+};
 
 /// If a job has at most this number of nodes, replays confirm all its rows. Each row takes about
 /// thirty replays.
@@ -43,7 +45,7 @@ const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 ///
 /// Fails if a replay fails.
 pub fn find_sensitivities(
-    run: &SensitivityRun<'_>,
+    run: &SensitivityInputs<'_>,
     machine: MachineText<'_>,
 ) -> Result<SensitivityReport, ReplayError> {
     let nodes = run.workload.node_count();
@@ -54,25 +56,25 @@ pub fn find_sensitivities(
         );
         return Ok(report);
     }
-    let makespan = run.makespan_on(run.machine)?;
-    for (path, value) in number_leaves(machine.text) {
+    let makespan = run.replay_makespan_on(run.machine)?;
+    for (path, value) in list_toml_numbers(machine.text) {
         let has = |words: &[&str]| path.split('.').any(|part| words.contains(&part));
         let is_rate = has(&RATES);
         if !is_rate && !has(&TIMES) || path.contains("curve") || path.starts_with("measured") {
             continue;
         }
         // `end` replays the job with the time of the key multiplied by approximately `factor`.
-        let end = |factor: f64| -> Option<ScaledKey> {
+        let end = |factor: f64| -> Option<ScaledKeyResult> {
             let (factor, scaled) = match is_rate {
                 true => (factor, scale_literal(&value, 1.0 / factor)?),
                 false => scale_time(&value, factor)?,
             };
-            let text = with_values(machine.text, machine.file, &[(&path, &scaled)]).ok()?;
+            let text = replace_toml_values(machine.text, machine.file, &[(&path, &scaled)]).ok()?;
             let other = Machine::parse_edited(&text, machine.file, run.machine).ok()?;
-            let makespan = run.makespan_on(&other).ok()?;
-            Some(ScaledKey { factor, makespan })
+            let makespan = run.replay_makespan_on(&other).ok()?;
+            Some(ScaledKeyResult { factor, makespan })
         };
-        if let Some(row) = rate_row(
+        if let Some(row) = sensitivity_row(
             &path,
             makespan,
             report.path_nodes,
@@ -88,7 +90,7 @@ pub fn find_sensitivities(
 
 /// A run with a changed value of one machine key.
 #[derive(Clone, Copy, Debug)]
-struct ScaledKey {
+struct ScaledKeyResult {
     /// Factor on the key's time; below 1, the run is faster.
     factor: f64,
     makespan: Span,
@@ -96,18 +98,18 @@ struct ScaledKey {
 
 /// Returns the row of a machine key, or `None` if the key has no effect on the makespan. `end`
 /// replays the job with the time of the key multiplied by approximately its argument.
-fn rate_row(
+fn sensitivity_row(
     path: &str,
     makespan: Span,
     path_nodes: u64,
     confirms: bool,
-    end: impl Fn(f64) -> Option<ScaledKey>,
+    end: impl Fn(f64) -> Option<ScaledKeyResult>,
 ) -> Option<SensitivityRow> {
     let [tenth_less, none] = [end(TENTH_LESS)?, end(NEARLY_NONE)?].map(|at| at.makespan);
     if tenth_less == makespan && none == makespan {
         return None;
     }
-    let saved = |at: ScaledKey| makespan.0 as f64 - at.makespan.0 as f64;
+    let saved = |at: ScaledKeyResult| makespan.0 as f64 - at.makespan.0 as f64;
     let slope_to = |factor: f64| {
         let at = end(factor)?;
         Some(saved(at) / (1.0 - at.factor))

@@ -9,7 +9,7 @@ use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
     read_input,
 };
-use chakram_hardware::machine::{Machine, StackPrices};
+use chakram_hardware::machine::{Machine, SoftwareStackTimes};
 use chakram_report::stack::{StackDecision, StackReport};
 use chakram_workloads::generate::plan::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption};
 use std::io;
@@ -86,7 +86,7 @@ struct StackOption {
 pub struct SoftwareStack {
     name: String,
     description: String,
-    prices: StackPrices,
+    prices: SoftwareStackTimes,
     options: Vec<StackOption>,
 }
 
@@ -170,8 +170,8 @@ impl SoftwareStack {
                 .read_or_default("description", "", |field| field.read_line())?
                 .to_owned(),
             prices: match root.get("npu") {
-                Some(field) => StackPrices::parse_stack(&field)?,
-                None => StackPrices::default(),
+                Some(field) => SoftwareStackTimes::parse_stack(&field)?,
+                None => SoftwareStackTimes::default(),
             },
             options: match root.get("plan") {
                 Some(field) => read_options(&field.read_table(Some(OF_STACKS))?)?,
@@ -203,7 +203,10 @@ impl SoftwareStack {
     ///
     /// Fails if the stack has no plan options and all its durations are for NPUs that the machine
     /// does not have.
-    pub fn price_machine(&self, machine: &Machine) -> Result<(Machine, StackReport), StackError> {
+    pub fn apply_stack_durations(
+        &self,
+        machine: &Machine,
+    ) -> Result<(Machine, StackReport), StackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
         if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
             return Err(StackError::OtherNpus {
@@ -215,7 +218,7 @@ impl SoftwareStack {
         let decided = parts
             .into_iter()
             .map(|part| StackDecision::new(part.part, part.what));
-        let mut report = self.begin_report();
+        let mut report = self.start_stack_report();
         report.decided = decided.collect();
         if report.decided.is_empty() && !self.prices.is_empty() {
             let classes = machine.classes().iter().map(|class| class.name.as_str());
@@ -232,7 +235,7 @@ impl SoftwareStack {
     }
 
     /// Returns the report of a run without a machine. No plan option is decided yet.
-    pub fn begin_report(&self) -> StackReport {
+    pub fn start_stack_report(&self) -> StackReport {
         StackReport {
             name: self.name.clone(),
             given: true,
@@ -244,7 +247,7 @@ impl SoftwareStack {
     /// Sets the stack's options in `plan`. Skips the options that `is_given` selects. Records both
     /// the set and the skipped options in `report`. If the plan rejects an option, the option is
     /// omitted and the reason is recorded.
-    pub fn decide_options(
+    pub fn set_plan_options(
         &self,
         plan: &mut ParallelismPlan,
         is_given: impl Fn(&str) -> bool,
@@ -257,7 +260,7 @@ impl SoftwareStack {
                 report.left.push(StackDecision::new(key, why));
                 continue;
             }
-            match plan.take_default(option, words) {
+            match plan.set_default_option(option, words) {
                 Ok(()) => {
                     let value = words.join(",");
                     report.decided.push(StackDecision::new(key, value));
@@ -356,7 +359,7 @@ mod tests {
     fn a_stack_changes_the_kernels_of_classes_that_it_names() {
         let stack = SoftwareStack::load_by_name("llm-foundry").unwrap();
         let machine = Machine::load_preset("dgx-h100").unwrap();
-        let (priced, report) = stack.price_machine(&machine).unwrap();
+        let (priced, report) = stack.apply_stack_durations(&machine).unwrap();
         assert_eq!(attention_of(&machine), 0.58);
         assert_eq!(attention_of(&priced), 0.272);
         assert!(
@@ -373,7 +376,7 @@ mod tests {
         assert_eq!(of(&machine), of(&priced));
         // A power limit of 500 W instead of 700 W makes the stack's kernels slower too.
         let capped = Machine::load_preset("grand-teton-h100").unwrap();
-        let (priced, _) = stack.price_machine(&capped).unwrap();
+        let (priced, _) = stack.apply_stack_durations(&capped).unwrap();
         let kept = capped.classes()[0].curves.kept.attention;
         assert!(kept < 0.9 && (attention_of(&priced) - 0.272 * kept).abs() < 1e-12);
     }
@@ -382,7 +385,7 @@ mod tests {
     fn a_stack_without_prices_for_a_machine_says_so() {
         let stack = SoftwareStack::load_by_name("llm-foundry").unwrap();
         let machine = Machine::load_preset("tpu-v4").unwrap();
-        let (priced, report) = stack.price_machine(&machine).unwrap();
+        let (priced, report) = stack.apply_stack_durations(&machine).unwrap();
         assert_eq!(priced, machine);
         assert!(
             report.to_line().contains("not prices for tpu-v4"),
@@ -391,16 +394,19 @@ mod tests {
         );
         let text = "name = \"a\"\n[npu.h100.moving]\nfraction = 0.5\nfloor = \"1 us\"\ngap = \"1 us\"\nerror = 0.1";
         let alone = SoftwareStack::parse(text, "s.toml").unwrap();
-        let error = alone.price_machine(&machine).unwrap_err().to_string();
+        let error = alone
+            .apply_stack_durations(&machine)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("has kernel times for h100"), "{error}");
     }
 
     #[test]
     fn options_that_are_given_go_before_those_of_the_stack() {
         let stack = SoftwareStack::load_by_name("megatron-te").unwrap();
-        let mut report = stack.begin_report();
+        let mut report = stack.start_stack_report();
         let mut plan = ParallelismPlan::new();
-        stack.decide_options(&mut plan, |key| key == "loss", &mut report);
+        stack.set_plan_options(&mut plan, |key| key == "loss", &mut report);
         let given = ParallelismPlan::new();
         assert_eq!(plan.loss, given.loss);
         assert!(plan.clip && plan.gradients == Some(Dtype::Fp32));
@@ -414,7 +420,7 @@ mod tests {
     fn the_reference_stack_changes_nothing() {
         let stack = SoftwareStack::load_by_name(StackReport::REFERENCE).unwrap();
         let machine = Machine::load_preset("dgx-a100").unwrap();
-        let (priced, report) = stack.price_machine(&machine).unwrap();
+        let (priced, report) = stack.apply_stack_durations(&machine).unwrap();
         assert_eq!(priced, machine);
         assert_eq!(report.to_line(), "reference: attention FlashAttention-2");
     }

@@ -85,7 +85,7 @@ impl JobTraces {
     }
 
     /// Returns the job file's declarations with `groups` as the groups. Omits the job file's ranks.
-    pub fn describe_job(&self, groups: DeclaredGroups) -> JobFile {
+    pub fn to_job_file(&self, groups: DeclaredGroups) -> JobFile {
         merge_declarations(&self.found, groups)
     }
 

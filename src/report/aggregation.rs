@@ -50,9 +50,9 @@ pub struct RankDifference {
 
 /// Keeps the counts that the event loop reports at the end of a replay.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LoopObserver(Option<LoopCounts>);
+pub(super) struct LoopCountObserver(Option<LoopCounts>);
 
-impl Observer for LoopObserver {
+impl Observer for LoopCountObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
@@ -61,7 +61,7 @@ impl Observer for LoopObserver {
     }
 }
 
-impl LoopObserver {
+impl LoopCountObserver {
     /// Returns the results of rank aggregation for the replay of `prepared`; `None` if the replay did not detect
     /// groups.
     pub(super) fn summarize_aggregation(

@@ -162,27 +162,27 @@ impl<'a> BreakdownObserver<'a> {
 
     /// Returns the time of each instance's NPU up to `makespan`, and the time charged to communications.
     pub fn into_times(self, makespan: Span) -> (Vec<NpuTime>, CommunicationCharges) {
-        let (times, charged) = self.charge_all(makespan);
+        let (times, charged) = self.charge_time_until_end(makespan);
         (times, CommunicationCharges::from_labels(charged))
     }
 
     /// Returns the results of [`Self::into_times`] for the whole job that the simulated part represents.
-    pub(super) fn into_whole_times(
+    pub(super) fn into_times_of_whole_job(
         mut self,
         makespan: Span,
         whole: &CompiledReplay<'_>,
         folded: &FoldedReplay<'_>,
     ) -> (Vec<NpuTime>, CommunicationCharges) {
         let firsts = self.own_labels.take().unwrap_or_default();
-        let (times, charged) = self.charge_all(makespan);
+        let (times, charged) = self.charge_time_until_end(makespan);
         let labels = COLLECTIVES + whole.group_views().count() * KINDS;
         let mut sums = vec![ChargedTime::default(); labels];
         for (instance, &by) in (0..).map(InstanceId).zip(folded.instances) {
             let own = &charged[firsts[by.index()] as usize..];
             let (of_no_group, own) = own.split_at(COLLECTIVES);
-            add_all(&mut sums, of_no_group);
+            add_charged_times(&mut sums, of_no_group);
             for (group, kinds) in whole.groups_of(instance).zip(own.chunks(KINDS)) {
-                add_all(&mut sums[COLLECTIVES + group.index() * KINDS..], kinds);
+                add_charged_times(&mut sums[COLLECTIVES + group.index() * KINDS..], kinds);
             }
         }
         let times = folded.instances.iter().map(|by| times[by.index()]);
@@ -190,7 +190,7 @@ impl<'a> BreakdownObserver<'a> {
     }
 
     /// Attributes all time up to `makespan`; returns the time of each NPU, and the time charged to each label.
-    fn charge_all(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<ChargedTime>) {
+    fn charge_time_until_end(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<ChargedTime>) {
         let end = Time::ZERO + makespan;
         for npu in &mut self.npus {
             npu.charge_until(end, &mut self.charged);
@@ -233,7 +233,7 @@ impl CommunicationCharges {
 }
 
 /// Adds each of `times` to the sum at the same index.
-fn add_all(sums: &mut [ChargedTime], times: &[ChargedTime]) {
+fn add_charged_times(sums: &mut [ChargedTime], times: &[ChargedTime]) {
     sums.iter_mut()
         .zip(times)
         .for_each(|(sum, time)| sum.add(time));
@@ -307,7 +307,9 @@ impl Observer for BreakdownObserver<'_> {
                 _ => MESSAGES,
             };
             let label = first + label;
-            let for_stage = self.stages.is_between(instance, node, kind);
+            let for_stage = self
+                .stages
+                .has_partners_in_other_stage(instance, node, kind);
             let place = graph.communication_index(node);
             let npu = &mut self.npus[instance.index()];
             npu.open.start_comm(place, label as u32, for_stage);

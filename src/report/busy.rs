@@ -38,7 +38,7 @@ pub struct RankBusyTime {
 
 /// Busy times of one rank so far.
 #[derive(Clone, Debug, Default)]
-struct RankTracker {
+struct RankBusyTracker {
     /// Number of the rank's nodes that have not completed.
     left: usize,
     last: Time,
@@ -54,7 +54,7 @@ struct RankTracker {
 /// Sums the busy time of every rank. `F` returns a kernel's type of work.
 #[derive(Debug)]
 pub struct BusyObserver<F> {
-    ranks: Vec<RankTracker>,
+    ranks: Vec<RankBusyTracker>,
     counts_as: F,
 }
 
@@ -62,9 +62,9 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
     /// Creates an observer of all instances of `workload`. `counts_as` returns the type of work for a
     /// [`NodeKind::Compute`] node.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
-        let ranks = workload.instances().iter().map(|instance| RankTracker {
+        let ranks = workload.instances().iter().map(|instance| RankBusyTracker {
             left: workload.graph_of(instance).len(),
-            ..RankTracker::default()
+            ..RankBusyTracker::default()
         });
         Self {
             ranks: ranks.collect(),
@@ -86,7 +86,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
     }
 
     #[inline]
-    fn event_sort_position(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> usize {
+    fn busy_kind_index(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> usize {
         let kind = match kind {
             NodeKind::Compute => (self.counts_as)(instance, node),
             other => other,
@@ -103,7 +103,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
     }
 }
 
-impl RankTracker {
+impl RankBusyTracker {
     /// Returns true if kernels and communication are both in progress.
     #[inline]
     fn are_both_busy(&self) -> bool {
@@ -114,7 +114,7 @@ impl RankTracker {
 impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> Observer for BusyObserver<F> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        let sort = self.event_sort_position(instance, node, kind);
+        let sort = self.busy_kind_index(instance, node, kind);
         let rank = &mut self.ranks[instance.index()];
         rank.active[sort] += 1;
         if rank.active[sort] == 1 {
@@ -127,7 +127,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> Observer for BusyObserver<F> {
 
     #[inline]
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        let sort = self.event_sort_position(instance, node, kind);
+        let sort = self.busy_kind_index(instance, node, kind);
         let rank = &mut self.ranks[instance.index()];
         rank.left -= 1;
         rank.last = now;
@@ -154,9 +154,9 @@ mod tests {
         // directly afterwards in [25, 30]. The receives take [4, 20] = 16 in total. Kernels and receives overlap in
         // [4, 10] and [15, 18].
         let mut busy = BusyObserver {
-            ranks: vec![RankTracker {
+            ranks: vec![RankBusyTracker {
                 left: 6,
-                ..RankTracker::default()
+                ..RankBusyTracker::default()
             }],
             counts_as: |_, _| NodeKind::Compute,
         };
@@ -197,9 +197,9 @@ mod tests {
     #[test]
     fn a_kernel_counts_as_what_it_stands_for() {
         let mut busy = BusyObserver {
-            ranks: vec![RankTracker {
+            ranks: vec![RankBusyTracker {
                 left: 1,
-                ..RankTracker::default()
+                ..RankBusyTracker::default()
             }],
             counts_as: |_, _| NodeKind::RemoteMemory,
         };

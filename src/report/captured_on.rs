@@ -2,7 +2,7 @@
 
 use chakram_base::setting::SettingKey;
 use chakram_hardware::devices::preset_of_device;
-use chakram_trace::format::scan::CaptureContext;
+use chakram_trace::format::scan::CaptureEnvironment;
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ impl CapturedOn {
     pub fn from_workload(workload: &Workload) -> Option<Self> {
         let mut all = Self::default();
         for instance in workload.instances() {
-            let CaptureContext {
+            let CaptureEnvironment {
                 device,
                 host,
                 software,
@@ -63,7 +63,10 @@ impl CapturedOn {
 
     /// Sets `kernels_stay` if any of the machine's NPU classes (`classes`) differs from the class of the captured
     /// devices. In this case, kernels keep the durations from another device.
-    pub(super) fn note_recorded<'a>(&mut self, classes: impl IntoIterator<Item = &'a str>) {
+    pub(super) fn detect_kept_kernel_durations<'a>(
+        &mut self,
+        classes: impl IntoIterator<Item = &'a str>,
+    ) {
         let own = self.common_preset().map(|[_, class]| class);
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
     }
@@ -138,9 +141,9 @@ mod tests {
         // NPU class had the device's name, the line would contain no advice.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
         on.preset = Some("dgx-h100".to_owned());
-        on.note_recorded(["h100"]);
+        on.detect_kept_kernel_durations(["h100"]);
         assert!(!on.kernels_stay);
-        on.note_recorded(["mi300x"]);
+        on.detect_kept_kernel_durations(["mi300x"]);
         let line = on.describe_capture();
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` scales them to this machine"
@@ -151,7 +154,7 @@ mod tests {
         assert_eq!(on.common_preset(), Some(["dgx-h100", "h100"]));
         on.preset = None;
         on.devices[1] = "Tesla V100-SXM2-32GB".to_owned();
-        on.note_recorded(["h100"]);
+        on.detect_kept_kernel_durations(["h100"]);
         let differ = "some of these devices have no preset; `recorded_on = MACHINE` scales the kernels of all ranks as if one device had run them";
         assert!(
             on.describe_capture().ends_with(differ),
@@ -159,7 +162,7 @@ mod tests {
             on.describe_capture()
         );
         on.devices.clear();
-        on.note_recorded(["h100"]);
+        on.detect_kept_kernel_durations(["h100"]);
         let unnamed =
             "the capture names no device; `recorded_on = MACHINE` scales them to this machine";
         assert!(

@@ -92,7 +92,7 @@ impl CollectiveObserver {
     /// Converts the results for the simulated part of a folded job to results for the whole job. Each group of the
     /// whole job gets the tallies of the group that represents it. If a rank waited for a member of the
     /// representative group, the wait is attributed to the member with this index in the represented group.
-    pub(super) fn into_whole_groups(
+    pub(super) fn into_tallies_of_whole_job(
         self,
         whole: &CompiledReplay<'_>,
         folded: &FoldedReplay<'_>,
@@ -270,7 +270,7 @@ pub struct MeasuredLinks {
 impl MeasuredLinks {
     /// Returns the similarity of the measured and the machine's links, from 0 to 1. The similarity is the product of
     /// two ratios: smaller to larger bandwidth, and smaller to larger latency.
-    pub(super) fn compare_similarity(&self) -> f64 {
+    pub(super) fn link_similarity(&self) -> f64 {
         let near = |a: f64, b: f64| if a == b { 1.0 } else { a.min(b) / a.max(b) };
         near(self.bandwidth, self.machine_bandwidth)
             * near(self.latency.as_seconds(), self.machine_latency.as_seconds())

@@ -10,7 +10,7 @@ use super::Report;
 use super::TimeCategory;
 use super::breakdown::ChargedTime;
 use super::collectives::{CollectiveRow, LatestRank};
-use super::operators::{OperatorTime, table::combine_families};
+use super::operators::{OperatorTime, table::combine_operator_families};
 use super::settings::{ReplayedRun, explain_nothing_moved, machine_differences};
 use super::summary::{MESSAGES, UNKNOWN_COMMUNICATION, groups_of, mean_span, percent_more};
 use chakram_base::ids::Rank;
@@ -31,7 +31,7 @@ mod text;
 
 pub use self::csv::render_csv as csv;
 pub use html::render_html as html;
-pub use json::{ComparisonDocument, MachineResult, build_document as json};
+pub use json::{ComparisonDocument, MachineResult, build_comparison_document as json};
 pub use text::render_text as text;
 
 /// A machine, and the result of the replay on it.
@@ -293,7 +293,7 @@ fn compare_operators(first: &Report, other: &Report) -> Vec<(TimeCategory, Strin
     let mut take = |report: &Report, set: fn(&mut SpanChange, Span)| {
         for OperatorTime {
             name, kind, total, ..
-        } in combine_families(&report.operators)
+        } in combine_operator_families(&report.operators)
         {
             let part = match kind {
                 NodeKind::Compute => TimeCategory::Compute,
@@ -361,7 +361,7 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationCha
     let folded = alike.into_iter().map(|((kind, role, members, ..), pairs)| {
         let [before, after] = [0, 1].map(|i| {
             let rows: Vec<_> = pairs.iter().filter_map(|pair| pair[i]).collect();
-            summarize_machine_side(&rows, reports[i])
+            summarize_similar_collectives(&rows, reports[i])
         });
         let row = pairs[0][0].or(pairs[0][1]).expect("one of them is there");
         let what = match (pairs.len(), role) {
@@ -384,7 +384,7 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationCha
     ];
     let of_no_group = of_no_group.into_iter().filter_map(|(what, charged)| {
         let [before, after] = reports.map(|report| {
-            let mean = mean_of(charged(report), report.rows.len());
+            let mean = mean_charged_time(charged(report), report.rows.len());
             (mean != ChargedTime::default()).then(|| MachineCommunication {
                 mean,
                 ..MachineCommunication::default()
@@ -403,7 +403,7 @@ fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationCha
     moved
 }
 
-fn mean_of(sum: ChargedTime, npus: usize) -> ChargedTime {
+fn mean_charged_time(sum: ChargedTime, npus: usize) -> ChargedTime {
     ChargedTime {
         waiting: mean_span(sum.waiting, npus),
         exposed_waiting: mean_span(sum.exposed_waiting, npus),
@@ -414,7 +414,7 @@ fn mean_of(sum: ChargedTime, npus: usize) -> ChargedTime {
 }
 
 /// Summarizes the collectives of similar groups on one machine.
-fn summarize_machine_side(
+fn summarize_similar_collectives(
     rows: &[&CollectiveRow],
     report: &Report,
 ) -> Option<MachineCommunication> {
@@ -442,7 +442,7 @@ fn summarize_machine_side(
         .into_iter()
         .max_by_key(|(rank, time)| (*time, Reverse(*rank)));
     Some(MachineCommunication {
-        mean: mean_of(charged, report.rows.len()),
+        mean: mean_charged_time(charged, report.rows.len()),
         transfer: mean_span(transfer, rows.len()),
         bus: together.bus_bandwidth(first.kind, first.members),
         algorithm: first.algorithm.clone(),

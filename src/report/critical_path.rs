@@ -22,13 +22,13 @@ mod table;
 mod walk;
 
 pub(super) use recorder::RunRecorder;
-pub(super) use scaled_run::{ScaledEnd, ScaledRun};
+pub(super) use scaled_run::{RunEndWithSlope, ScaledRun};
 pub(super) use table::build_path_sections;
 
 use super::keyed::by_part;
 use super::node_table::RowLimit;
 use super::operators::OperatorTime;
-use super::{RunSegment, TimeCategory};
+use super::{CriticalPathSegment, TimeCategory};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::strip_micro_batch;
@@ -111,7 +111,10 @@ impl RunRecorder<'_> {
 
     /// Follows the critical path of a run that took `makespan`. Returns the summary and the segments
     /// of the path.
-    pub fn find_critical_path(&self, makespan: Span) -> (CriticalPathSummary, Vec<RunSegment>) {
+    pub fn find_critical_path(
+        &self,
+        makespan: Span,
+    ) -> (CriticalPathSummary, Vec<CriticalPathSegment>) {
         let end = Time::ZERO + makespan;
         let path = self.trace_path_segments();
         let mut parts = [Span::ZERO; TimeCategory::COUNT];
@@ -133,7 +136,7 @@ impl RunRecorder<'_> {
     }
 
     /// Returns the name and kind of the activity in a segment: a node, a launch delay, or nothing.
-    fn spent_on(&self, segment: &RunSegment) -> (Cow<'_, str>, NodeKind) {
+    fn name_and_kind_of_segment(&self, segment: &CriticalPathSegment) -> (Cow<'_, str>, NodeKind) {
         let graph = self.relations.graph_of(segment.instance);
         let kind = graph.kind(segment.node);
         if TimeCategory::from_node_kind(kind) == Some(segment.category) {
@@ -145,10 +148,10 @@ impl RunRecorder<'_> {
         }
     }
 
-    fn sum_path_operators(&self, path: &[RunSegment]) -> Vec<OperatorTime> {
+    fn sum_path_operators(&self, path: &[CriticalPathSegment]) -> Vec<OperatorTime> {
         let mut by_name: BTreeMap<(Cow<'_, str>, u8), OperatorTime> = BTreeMap::new();
         for segment in path {
-            let (name, kind) = self.spent_on(segment);
+            let (name, kind) = self.name_and_kind_of_segment(segment);
             let row = by_name.entry((name.clone(), kind as u8));
             let row = row.or_insert_with(|| OperatorTime {
                 name: name.into_owned(),
@@ -167,7 +170,7 @@ impl RunRecorder<'_> {
         rows
     }
 
-    fn sum_path_ranks(&self, path: &[RunSegment]) -> Vec<PathRank> {
+    fn sum_path_ranks(&self, path: &[CriticalPathSegment]) -> Vec<PathRank> {
         let instances = self.relations.prepared.workload().instances();
         let mut times: BTreeMap<Rank, Span> = BTreeMap::new();
         for segment in path {

@@ -43,13 +43,16 @@ pub fn json_text(document: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chakram_trace::format::is_harmful;
+    use chakram_trace::format::is_harmful_character;
 
     #[test]
     fn json_stays_what_it_says() {
         let document = serde_json::json!({"a\u{9b}": "x\u{202e}\u{e0041}\u{1b}\n"});
         let text = json_text(&document);
-        assert!(text.chars().all(|c| c == '\n' || !is_harmful(c)), "{text}");
+        assert!(
+            text.chars().all(|c| c == '\n' || !is_harmful_character(c)),
+            "{text}"
+        );
         assert_eq!(
             serde_json::from_str::<serde_json::Value>(&text).unwrap(),
             document

@@ -1,10 +1,10 @@
 //! Edits of the replayed job: the effect of each edit, and the makespan without them.
 
 use super::Report;
-use super::head::HeadStyle;
+use super::head::HeadLineStyle;
 use super::summary::format_thousands;
 use chakram_base::units::{Span, format_count, format_percent_change};
-use chakram_engine::{FailureOutcome, PriceChangeCount};
+use chakram_engine::{DurationChangeCount, FailureOutcome};
 use serde::{Deserialize, Serialize};
 
 /// An edit and its effect.
@@ -44,7 +44,7 @@ impl Report {
 
 impl EditRow {
     /// Returns the row of an edit that changes the times of kernels or collectives.
-    pub(crate) fn of_prices(count: &PriceChangeCount) -> Self {
+    pub(crate) fn of_prices(count: &DurationChangeCount) -> Self {
         let together = count.before.zip(count.after).filter(|_| count.changed > 0);
         Self {
             edit: count.change.clone(),
@@ -72,7 +72,7 @@ impl EditRow {
 
 impl EditRow {
     /// Returns the row of a failed NPU or of failed links.
-    pub(crate) fn of_failure(outcome: &FailureOutcome) -> Self {
+    pub(crate) fn from_failure_outcome(outcome: &FailureOutcome) -> Self {
         let of_links = outcome.links > 0;
         let note = match of_links {
             true => format!(
@@ -142,20 +142,20 @@ impl EditReport {
     pub(crate) fn describe_head_lines(
         &self,
         makespan: Span,
-    ) -> Vec<(&'static str, String, HeadStyle)> {
+    ) -> Vec<(&'static str, String, HeadLineStyle)> {
         let mut lines = Vec::new();
         if let Some(unedited) = self.unedited {
             let more = super::summary::percent_more(makespan, unedited);
             let more = more.map_or(String::new(), |percent| {
                 format!("; edited {}", format_percent_change(percent))
             });
-            lines.push(("unedited", format!("{unedited}{more}"), HeadStyle::Line));
+            lines.push(("unedited", format!("{unedited}{more}"), HeadLineStyle::Line));
         }
         if let Some(CompletedInterval { low, high }) = self.completed {
             let text = format!(
                 "{low} to {high}, with each rank that was not captured as the fastest and as the slowest captured one of its role"
             );
-            lines.push(("roles", text, HeadStyle::Wrapped));
+            lines.push(("roles", text, HeadLineStyle::Wrapped));
         }
         for row in &self.rows {
             let mut text = format!(
@@ -173,7 +173,7 @@ impl EditReport {
             for note in &row.notes {
                 text += &format!("; {note}");
             }
-            lines.push(("edit", text, HeadStyle::Wrapped));
+            lines.push(("edit", text, HeadLineStyle::Wrapped));
         }
         lines
     }

@@ -8,7 +8,7 @@ use chakram_base::units::format_percent_change;
 
 /// Layout of a head line in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeadStyle {
+pub(crate) enum HeadLineStyle {
     /// The label and the text are a heading; `rest` continues the same line.
     Heading,
     /// A single line.
@@ -30,11 +30,11 @@ pub(crate) struct HeadLine {
     pub text: String,
     /// Text that follows the heading on the same line.
     pub rest: String,
-    pub style: HeadStyle,
+    pub style: HeadLineStyle,
 }
 
 impl HeadLine {
-    fn new(lead: &'static str, text: impl Into<String>, style: HeadStyle) -> Self {
+    fn new(lead: &'static str, text: impl Into<String>, style: HeadLineStyle) -> Self {
         Self {
             lead,
             text: text.into(),
@@ -45,7 +45,10 @@ impl HeadLine {
 
     /// Returns true if the line is a warning.
     pub fn is_warning(&self) -> bool {
-        matches!(self.style, HeadStyle::Warning | HeadStyle::WrappedWarning)
+        matches!(
+            self.style,
+            HeadLineStyle::Warning | HeadLineStyle::WrappedWarning
+        )
     }
 }
 
@@ -63,7 +66,7 @@ pub(crate) fn format_scope(report: &Report) -> String {
 
 /// Returns the lines of the head; `basis` describes how durations were determined.
 pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
-    use HeadStyle::{Heading, Line, Warning, Wrapped, WrappedWarning};
+    use HeadLineStyle::{Heading, Line, Warning, Wrapped, WrappedWarning};
     let outcome = &report.outcome;
     let mut lines = Vec::new();
     let mut put = |lead, text: String, style| lines.push(HeadLine::new(lead, text, style));
@@ -95,7 +98,7 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     if let Some(stack) = &report.stack {
         put("stack", stack.to_line(), Wrapped);
     }
-    if let Some((heading, text)) = report.host_bound() {
+    if let Some((heading, text)) = report.describe_machine_dependence() {
         put(heading, text, WrappedWarning);
     }
     for (lead, text) in report.profiler_lines() {
@@ -104,7 +107,7 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     if let Some(on) = &report.captured_on {
         put("captured", format!("on {}", on.describe_capture()), Wrapped);
     }
-    if let Some(line) = report.unknown_line() {
+    if let Some(line) = report.unknown_facts_line() {
         put("unknown", line, WrappedWarning);
     }
     if outcome.recorded > 0 {
@@ -150,7 +153,7 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     }
     let makespan = lines.iter_mut().find(|line| line.lead == "MAKESPAN");
     if let Some(makespan) = makespan {
-        makespan.rest = format!("{basis}{}", report.bound_text());
+        makespan.rest = format!("{basis}{}", report.lower_bound_remark());
     }
     lines
 }

@@ -12,12 +12,12 @@ mod resources;
 mod sections;
 mod tiles;
 
-pub use sections::time_bars;
+pub use sections::render_time_bars;
 
 use super::section::{ReportMedium, ReportSection, SectionId};
 use super::{Report, critical_path, head, npus, sensitivity};
 use chakram_base::units::Span;
-use page::{escape_html, render_list, render_report_number, render_section, report_table};
+use page::{escape_html, render_list, render_report_number, render_report_table, render_section};
 
 /// A chapter of the page: a heading with pictures and tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl ReportChapter {
     ];
 
     /// Returns the chapter that a table belongs to.
-    fn of_section(id: SectionId) -> Self {
+    fn chapter_of_section(id: SectionId) -> Self {
         match id {
             SectionId::Breakdown | SectionId::Launches | SectionId::Ranks | SectionId::Finishes => {
                 Self::Time
@@ -89,18 +89,18 @@ pub fn render_html(report: &Report, title: &str, basis: &str) -> String {
         escape_html(&head::format_scope(report))
     );
     body += &tiles::render_tiles(report);
-    body += &render_facts(report, basis);
+    body += &render_head_facts(report, basis);
     body += &render_section("Warnings", "warnings", &render_warnings(report));
     for (heading, id, chapter) in chapters_with_content(report) {
         body += &render_section(heading, id, &chapter);
     }
-    body += &basis::render_basis(report);
-    page::page_with_tables(title, &body)
+    body += &basis::render_prediction_basis(report);
+    page::render_page_with_tables(title, &body)
 }
 
 /// Returns the head's sentences and the warnings as HTML.
 pub(crate) fn render_caveats(report: &Report, basis: &str) -> String {
-    render_facts(report, basis) + &render_warnings(report)
+    render_head_facts(report, basis) + &render_warnings(report)
 }
 
 /// Returns heading, HTML id and content (pictures, then tables) of each chapter that is not empty.
@@ -112,8 +112,8 @@ pub(crate) fn chapters_with_content(
     let chapters = chapters.map(move |(chapter, heading, id)| {
         let own = tables
             .iter()
-            .filter(|table| ReportChapter::of_section(table.id) == chapter);
-        let own: String = own.map(report_table).collect();
+            .filter(|table| ReportChapter::chapter_of_section(table.id) == chapter);
+        let own: String = own.map(render_report_table).collect();
         (heading, id, chapter.draw_pictures(report) + &own)
     });
     chapters.filter(|(.., body)| !body.is_empty())
@@ -121,7 +121,7 @@ pub(crate) fn chapters_with_content(
 
 fn render_all_tables(report: &Report) -> Vec<ReportSection> {
     let breakdown = npus::build_breakdown_sections(report);
-    let groups = super::tables::group_tables(report, ReportMedium::Page).flatten();
+    let groups = super::tables::build_grouped_tables(report, ReportMedium::Page).flatten();
     let path = critical_path::build_path_sections(report, ReportMedium::Page);
     let help = sensitivity::build_sensitivity_sections(report, ReportMedium::Page);
     breakdown
@@ -139,7 +139,7 @@ fn render_warnings(report: &Report) -> String {
 }
 
 /// Returns the head's sentences, each with its label.
-fn render_facts(report: &Report, basis: &str) -> String {
+fn render_head_facts(report: &Report, basis: &str) -> String {
     let lines = head::build_head_lines(report, basis)
         .into_iter()
         .map(|line| {
@@ -167,6 +167,6 @@ fn render_span(path: &str, value: Span) -> String {
 }
 
 /// Formats the label of a time axis; `ps` is in picoseconds.
-fn axis_time(ps: f64) -> String {
+fn format_axis_time(ps: f64) -> String {
     Span(ps as u64).to_string()
 }

@@ -48,7 +48,7 @@
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + 0.20^2))
 //! ```
 //!
-//! If a [correction](chakram_hardware::machine::PriceCorrection) of the machine applies, `s` is the error that
+//! If a [correction](chakram_hardware::machine::KernelTimeCorrection) of the machine applies, `s` is the error that
 //! remains after the correction. The prediction then already includes stragglers: the correction comes from
 //! measured steps, and these steps had stragglers.
 //!
@@ -157,12 +157,12 @@ fn is_zero(span: &Span) -> bool {
 
 /// Returns the relative error of the report's collectives with measured times: their mean, weighted by
 /// time.
-fn measured_error(report: &Report) -> f64 {
+fn measured_collective_error(report: &Report) -> f64 {
     let rows = || report.collectives.iter().filter(|row| row.measured);
     let time = |row: &CollectiveRow| row.charged.transferring.0 as f64;
     let error = |row: &CollectiveRow| {
         let links = row.derived_from.as_ref();
-        let nearness = links.map_or(1.0, |links| links.compare_similarity());
+        let nearness = links.map_or(1.0, |links| links.link_similarity());
         libm::hypot(MEASURED_COLLECTIVE, NETWORK * (1.0 - nearness))
     };
     let sum: f64 = rows().map(time).sum();
@@ -177,7 +177,7 @@ impl PredictionInterval {
     /// by curves; kernels were recorded on another NPU; or all kernels are timed by roofline, on a machine that is not
     /// a wafer of tiles. In all other cases, the result is `None`.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Option<Self> {
-        let basis = prepared.pricing_coverage();
+        let basis = prepared.duration_source_counts();
         let by_roofline = basis.roofline_time > 0
             && basis.recorded_time == 0
             && prepared.machine().topology().tile_grid().is_none();
@@ -228,7 +228,7 @@ impl PredictionInterval {
             (roofline, ROOFLINE),
             (recorded, RECORDED),
             (kept, ANOTHER_MAKER),
-            (measured, measured_error(report)),
+            (measured, measured_collective_error(report)),
             (network, NETWORK),
             (host, host_error),
             (memory, MEMORY),
@@ -240,13 +240,13 @@ impl PredictionInterval {
         let of_curves = basis
             .curve_deviations
             .map(|deviation| part(curves) * deviation as f64 / basis.curve_time.max(1) as f64);
-        let late = host_lateness_share(report, prepared) / makespan.as_seconds();
+        let late = mean_host_lateness_seconds(report, prepared) / makespan.as_seconds();
         let errors = of_classes.chain(of_curves).chain([late, COMMON]);
         let (deviation, stragglers) = match prepared.corrected_to() {
             Some(left) => (left, 0.0),
             None => (
                 errors.map(|error| error * error).sum::<f64>().sqrt(),
-                if spans_nodes(report, prepared) {
+                if exceeds_first_dimension(report, prepared) {
                     STRAGGLERS
                 } else {
                     0.0
@@ -278,7 +278,7 @@ impl PredictionInterval {
     }
 
     /// Returns the time on the critical path for each estimation method, with its key and name.
-    pub(super) fn list_basis_parts(&self) -> [IntervalPart; 9] {
+    pub(super) fn list_parts_by_method(&self) -> [IntervalPart; 9] {
         [
             (self.curves, "kernels_by_curves_ps", "kernels by curves"),
             (
@@ -308,7 +308,7 @@ impl PredictionInterval {
     /// Formats the interval and the share of each method. Omits shares that would round to zero.
     pub(super) fn format_interval(&self, makespan: Span) -> String {
         let shown = |part: &IntervalPart| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
-        let parts = self.list_basis_parts().into_iter().filter(shown);
+        let parts = self.list_parts_by_method().into_iter().filter(shown);
         let parts =
             parts.map(|part| format!("{} {}", part.name, format_share(part.time, makespan)));
         let parts: Vec<_> = parts.collect();
@@ -331,7 +331,7 @@ impl PredictionInterval {
 }
 
 /// Returns true if the job has more ranks than the network's first dimension (a node or a rack).
-fn spans_nodes(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
+fn exceeds_first_dimension(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
     let topology = prepared.machine().topology();
     let node = topology.dimensions().first().map_or(0, |first| first.size);
     topology.tile_grid().is_none() && report.ranks > node
@@ -339,7 +339,7 @@ fn spans_nodes(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
 
 /// Returns how much later a group's last host is than the mean host, in seconds. Sums over the collectives of the
 /// mean NPU. Returns zero if no host launches collectives.
-fn host_lateness_share(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
+fn mean_host_lateness_seconds(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
         return 0.0;
@@ -351,14 +351,14 @@ fn host_lateness_share(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     }
     let calls = calls.into_iter();
     let sum: f64 = calls
-        .map(|(members, calls)| calls as f64 * expected_maximum(members))
+        .map(|(members, calls)| calls as f64 * expected_maximum_of_normals(members))
         .sum();
     host.jitter.as_seconds() * sum / report.rows.len().max(1) as f64
 }
 
 /// Returns the expected maximum of `n` standard normal variables. The expected maximum is the integral of `1 - F(x)^n -
 /// F(-x)^n` over `x > 0`, where `F` is the normal distribution function. The integral is computed by Simpson's rule.
-fn expected_maximum(n: u32) -> f64 {
+fn expected_maximum_of_normals(n: u32) -> f64 {
     const STEPS: u32 = 256;
     const END: f64 = 8.0;
     let below = |x: f64| 0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2);
@@ -413,7 +413,7 @@ mod tests {
             (100, 2.507_593_6),
         ];
         for (members, expected) in known {
-            let found = expected_maximum(members);
+            let found = expected_maximum_of_normals(members);
             assert!((found - expected).abs() < 1e-6, "{members}: {found}");
         }
     }

@@ -60,7 +60,13 @@ impl<'a> IssueTimes<'a> {
 
     /// Stores `now` as the issue time of `node`.
     #[inline]
-    pub fn set_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    pub fn store_issue_time(
+        &mut self,
+        now: Time,
+        instance: InstanceId,
+        node: NodeIndex,
+        kind: NodeKind,
+    ) {
         let place = self.slot_of_node(instance, node, kind);
         self.at[place] = now;
     }

@@ -2,7 +2,7 @@
 
 use crate::summary::KernelBasis;
 use chakram_base::units::{format_count, format_joules};
-use chakram_engine::PricingCoverage;
+use chakram_engine::DurationSourceCounts;
 use serde::{Deserialize, Serialize};
 
 /// Total energy of the kernels timed by loop nests.
@@ -20,7 +20,7 @@ pub struct KernelEnergy {
 
 impl KernelEnergy {
     /// Returns the energy of a replay's kernels; `None` if no kernel was timed by loop nests.
-    pub(super) fn from_basis(basis: &PricingCoverage, kernels: &KernelBasis) -> Option<Self> {
+    pub(super) fn from_basis(basis: &DurationSourceCounts, kernels: &KernelBasis) -> Option<Self> {
         (basis.mapped > 0).then(|| Self {
             energy: basis.mapped_energy,
             kernels: basis.mapped,

@@ -27,15 +27,15 @@ use chakram_trace::graph::NodeKind;
 /// # Errors
 ///
 /// Fails if [`run_launches`] fails, or if most kernels of a program would take no time.
-pub fn replay_launched(
+pub fn replay_launched_programs(
     programs: &[CompiledReplay<'_>],
     feeds: &mut [Box<dyn LaunchFeed>],
     extra: &mut dyn Observer,
 ) -> Result<Vec<Report>, ReplayError> {
     for program in programs {
-        program.check_prices()?;
+        program.check_most_kernels_timed()?;
     }
-    let mut watched = WatchedPrograms::new(programs, extra);
+    let mut watched = ProgramEventForwarder::new(programs, extra);
     let mut all: Vec<&mut dyn LaunchFeed> = feeds.iter_mut().map(|feed| &mut **feed as _).collect();
     let whole = run_launches(programs, &mut all, None, &mut watched)?;
     let reports = watched.programs.into_iter().zip(programs).zip(feeds);
@@ -66,7 +66,7 @@ pub fn replay_launched(
 
 /// Attaches all reports except the first, named by `names`, to the first report as its neighbours. Returns the first
 /// report; `None` if there are no reports.
-pub fn gather_reports(reports: Vec<Report>, names: &[String]) -> Option<Report> {
+pub fn attach_neighbour_reports(reports: Vec<Report>, names: &[String]) -> Option<Report> {
     let mut reports = reports.into_iter();
     let mut first = reports.next()?;
     let others = names.iter().zip(reports);
@@ -151,15 +151,15 @@ struct LaunchTally {
 }
 
 /// A program and its observers.
-struct WatchedProgram<'a> {
+struct ProgramWithObservers<'a> {
     prepared: &'a CompiledReplay<'a>,
     observers: ReportObservers<'a, ()>,
     tally: LaunchTally,
 }
 
 /// Forwards each event to the observers of its program.
-struct WatchedPrograms<'a, 'e> {
-    programs: Vec<WatchedProgram<'a>>,
+struct ProgramEventForwarder<'a, 'e> {
+    programs: Vec<ProgramWithObservers<'a>>,
     /// For each instance of all programs: the index of its program, and its index within the program. `groups` contains
     /// the corresponding indices for each group.
     instances: Vec<(u32, InstanceId)>,
@@ -167,7 +167,7 @@ struct WatchedPrograms<'a, 'e> {
     extra: &'e mut dyn Observer,
 }
 
-impl<'a, 'e> WatchedPrograms<'a, 'e> {
+impl<'a, 'e> ProgramEventForwarder<'a, 'e> {
     fn new(programs: &'a [CompiledReplay<'a>], extra: &'e mut dyn Observer) -> Self {
         let (mut instances, mut groups) = (Vec::new(), Vec::new());
         for (number, program) in (0..).zip(programs) {
@@ -176,7 +176,7 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
             let own = program.group_views().count() as u32;
             groups.extend((0..own).map(|group| (number, ReplayGroupId(group))));
         }
-        let watched = programs.iter().map(|prepared| WatchedProgram {
+        let watched = programs.iter().map(|prepared| ProgramWithObservers {
             prepared,
             observers: create_observers(prepared, MemoryObserver::for_first_launch(prepared), ()),
             tally: LaunchTally::default(),
@@ -192,13 +192,13 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
     fn program_of_instance(
         &mut self,
         instance: InstanceId,
-    ) -> (&mut WatchedProgram<'a>, InstanceId) {
+    ) -> (&mut ProgramWithObservers<'a>, InstanceId) {
         let (program, instance) = self.instances[instance.index()];
         (&mut self.programs[program as usize], instance)
     }
 }
 
-impl Observer for WatchedPrograms<'_, '_> {
+impl Observer for ProgramEventForwarder<'_, '_> {
     /// Link loads are sums over all programs, so only the first program's report gets them.
     fn on_links_measured(&mut self, loads: &[LinkLoad]) {
         self.extra.on_links_measured(loads);
@@ -219,8 +219,13 @@ impl Observer for WatchedPrograms<'_, '_> {
         program.observers.on_completed(now, own, node, kind);
         program.tally.end = now;
         program.tally.nodes += 1;
-        let alone =
-            |kind| kind == NodeKind::Receive && program.prepared.pair_of(own, node).is_none();
+        let alone = |kind| {
+            kind == NodeKind::Receive
+                && program
+                    .prepared
+                    .match_number_of_message(own, node)
+                    .is_none()
+        };
         // A sender without a trace has no send node, so its message is counted at the receive.
         if program.prepared.comm_timing() == CommTiming::Model
             && (kind == NodeKind::Send || alone(kind))

@@ -66,16 +66,18 @@ mod warnings;
 
 pub use breakdown::{BreakdownObserver, ChargedTime};
 pub use busy::{BusyObserver, RankBusyTime};
-pub use chakram_engine::{CollectiveRecord, Observer, RunSegment, TimeCategory};
+pub use chakram_engine::{CollectiveRecord, CriticalPathSegment, Observer, TimeCategory};
 pub use collectives::CollectiveObserver;
 pub use compare::{MachineColumn, MachineComparison, MachineResult};
 pub use critical_path::CriticalPathSummary;
-pub use launched::{gather_reports, replay_launched};
+pub use launched::{attach_neighbour_reports, replay_launched_programs};
 pub use memory::{MemoryObserver, MemoryRow};
 pub use node_table::{NodeTable, RowLimit};
 pub use operators::OperatorObserver;
 pub use pictures::{PictureRecorder, ReplayPictures};
-pub use replay::{replay_folded, replay_in, replay_to_report, replay_to_report_with_nodes};
+pub use replay::{
+    replay_folded, replay_to_report, replay_to_report_with_nodes, replay_with_given_models,
+};
 pub use spans::{NodeSpan, SpanRecorder};
 pub use summary::HashedInput;
 pub use throughput::Throughput;
@@ -275,7 +277,7 @@ pub struct NeighbourReport {
 
 impl Report {
     /// Returns the network model that timed the communication; `None` if this model has no contention.
-    pub fn shared_network(&self) -> Option<&str> {
+    pub fn contention_network_model(&self) -> Option<&str> {
         let name = self.network.as_deref();
         name.filter(|&name| name != ContentionFreeNetwork::NAME)
     }
@@ -291,7 +293,7 @@ impl Report {
     }
 
     /// Returns the rows with the shortest and the longest time in category `part`.
-    pub fn extreme_rows(&self, part: TimeCategory) -> Option<(&NpuRow, &NpuRow)> {
+    pub fn rows_with_extreme_time(&self, part: TimeCategory) -> Option<(&NpuRow, &NpuRow)> {
         let time = |row: &NpuRow| row.time.parts[part as usize];
         let least = self.rows.iter().min_by_key(|row| (time(row), row.rank))?;
         let most = self
@@ -302,10 +304,10 @@ impl Report {
     }
 
     /// Merges the operators of different micro-batches: one row replaces `mb0/…`, `mb1/…` and so on.
-    pub fn sum_micro_batches(&mut self) {
+    pub fn merge_micro_batch_operators(&mut self) {
         self.operators = sum_over_micro_batches(&self.operators);
         let beside = self.beside.iter_mut();
-        beside.for_each(|other| other.report.sum_micro_batches());
+        beside.for_each(|other| other.report.merge_micro_batch_operators());
     }
 
     /// Returns the end of the captured run and the rank that ended last (the lowest if several did); `None` unless
@@ -341,7 +343,7 @@ impl Report {
     }
 
     /// Returns the time of communication, including waiting, that compute hides, as a mean over NPUs.
-    pub fn overlapped_time(&self) -> Span {
+    pub fn hidden_communication_time(&self) -> Span {
         let part = |part: TimeCategory| self.mean_parts[part as usize].0;
         let exposed = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
         // The two means are rounded separately, so their difference may be negative.
@@ -349,7 +351,7 @@ impl Report {
     }
 
     /// Returns the exposed waiting except the bubble, as a mean over NPUs.
-    pub(crate) fn waiting_for_ranks(&self) -> Span {
+    pub(crate) fn mean_exposed_waiting(&self) -> Span {
         let all = self.mean_parts[TimeCategory::Communication as usize].0;
         Span(all.saturating_sub(self.exposed_transferring().0))
     }

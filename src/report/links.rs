@@ -100,14 +100,14 @@ impl LinkGroup {
 
 /// Returns the groups of links, each with its name: first the machine's dimensions, then its memories outside the
 /// NPUs.
-fn link_groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
+fn named_link_groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
     let dimensions = (0..).zip(machine.topology().dimensions());
     let dimensions = dimensions.map(|(d, of)| (LinkGroup::Dimension(d), of.name.clone()));
     let named = machine.named_memories().iter();
     let named = named.map(|memory| format!("remote {}", memory.name));
     let names = std::iter::once("remote".to_owned()).chain(named);
     let memories = machine
-        .all_memories()
+        .iter_remote_memories()
         .zip(names)
         .map(|((memory, first), name)| {
             let ports = memory.map_or(0, |memory| memory.list_endpoints().len() as u32);
@@ -121,7 +121,7 @@ impl LinkReport {
     pub fn new(loads: &[LinkLoad], machine: &Machine) -> Self {
         let topology = machine.topology();
         let npus = u64::from(topology.npu_count()).max(1);
-        let names = link_groups(machine);
+        let names = named_link_groups(machine);
         let dimensions = names.iter().filter_map(|(group, name)| {
             let of: Vec<_> = loads
                 .iter()
@@ -163,7 +163,7 @@ impl LinkReport {
     }
 
     /// Loads in a job's report are busy times divided by a span. Returns this span.
-    pub(crate) fn counted_over(&self, report: &Report) -> Span {
+    pub(crate) fn load_denominator(&self, report: &Report) -> Span {
         report.outcome.makespan.max(self.until)
     }
 
@@ -190,7 +190,7 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
     ("busy_ps", |_, row| row.busy.into()),
     ("load", |report, row| {
         let links = report.links.as_ref();
-        let over = links.map_or(Span::ZERO, |links| links.counted_over(report));
+        let over = links.map_or(Span::ZERO, |links| links.load_denominator(report));
         let makespan = over.as_seconds();
         let load = (makespan > 0.0).then(|| row.busy.as_seconds() / makespan);
         load.map_or(CsvCell::Empty, |load| CsvCell::Decimal(load, 6))
@@ -203,7 +203,7 @@ pub(crate) fn build_link_sections(report: &Report, medium: ReportMedium) -> Vec<
     let Some(links) = &report.links else {
         return Vec::new();
     };
-    let makespan = links.counted_over(report);
+    let makespan = links.load_denominator(report);
     let load_of = |busy: Span| match makespan {
         Span::ZERO => SectionCell::from("-"),
         _ => SectionCell::number_cell(
@@ -226,9 +226,9 @@ pub(crate) fn build_link_sections(report: &Report, medium: ReportMedium) -> Vec<
         let at = |field: &str| format!("/links/dimensions/{i}/{field}");
         dimensions.push_row(vec![
             SectionCell::name_cell(&*row.name),
-            SectionCell::number_cell(row.links, row.links).with_pointer(at("links")),
-            SectionCell::from(Bytes(row.bytes)).with_pointer(at("bytes")),
-            SectionCell::from(Bytes(row.bytes_per_npu)).with_pointer(at("bytes_per_npu")),
+            SectionCell::number_cell(row.links, row.links).with_json_pointer(at("links")),
+            SectionCell::from(Bytes(row.bytes)).with_json_pointer(at("bytes")),
+            SectionCell::from(Bytes(row.bytes_per_npu)).with_json_pointer(at("bytes_per_npu")),
             load_of(row.mean_busy),
             load_of(row.most_busy),
         ]);
@@ -263,8 +263,8 @@ pub(crate) fn build_link_sections(report: &Report, medium: ReportMedium) -> Vec<
         let at = |field: &str| format!("/links/links/{i}/{field}");
         section.push_row(vec![
             SectionCell::name_cell(format!("{}: {} to {}", row.dimension, row.from, row.to)),
-            SectionCell::from(Bytes(row.bytes)).with_pointer(at("bytes")),
-            SectionCell::from(row.busy).with_pointer(at("busy_ps")),
+            SectionCell::from(Bytes(row.bytes)).with_json_pointer(at("bytes")),
+            SectionCell::from(row.busy).with_json_pointer(at("busy_ps")),
             load_of(row.busy),
         ]);
     }

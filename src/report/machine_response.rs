@@ -40,14 +40,14 @@ pub struct MachineResponse {
 }
 
 /// Compute time of the mean NPU by the source of the kernels' durations: recorded, or modelled by roofline or curves.
-struct ComputeShares {
+struct ComputeTimeBySource {
     recorded: Span,
     roofline: Span,
 }
 
-impl ComputeShares {
+impl ComputeTimeBySource {
     fn from_compute(compute: Span, prepared: &CompiledReplay<'_>) -> Self {
-        let basis = prepared.pricing_coverage();
+        let basis = prepared.duration_source_counts();
         let modelled = basis.roofline_time + basis.curve_time;
         let all = basis.recorded_time + modelled;
         // Round down, so that no part exceeds the whole.
@@ -65,7 +65,7 @@ impl MachineResponse {
     /// contain its mean parts.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Self {
         let part = |part: TimeCategory| report.mean_parts[part as usize];
-        let compute = ComputeShares::from_compute(part(TimeCategory::Compute), prepared);
+        let compute = ComputeTimeBySource::from_compute(part(TimeCategory::Compute), prepared);
         let transfers = report.exposed_transferring();
         // Communication with an unknown operation keeps its recorded time on every machine.
         let unknown = mean_span(
@@ -106,7 +106,7 @@ impl MachineResponse {
 impl Report {
     /// Returns a heading and a text about how much of the job's time depends on the machine. Returns `None` unless a
     /// CPU ran the kernels, or most of the time is host time.
-    pub fn host_bound(&self) -> Option<(&'static str, String)> {
+    pub fn describe_machine_dependence(&self) -> Option<(&'static str, String)> {
         let makespan = self.outcome.makespan;
         let part = |part: TimeCategory| self.mean_parts[part as usize];
         let host = part(TimeCategory::Host);
@@ -144,8 +144,8 @@ impl Report {
             ("transfers as recorded", transfers),
         ];
         let (responds, fixed) = (
-            describe_parts(responds, makespan),
-            describe_parts(fixed, makespan),
+            format_parts_with_shares(responds, makespan),
+            format_parts_with_shares(fixed, makespan),
         );
         let text = format!(
             "{subject}: {} of the time is the same on every machine{fixed}, {} depends on the machine{responds}, \
@@ -160,7 +160,7 @@ impl Report {
 
 /// Lists the parts of `whole`, as in ` (host 27.5 %, memory 1.0 %)`. Omits parts with a share that
 /// rounds to zero.
-fn describe_parts<const N: usize>(parts: [(&str, Span); N], whole: Span) -> String {
+fn format_parts_with_shares<const N: usize>(parts: [(&str, Span); N], whole: Span) -> String {
     let shown = |part: Span| part.0 as f64 >= 0.0005 * whole.0 as f64;
     let parts: Vec<_> = parts
         .into_iter()

@@ -16,7 +16,7 @@ use chakram_base::units::{Bytes, Time, format_percent_of};
 use chakram_engine::{CompiledReplay, FoldedReplay, InstanceId};
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
-use pool_memory::RankCapacities;
+use pool_memory::RankMemoryCapacities;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
@@ -27,12 +27,12 @@ pub(super) mod port_memory;
 mod table;
 mod tracker;
 
-pub(super) use table::{CSV, build_memory_sections, group_equal_rows};
+pub(super) use table::{CSV, build_memory_sections, group_equal_memory_rows};
 pub(super) use tracker::{EndedInstant, MemoryTracker};
 
 /// Totals of one NPU over the whole replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LedgerTotals {
+struct NpuMemoryTotals {
     peak: MemoryPeak,
     /// Bytes allocated at the end of the replay.
     settled: BytesByClass,
@@ -150,7 +150,7 @@ impl MemoryRow {
     }
 
     /// Formats the peak as a percentage of the capacity, or a dash if the capacity is unknown.
-    pub fn percent_text(&self) -> String {
+    pub fn format_peak_percent(&self) -> String {
         self.capacity.map_or("-".to_owned(), |capacity| {
             format_percent_of(self.peak.0 as f64, capacity.0 as f64)
         })
@@ -200,21 +200,21 @@ impl<'a> MemoryObserver<'a> {
     pub fn into_rows(self) -> Vec<MemoryRow> {
         let instances = 0..self.prepared.workload().instances().len();
         let prepared = self.prepared;
-        self.into_rows_as(prepared, instances)
+        self.into_rows_of_replay(prepared, instances)
     }
 
     /// Returns the rows of [`Self::into_rows`] for the whole job that the simulated part represents.
-    pub(super) fn into_whole_rows(
+    pub(super) fn into_rows_of_whole_job(
         self,
         whole: &CompiledReplay<'_>,
         folded: &FoldedReplay<'_>,
     ) -> Vec<MemoryRow> {
-        self.into_rows_as(whole, folded.instances.iter().map(|by| by.index()))
+        self.into_rows_of_replay(whole, folded.instances.iter().map(|by| by.index()))
     }
 
     /// Returns the rows for `prepared`. `observed` contains, for each instance of `prepared`, the observed instance
     /// that represents it.
-    fn into_rows_as(
+    fn into_rows_of_replay(
         mut self,
         prepared: &CompiledReplay<'_>,
         observed: impl Iterator<Item = usize>,
@@ -225,7 +225,7 @@ impl<'a> MemoryObserver<'a> {
         let observed = observed.filter_map(|instance| totals.get(instance).copied());
         let followed = workload.instances().iter().zip(observed);
         let followed = followed.filter(|(_, (graph, _))| !graph.memory_changes().is_empty());
-        let capacities = RankCapacities::new(workload, machine);
+        let capacities = RankMemoryCapacities::new(workload, machine);
         let rows = followed.map(|(instance, (graph, totals))| {
             let npu = prepared.npu_of_rank(instance.rank);
             let peak = totals.peak;
@@ -239,7 +239,7 @@ impl<'a> MemoryObserver<'a> {
                 npu,
                 capacity,
                 peak: Bytes(peak.bytes),
-                beyond_own: capacities.bytes_beyond_own(instance, npu, peak.bytes),
+                beyond_own: capacities.bytes_beyond_npu_memory(instance, npu, peak.bytes),
                 beyond_sram: port_memory::bytes_beyond_sram(machine, npu, peak.bytes),
                 fits: capacity.map(|capacity| peak.bytes <= capacity.0),
                 classes: peak.classes,

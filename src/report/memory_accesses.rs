@@ -64,7 +64,7 @@ impl MemoryAccessSums {
             (_, Some(named)) => 2 + named as usize,
         };
         let row = &mut self.rows[at];
-        if graph.is_store(node) {
+        if graph.is_store_node(node) {
             row.stores += count;
         } else {
             row.loads += count;
@@ -109,10 +109,10 @@ pub(super) fn build_memory_access_sections(report: &Report, _: ReportMedium) -> 
         };
         section.push_row(vec![
             SectionCell::name_cell(&*row.memory),
-            SectionCell::count_cell(row.loads).with_pointer(at("loads")),
-            SectionCell::count_cell(row.stores).with_pointer(at("stores")),
-            SectionCell::from(Bytes(row.bytes)).with_pointer(at("bytes")),
-            SectionCell::from(row.total).with_pointer(at("total_ps")),
+            SectionCell::count_cell(row.loads).with_json_pointer(at("loads")),
+            SectionCell::count_cell(row.stores).with_json_pointer(at("stores")),
+            SectionCell::from(Bytes(row.bytes)).with_json_pointer(at("bytes")),
+            SectionCell::from(row.total).with_json_pointer(at("total_ps")),
             Span(row.total.0 / count.max(1)).into(),
             rate,
         ]);

@@ -120,11 +120,11 @@ pub(super) fn build_module_sections(report: &Report, medium: ReportMedium) -> Ve
         section.push_row(vec![
             SectionCell::name_cell(path),
             SectionCell::count_cell(row.modules),
-            SectionCell::count_cell(row.calls).with_optional_pointer(at("calls")),
-            SectionCell::from(row.device).with_optional_pointer(at("device_ps")),
-            SectionCell::from(row.own).with_optional_pointer(at("own_device_ps")),
-            SectionCell::share_cell(row.device, device),
-            SectionCell::from(row.host).with_optional_pointer(at("host_ps")),
+            SectionCell::count_cell(row.calls).with_optional_json_pointer(at("calls")),
+            SectionCell::from(row.device).with_optional_json_pointer(at("device_ps")),
+            SectionCell::from(row.own).with_optional_json_pointer(at("own_device_ps")),
+            SectionCell::percent_cell(row.device, device),
+            SectionCell::from(row.host).with_optional_json_pointer(at("host_ps")),
         ]);
     }
     if let Some((i, row)) = outside {
@@ -133,10 +133,10 @@ pub(super) fn build_module_sections(report: &Report, medium: ReportMedium) -> Ve
             "(under no module)".into(),
             SectionCell::default(),
             SectionCell::default(),
-            SectionCell::from(row.device).with_pointer(at("device_ps")),
-            SectionCell::from(row.own_device).with_pointer(at("own_device_ps")),
-            SectionCell::share_cell(row.device, device),
-            SectionCell::from(row.host).with_pointer(at("host_ps")),
+            SectionCell::from(row.device).with_json_pointer(at("device_ps")),
+            SectionCell::from(row.own_device).with_json_pointer(at("own_device_ps")),
+            SectionCell::percent_cell(row.device, device),
+            SectionCell::from(row.host).with_json_pointer(at("host_ps")),
         ]);
     }
     section.leave_out(families.len(), shown, "modules");
@@ -192,7 +192,7 @@ impl<'a> ModuleObserver<'a> {
         for (number, graph) in (0..).zip(workload.graphs()) {
             let ranks = graphs.iter().filter(|&&graph| graph == number).count() as u64;
             let rows = &row_of[number as usize];
-            for call in calls_around_nodes(graph) {
+            for call in python_calls_around_nodes(graph) {
                 let row = |call: u32| rows[call as usize];
                 let around = graph.stacks().calls[call as usize].caller;
                 if row(call) != around.map_or(OUTSIDE, row) {
@@ -217,10 +217,13 @@ impl<'a> ModuleObserver<'a> {
 }
 
 /// Returns the Python calls of `graph` during which at least one node ran.
-fn calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
+fn python_calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
     let stacks = graph.stacks();
     let mut is_used = vec![false; stacks.calls.len()];
-    for stack in graph.nodes().filter_map(|node| graph.call_around(node)) {
+    for stack in graph
+        .nodes()
+        .filter_map(|node| graph.enclosing_python_call(node))
+    {
         for call in stacks.enclosing_calls(stack) {
             if std::mem::replace(&mut is_used[call as usize], true) {
                 break;
@@ -244,7 +247,7 @@ impl ModuleTimes<'_> {
         let graph = self.started.graph_of(instance);
         let rows = &self.row_of[self.graphs[instance.index()] as usize];
         let row = graph
-            .call_around(node)
+            .enclosing_python_call(node)
             .map_or(OUTSIDE, |call| rows[call as usize]);
         &mut self.sums[row as usize]
     }
@@ -315,7 +318,7 @@ impl Observer for ModuleObserver<'_> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(times) = &mut self.0 {
-            times.started.set_issued(now, instance, node, kind);
+            times.started.store_issue_time(now, instance, node, kind);
         }
     }
 

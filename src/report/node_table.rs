@@ -58,7 +58,7 @@ impl CodedTextColumn {
 
 /// A column of numbers, which may be unknown in some rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PartialColumn<T> {
+pub struct OptionalNumberColumn<T> {
     /// Number of each row; 0 if unknown.
     pub values: Vec<T>,
     /// One bit per row, starting with the lowest bit of each byte: 1 if the number is known.
@@ -67,7 +67,7 @@ pub struct PartialColumn<T> {
     pub unknown: usize,
 }
 
-impl<T: Copy + Default> PartialColumn<T> {
+impl<T: Copy + Default> OptionalNumberColumn<T> {
     fn push(&mut self, value: Option<T>) {
         let row = self.values.len();
         if row.is_multiple_of(8) {
@@ -95,9 +95,9 @@ pub enum NodeColumn<'t> {
     /// 64-bit integers, all known.
     U64(&'t [u64]),
     /// 32-bit integers; some rows may be unknown.
-    PartialU32(&'t PartialColumn<u32>),
+    PartialU32(&'t OptionalNumberColumn<u32>),
     /// 64-bit integers; some rows may be unknown.
-    PartialU64(&'t PartialColumn<u64>),
+    PartialU64(&'t OptionalNumberColumn<u64>),
     /// Texts.
     Text(&'t CodedTextColumn),
 }
@@ -113,10 +113,10 @@ pub struct NodeTable {
     end_ps: Vec<u64>,
     lane: CodedTextColumn,
     waited_for: CodedTextColumn,
-    waited_rank: PartialColumn<u32>,
-    waited_node: PartialColumn<u64>,
-    partner_rank: PartialColumn<u32>,
-    partner_node: PartialColumn<u64>,
+    waited_rank: OptionalNumberColumn<u32>,
+    waited_node: OptionalNumberColumn<u64>,
+    partner_rank: OptionalNumberColumn<u32>,
+    partner_node: OptionalNumberColumn<u64>,
 }
 
 /// A node, identified by its rank and its id in the trace.
@@ -219,7 +219,7 @@ impl NodeTable {
     }
 
     /// Sets the texts for the indices of names, classes and lanes in the rows.
-    pub fn name_texts(&mut self, names: TextNumbers, classes: &[String], lanes: TextNumbers) {
+    pub fn set_column_texts(&mut self, names: TextNumbers, classes: &[String], lanes: TextNumbers) {
         self.name.values = names.into_values();
         self.class.values = classes.to_vec();
         self.lane.values = lanes.into_values();
@@ -316,7 +316,7 @@ pub(super) mod tests {
                 partner: None,
             });
         }
-        table.name_texts(names, &["nothing".to_owned(), "compute".to_owned()], lanes);
+        table.set_column_texts(names, &["nothing".to_owned(), "compute".to_owned()], lanes);
         table
     }
 

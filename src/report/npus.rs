@@ -5,7 +5,7 @@ use super::TimeCategory;
 use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal_cell};
 use super::section::{
-    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, indexed_runs,
+    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, group_adjacent_rows,
 };
 use super::table::{left_aligned_column, right_aligned_column};
 use super::text::format_share;
@@ -93,7 +93,7 @@ pub(super) fn build_npu_sections(report: &Report, medium: ReportMedium) -> Vec<R
     let mut section = ReportSection::with_aligned_columns(SectionId::Ranks, headings);
     // Adjacent NPUs with equal times share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
-    let runs = indexed_runs(&report.rows, |a, b| {
+    let runs = group_adjacent_rows(&report.rows, |a, b| {
         a.class == b.class && parts(a) == parts(b)
     });
     let shown = medium.max_rows_shown(ROWS);
@@ -104,7 +104,7 @@ pub(super) fn build_npu_sections(report: &Report, medium: ReportMedium) -> Vec<R
         let parts = parts.filter(|((part, _), _)| bubble || *part != TimeCategory::Bubble);
         cells.extend(parts.map(|((part, _), key)| {
             let time = first.time.parts[*part as usize];
-            SectionCell::from(time).with_pointer(format!("/npus/{at}/time_ps/{key}"))
+            SectionCell::from(time).with_json_pointer(format!("/npus/{at}/time_ps/{key}"))
         }));
         section.push_row(cells);
     }
@@ -127,7 +127,7 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
     );
     for ((part, name), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
         let mean = report.mean_parts[*part as usize];
-        let Some((min, max)) = report.extreme_rows(*part) else {
+        let Some((min, max)) = report.rows_with_extreme_time(*part) else {
             continue;
         };
         let time = |row: &NpuRow| row.time.parts[*part as usize];
@@ -139,12 +139,12 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
             let at = report.rows.iter().position(same);
             let shown = format!("{} (rank {})", time(row), row.rank);
             let at = at.map(|at| format!("/npus/{at}/time_ps/{key}"));
-            SectionCell::number_cell(time(row).0, shown).with_optional_pointer(at)
+            SectionCell::number_cell(time(row).0, shown).with_optional_json_pointer(at)
         };
         let mut cells = vec![
             (*name).into(),
-            SectionCell::from(mean).with_pointer(format!("/mean_ps/{key}")),
-            SectionCell::share_cell(mean, makespan),
+            SectionCell::from(mean).with_json_pointer(format!("/mean_ps/{key}")),
+            SectionCell::percent_cell(mean, makespan),
         ];
         match time(min) == time(max) {
             true => cells.push("equal on all NPUs".into()),
@@ -154,14 +154,14 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
     }
     section.push_row(vec![
         "makespan".into(),
-        SectionCell::from(makespan).with_pointer("/makespan_ps"),
+        SectionCell::from(makespan).with_json_pointer("/makespan_ps"),
         "100.0 %".into(),
     ]);
     let under_way = report.mean_communicating;
     if under_way > Span::ZERO {
         section.push_note(SectionNote::from_line(format!(
             "communication active for {under_way} (mean), {} of it overlapped with compute",
-            format_share(report.overlapped_time(), under_way)
+            format_share(report.hidden_communication_time(), under_way)
         )));
         let meant = [
             (TimeCategory::Communication, TimeCategory::EXPOSED),
@@ -210,20 +210,20 @@ pub(super) fn build_finish_sections(report: &Report, medium: ReportMedium) -> Ve
         ],
     );
     let times = |row: &NpuRow| (row.time.finish, row.captured);
-    let runs = indexed_runs(&report.rows, |a, b| times(a) == times(b));
+    let runs = group_adjacent_rows(&report.rows, |a, b| times(a) == times(b));
     let shown = medium.max_rows_shown(ROWS);
     for (i, run) in runs.iter().take(shown) {
         let row = &run[0];
         let at = |field: &str| format!("/npus/{i}/{field}");
         let unknown = || SectionCell::from("-");
-        let captured = |span| SectionCell::from(span).with_pointer(at("captured_ps"));
+        let captured = |span| SectionCell::from(span).with_json_pointer(at("captured_ps"));
         let difference = |percent: f64| {
             SectionCell::number_cell(percent, format_percent_change(percent))
-                .with_pointer(at("difference_percent"))
+                .with_json_pointer(at("difference_percent"))
         };
         section.push_row(vec![
             ranks_of(run).into(),
-            SectionCell::from(row.time.finish).with_pointer(at("finish_ps")),
+            SectionCell::from(row.time.finish).with_json_pointer(at("finish_ps")),
             row.captured.map_or_else(unknown, captured),
             row.difference.map_or_else(unknown, difference),
         ]);

@@ -243,13 +243,16 @@ impl<'a> OperatorObserver<'a> {
         });
         let others = self.others.iter();
         let others = others.map(|(&(graph, name, _), sum)| (graph, name, *sum));
-        let nodes: Vec<_> = graphs.iter().map(NamedNodes::group_by_name).collect();
+        let nodes: Vec<_> = graphs
+            .iter()
+            .map(SameNameNodeTotals::group_by_name)
+            .collect();
         let mut names = Interner::default();
         let mut sums: Vec<OperatorSum> = Vec::new();
         for (graph, name, sum) in firsts.chain(others).filter(|(.., sum)| sum.calls > 0) {
             let (firsts, others) = &nodes[graph as usize];
             let first = &firsts[name as usize];
-            let NamedNodes { nodes, work, .. } = match first.kind == sum.kind {
+            let SameNameNodeTotals { nodes, work, .. } = match first.kind == sum.kind {
                 true => first,
                 false => &others[&(name, sum.kind as u8)],
             };
@@ -270,13 +273,13 @@ impl<'a> OperatorObserver<'a> {
 
 /// How many nodes of a graph have one name and kind, and their work.
 #[derive(Clone, Copy, Debug)]
-struct NamedNodes {
+struct SameNameNodeTotals {
     kind: NodeKind,
     nodes: u64,
     work: OperatorWork,
 }
 
-impl NamedNodes {
+impl SameNameNodeTotals {
     const fn empty_for_kind(kind: NodeKind) -> Self {
         Self {
             kind,
@@ -311,7 +314,7 @@ impl NamedNodes {
 impl Observer for OperatorObserver<'_> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.started.set_issued(now, instance, node, kind);
+        self.started.store_issue_time(now, instance, node, kind);
     }
 
     #[inline]

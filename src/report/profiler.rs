@@ -76,11 +76,11 @@ pub struct WithoutProfiler {
 impl ProfilerBasis {
     /// Returns the profiler of the job; `None` unless the traces state the profiler's cost or steps measured without a
     /// profiler.
-    pub(super) fn of_workload(workload: &Workload) -> Option<Self> {
+    pub(super) fn profiler_of_workload(workload: &Workload) -> Option<Self> {
         let graphs = workload.graphs().iter().map(|graph| graph.profiler());
         let removed = graphs.clone().any(|profiler| profiler.removed);
         let charged = graphs.clone().any(|profiler| profiler.charged);
-        let unprofiled = unprofiled_of(workload);
+        let unprofiled = unprofiled_steps_of_workload(workload);
         let costs = graphs.filter_map(|profiler| profiler.said.cost.filter(|_| profiler.charged));
         let cost = costs.max_by_key(|cost| (cost.record_ns, cost.basis));
         (charged || unprofiled.is_some()).then_some(Self {
@@ -97,13 +97,14 @@ impl ProfilerBasis {
 
     /// Sets both makespans of the job `workload`. `own` is the makespan of this replay. If this replay subtracts the
     /// profiler's cost, `other` is the makespan with this cost; if not, `other` is the makespan without it.
-    pub fn hold_against(&mut self, own: Span, other: Span, workload: &Workload) {
+    pub fn set_both_makespans(&mut self, own: Span, other: Span, workload: &Workload) {
         let (with, without) = if self.removed {
             (other, own)
         } else {
             (own, other)
         };
-        let interval = self.profiling_error_interval(with, without, unprofiled_of(workload));
+        let interval =
+            self.profiling_error_interval(with, without, unprofiled_steps_of_workload(workload));
         self.with = Some(with);
         self.without = Some(WithoutProfiler {
             makespan: without,
@@ -139,7 +140,7 @@ impl ProfilerBasis {
 }
 
 /// Returns the steps that the job measured without a profiler, if any.
-fn unprofiled_of(workload: &Workload) -> Option<UnprofiledSteps> {
+fn unprofiled_steps_of_workload(workload: &Workload) -> Option<UnprofiledSteps> {
     let mut graphs = workload.graphs().iter();
     graphs.find_map(|graph| graph.profiler().said.unprofiled)
 }

@@ -7,7 +7,7 @@
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{MAX_NPUS, NodeIndex};
-use chakram_base::interrupt::inherit_token;
+use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Time;
 use chakram_engine::InstanceId;
 use chakram_engine::{JobTimes, LaunchRecord, LoopCounts, ProcessorJob};
@@ -28,7 +28,7 @@ const QUEUED_BATCHES: usize = 32;
 /// Type of a node's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-enum NodeStep {
+enum NodeEventType {
     Issued,
     Completed,
     Began,
@@ -52,7 +52,7 @@ const _: () = assert!(MAX_NPUS <= 1 << KIND_AT, "instances have room");
 impl StepRecord {
     #[inline]
     fn new(
-        step: NodeStep,
+        step: NodeEventType,
         at: Time,
         instance: InstanceId,
         node: NodeIndex,
@@ -80,12 +80,12 @@ impl StepRecord {
 /// A batch of events: the node events in order, then the collective events in order. The order changes no results,
 /// because no observer of a report depends on the order between node and collective events.
 #[derive(Debug, Default)]
-struct RecordBatch {
+struct ObserverEventBatch {
     steps: Vec<StepRecord>,
     collectives: Vec<CollectiveRecord>,
 }
 
-impl RecordBatch {
+impl ObserverEventBatch {
     /// Delivers all events to `observer`, and empties the batch.
     fn deliver_to(&mut self, observer: &mut impl Observer) {
         for step in self.steps.drain(..) {
@@ -100,18 +100,18 @@ impl RecordBatch {
 /// Destination of full batches.
 enum RelayTarget<'t> {
     /// The observers, on this thread.
-    Here(&'t mut dyn FnMut(&mut RecordBatch)),
+    Here(&'t mut dyn FnMut(&mut ObserverEventBatch)),
     /// Another thread, which delivers full batches to the observers and sends empty batches back.
     Beside {
-        full: SyncSender<RecordBatch>,
-        empty: Receiver<RecordBatch>,
+        full: SyncSender<ObserverEventBatch>,
+        empty: Receiver<ObserverEventBatch>,
     },
 }
 
 /// An observer that passes events to the report's observers in batches, and to the observers
 /// `others` immediately.
 pub struct ObserverRelay<'t, 'o> {
-    batch: RecordBatch,
+    batch: ObserverEventBatch,
     target: RelayTarget<'t>,
     others: Option<&'o mut dyn Observer>,
     links: Option<Vec<LinkLoad>>,
@@ -122,25 +122,25 @@ pub struct ObserverRelay<'t, 'o> {
 /// Calls `run`, which runs `nodes` nodes, with a relay to the observers that `watch` creates. Returns the result of
 /// `run`, and the observers after all events were delivered to them. `watch` runs on the thread that delivers the
 /// events.
-pub fn run_relayed<W: Observer + Send, T>(
+pub fn run_with_observer_relay<W: Observer + Send, T>(
     nodes: u64,
     watch: impl FnOnce() -> W + Send,
     others: Option<&mut dyn Observer>,
     run: impl FnOnce(&mut ObserverRelay<'_, '_>) -> T,
 ) -> (T, W) {
     if nodes < LEAST_NODES {
-        return run_relayed_here(watch, others, run);
+        return run_with_relay_on_this_thread(watch, others, run);
     }
-    run_relayed_beside(watch, others, run)
+    run_with_relay_on_other_thread(watch, others, run)
 }
 
-fn run_relayed_here<W: Observer, T>(
+fn run_with_relay_on_this_thread<W: Observer, T>(
     watch: impl FnOnce() -> W,
     others: Option<&mut dyn Observer>,
     run: impl FnOnce(&mut ObserverRelay<'_, '_>) -> T,
 ) -> (T, W) {
     let mut watching = watch();
-    let mut here = |batch: &mut RecordBatch| batch.deliver_to(&mut watching);
+    let mut here = |batch: &mut ObserverEventBatch| batch.deliver_to(&mut watching);
     let mut relay = ObserverRelay::new(RelayTarget::Here(&mut here), others);
     let result = run(&mut relay);
     let end = relay.finish_relay();
@@ -148,15 +148,15 @@ fn run_relayed_here<W: Observer, T>(
     (result, watching)
 }
 
-fn run_relayed_beside<W: Observer + Send, T>(
+fn run_with_relay_on_other_thread<W: Observer + Send, T>(
     watch: impl FnOnce() -> W + Send,
     others: Option<&mut dyn Observer>,
     run: impl FnOnce(&mut ObserverRelay<'_, '_>) -> T,
 ) -> (T, W) {
-    let (full, batches) = sync_channel::<RecordBatch>(QUEUED_BATCHES);
+    let (full, batches) = sync_channel::<ObserverEventBatch>(QUEUED_BATCHES);
     let (back, empty) = channel();
     thread::scope(|scope| {
-        let delivery = scope.spawn(inherit_token(move || {
+        let delivery = scope.spawn(wrap_with_current_token(move || {
             let mut watching = watch();
             for mut batch in batches {
                 batch.deliver_to(&mut watching);
@@ -203,7 +203,7 @@ impl RunEndRecord {
 impl<'t, 'o> ObserverRelay<'t, 'o> {
     fn new(target: RelayTarget<'t>, others: Option<&'o mut dyn Observer>) -> Self {
         Self {
-            batch: RecordBatch::default(),
+            batch: ObserverEventBatch::default(),
             target,
             others,
             links: None,
@@ -223,7 +223,7 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
     }
 
     #[inline]
-    fn record_step(&mut self, step: StepRecord) {
+    fn record_node_event(&mut self, step: StepRecord) {
         self.batch.steps.push(step);
         if self.batch.steps.len() >= BATCH {
             self.flush_batch();
@@ -248,7 +248,13 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
 impl Observer for ObserverRelay<'_, '_> {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.record_step(StepRecord::new(NodeStep::Issued, now, instance, node, kind));
+        self.record_node_event(StepRecord::new(
+            NodeEventType::Issued,
+            now,
+            instance,
+            node,
+            kind,
+        ));
         if let Some(others) = &mut self.others {
             others.on_issued(now, instance, node, kind);
         }
@@ -256,8 +262,8 @@ impl Observer for ObserverRelay<'_, '_> {
 
     #[inline]
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.record_step(StepRecord::new(
-            NodeStep::Completed,
+        self.record_node_event(StepRecord::new(
+            NodeEventType::Completed,
             now,
             instance,
             node,
@@ -271,7 +277,13 @@ impl Observer for ObserverRelay<'_, '_> {
     #[inline]
     fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let kind = NodeKind::Collective;
-        self.record_step(StepRecord::new(NodeStep::Began, now, instance, node, kind));
+        self.record_node_event(StepRecord::new(
+            NodeEventType::Began,
+            now,
+            instance,
+            node,
+            kind,
+        ));
         if let Some(others) = &mut self.others {
             others.on_transfer_began(now, instance, node);
         }
@@ -291,8 +303,8 @@ impl Observer for ObserverRelay<'_, '_> {
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         // No observer uses the kind of a node before the node is issued, so any kind is correct here.
         let kind = NodeKind::Nothing;
-        self.record_step(StepRecord::new(
-            NodeStep::Delayed,
+        self.record_node_event(StepRecord::new(
+            NodeEventType::Delayed,
             now,
             instance,
             node,
@@ -306,7 +318,13 @@ impl Observer for ObserverRelay<'_, '_> {
     #[inline]
     fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let kind = NodeKind::Nothing;
-        self.record_step(StepRecord::new(NodeStep::Ready, now, instance, node, kind));
+        self.record_node_event(StepRecord::new(
+            NodeEventType::Ready,
+            now,
+            instance,
+            node,
+            kind,
+        ));
         if let Some(others) = &mut self.others {
             others.on_ready(now, instance, node);
         }
@@ -440,14 +458,16 @@ mod tests {
         let mut direct = RecordedCalls::default();
         report_events(&mut direct);
         let mut others = RecordedCalls::default();
-        let ((), here) = run_relayed_here(RecordedCalls::default, Some(&mut others), |relay| {
-            report_events(relay)
-        });
+        let ((), here) =
+            run_with_relay_on_this_thread(RecordedCalls::default, Some(&mut others), |relay| {
+                report_events(relay)
+            });
         assert_eq!((&here, &others), (&direct, &direct));
-        let (five, beside) = run_relayed_beside(RecordedCalls::default, None, |relay| {
-            report_events(relay);
-            5
-        });
+        let (five, beside) =
+            run_with_relay_on_other_thread(RecordedCalls::default, None, |relay| {
+                report_events(relay);
+                5
+            });
         assert_eq!((five, beside), (5, direct));
     }
 
@@ -462,6 +482,6 @@ mod tests {
             fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
             fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
         }
-        run_relayed_beside(|| PanickingObserver, None, |relay| report_events(relay));
+        run_with_relay_on_other_thread(|| PanickingObserver, None, |relay| report_events(relay));
     }
 }

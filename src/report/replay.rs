@@ -2,7 +2,7 @@
 
 use super::Observer;
 use super::Report;
-use super::aggregation::LoopObserver;
+use super::aggregation::LoopCountObserver;
 use super::breakdown::{BreakdownObserver, ChargedTime, CommunicationCharges, NpuTime};
 use super::captured_on::CapturedOn;
 use super::collectives::{CollectiveObserver, CollectiveTally};
@@ -20,7 +20,7 @@ use super::node_table::{NodeTable, RowLimit};
 use super::npus::NpuRow;
 use super::operators::{OperatorObserver, OperatorTime};
 use super::profiler::ProfilerBasis;
-use super::relay::run_relayed;
+use super::relay::run_with_observer_relay;
 use super::settings::GivenSettings;
 use super::stack::StackReport;
 use super::steps::StepObserver;
@@ -38,13 +38,13 @@ use chakram_base::ids::Rank;
 use chakram_base::interrupt::{self, Interruption};
 use chakram_base::units::{Bytes, Span, format_thousands};
 use chakram_engine::{
-    CollectiveModel, CommTiming, CompiledReplay, FoldedReplay, GroupView, ReplayError,
+    CommTiming, CompiledReplay, EngineCollectiveBackend, FoldedReplay, GroupView, ReplayError,
     ReplayOutcome, StepTimes,
 };
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::Graph;
-use chakram_trace::workload::format_shortened;
+use chakram_trace::workload::format_shortened_list;
 use std::cmp::Reverse;
 
 /// Replays `prepared` with the additional observer `extra`; returns the report and this observer.
@@ -52,7 +52,7 @@ pub fn replay_to_report<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
 ) -> Result<(Report, O), ReplayError> {
-    let (report, _) = replay_watched(prepared, &mut extra, false)?;
+    let (report, _) = replay_with_erased_observer(prepared, &mut extra, false)?;
     Ok((report, extra))
 }
 
@@ -66,7 +66,7 @@ pub fn replay_to_report_with_nodes<O: Observer>(
     mut extra: O,
 ) -> Result<(Report, NodeTable, O), ReplayError> {
     RowLimit::check_row_count(prepared.workload().node_count())?;
-    let (report, table) = replay_watched(prepared, &mut extra, true)?;
+    let (report, table) = replay_with_erased_observer(prepared, &mut extra, true)?;
     let table = table.expect("a run of so many nodes is recorded");
     Ok((report, table, extra))
 }
@@ -80,7 +80,7 @@ fn check_memory(nodes: u64) -> Result<(), Interruption> {
         return Ok(());
     }
     let what = format_args!("the times of {} nodes", format_thousands(nodes));
-    Ok(bounds::check_fits(
+    Ok(bounds::check_items_fit_memory(
         what,
         nodes,
         BYTES_OF_NODE,
@@ -91,12 +91,12 @@ fn check_memory(nodes: u64) -> Result<(), Interruption> {
 /// Runs the replay; `wants_nodes` requests the node table. The type of the additional observer is erased, so that the
 /// event loop with a report is compiled only once.
 #[inline(never)]
-fn replay_watched(
+fn replay_with_erased_observer(
     prepared: &CompiledReplay<'_>,
     extra: &mut dyn Observer,
     wants_nodes: bool,
 ) -> Result<(Report, Option<NodeTable>), ReplayError> {
-    prepared.check_prices()?;
+    prepared.check_most_kernels_timed()?;
     prepared.check_aggregation()?;
     // Fold only replays with too many nodes for a critical path; the critical path needs every rank.
     if prepared.workload().node_count() > RowLimit::MOST
@@ -120,8 +120,9 @@ fn replay_watched(
         )
     };
     let nodes = prepared.workload().node_count();
-    let (outcome, (recorder, observers)) =
-        run_relayed(nodes, watch, others, |relay| prepared.run_inline(relay));
+    let (outcome, (recorder, observers)) = run_with_observer_relay(nodes, watch, others, |relay| {
+        prepared.run_specialized_for_observer(relay)
+    });
     let outcome = outcome?;
     let network = prepared.network_kind().to_string();
     let makespan = outcome.makespan;
@@ -177,10 +178,12 @@ fn replay_part(
         let memory = MemoryObserver::new(part);
         let breakdown = BreakdownObserver::of_part(part);
         let operators = OperatorObserver::of_part(folded);
-        observers_with(part, (breakdown, operators), memory, ())
+        combine_report_observers(part, (breakdown, operators), memory, ())
     };
     let nodes = part.workload().node_count();
-    let (outcome, observers) = run_relayed(nodes, watch, None, |relay| part.run_inline(relay));
+    let (outcome, observers) = run_with_observer_relay(nodes, watch, None, |relay| {
+        part.run_specialized_for_observer(relay)
+    });
     let outcome = outcome?;
     let (_, (collectives, _)) = &observers;
     // Messages of withdrawn answers and of tiles cannot be attributed to the omitted ranks.
@@ -189,7 +192,7 @@ fn replay_part(
         return Ok(None);
     }
     let makespan = outcome.makespan;
-    let results = ObservedResults::collect_unfolded(observers, makespan, prepared, folded);
+    let results = ObservedResults::collect_for_whole_job(observers, makespan, prepared, folded);
     let (calls, simulated) = results.collectives.count_calls();
     let finished = FinishedReplay {
         prepared,
@@ -207,7 +210,7 @@ fn replay_part(
 }
 
 /// Replays like [`replay_to_report`], with the given network and collective models.
-pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveModel>(
+pub fn replay_with_given_models<O: Observer, N: NetworkBackend, M: EngineCollectiveBackend>(
     prepared: &CompiledReplay<'_>,
     extra: O,
     network: N,
@@ -236,7 +239,10 @@ pub(super) type ReportObservers<'a, O> = (
                 MemoryObserver<'a>,
                 (
                     TileObserver,
-                    (LoopObserver, (StepObserver<'a>, (ModuleObserver<'a>, O))),
+                    (
+                        LoopCountObserver,
+                        (StepObserver<'a>, (ModuleObserver<'a>, O)),
+                    ),
                 ),
             ),
         ),
@@ -249,7 +255,7 @@ pub(super) fn create_observers<'a, O: Observer>(
     extra: O,
 ) -> ReportObservers<'a, O> {
     let breakdown = BreakdownObserver::new(prepared);
-    observers_with(
+    combine_report_observers(
         prepared,
         (breakdown, OperatorObserver::new(prepared)),
         memory,
@@ -257,7 +263,7 @@ pub(super) fn create_observers<'a, O: Observer>(
     )
 }
 
-fn observers_with<'a, O: Observer>(
+fn combine_report_observers<'a, O: Observer>(
     prepared: &'a CompiledReplay<'a>,
     (breakdown, operators): (BreakdownObserver<'a>, OperatorObserver<'a>),
     memory: MemoryObserver<'a>,
@@ -268,7 +274,10 @@ fn observers_with<'a, O: Observer>(
         StepObserver::new(prepared),
         (ModuleObserver::new(prepared), extra),
     );
-    let ended = (TileObserver::default(), (LoopObserver::default(), program));
+    let ended = (
+        TileObserver::default(),
+        (LoopCountObserver::default(), program),
+    );
     let others = (operators, (memory, ended));
     (breakdown, (collectives, others))
 }
@@ -291,7 +300,7 @@ struct ObservedResults<'a> {
     memory_accesses: Vec<MemoryAccessRow>,
     memory: Vec<MemoryRow>,
     tiles: TileObserver,
-    counts: LoopObserver,
+    counts: LoopCountObserver,
     steps: StepObserver<'a>,
     modules: ModuleObserver<'a>,
 }
@@ -322,7 +331,7 @@ impl<'a> ObservedResults<'a> {
 
     /// Collects the results of observers that received only events of a folded job's simulated part. Extends these
     /// results to the whole job.
-    fn collect_unfolded<O>(
+    fn collect_for_whole_job<O>(
         observers: ReportObservers<'a, O>,
         makespan: Span,
         whole: &CompiledReplay<'_>,
@@ -332,14 +341,14 @@ impl<'a> ObservedResults<'a> {
             observers;
         let (steps, (modules, _)) = program;
         let (operators, memory_accesses) = operators.into_operators();
-        let (npu_times, charged) = breakdown.into_whole_times(makespan, whole, folded);
+        let (npu_times, charged) = breakdown.into_times_of_whole_job(makespan, whole, folded);
         Self {
             npu_times,
             charged,
-            collectives: collectives.into_whole_groups(whole, folded),
+            collectives: collectives.into_tallies_of_whole_job(whole, folded),
             operators,
             memory_accesses,
-            memory: memory.into_whole_rows(whole, folded),
+            memory: memory.into_rows_of_whole_job(whole, folded),
             tiles,
             counts,
             steps,
@@ -379,7 +388,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         modules,
     } = results;
     let (workload, machine) = (prepared.workload(), prepared.machine());
-    let basis = prepared.pricing_coverage();
+    let basis = prepared.duration_source_counts();
     let mut present = workload.instances().iter().map(|i| i.rank).peekable();
     let absent = (0..workload.rank_count())
         .map(Rank)
@@ -405,7 +414,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         kernel_energy: KernelEnergy::from_basis(&basis, &kernels),
         kernels,
         response: MachineResponse::default(),
-        profiler: ProfilerBasis::of_workload(workload),
+        profiler: ProfilerBasis::profiler_of_workload(workload),
         interval: None,
         network: (prepared.comm_timing() == CommTiming::Model).then_some(network),
         communication: CommunicationBasis {
@@ -416,7 +425,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         mean_parts: Default::default(),
         mean_communicating: Span::ZERO,
         rows: build_npu_rows(prepared, npu_times, times > 1),
-        collectives: rows_of_collectives(prepared, &collectives, &charged.collectives),
+        collectives: build_collective_rows(prepared, &collectives, &charged.collectives),
         messages_charged: charged.messages,
         unknown_charged: charged.unknown,
         exposed: build_exposed_rows(prepared, &charged),
@@ -445,7 +454,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
                 .price_changes()
                 .iter()
                 .map(EditRow::of_prices)
-                .chain(outcome.failures.iter().map(EditRow::of_failure))
+                .chain(outcome.failures.iter().map(EditRow::from_failure_outcome))
                 .collect();
             (!rows.is_empty()).then_some(EditReport {
                 completed: None,
@@ -477,7 +486,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
     let instances = workload.instances().iter();
     let dropped = instances.map(|instance| workload.graph_of(instance).dropped_kernels());
     let dropped = dropped.fold(0, u64::saturating_add);
-    report.unknown = unknown::list_unknown(&basis, dropped, captured);
+    report.unknown = unknown::list_unknown_facts(&basis, dropped, captured);
     report.lower_bound = report.is_lower_bound();
     if let Some(on) = &mut report.captured_on
         && basis.priced > 0
@@ -487,7 +496,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         && !workload.graphs().iter().any(Graph::kernels_on_cpu)
     {
         let rows = report.rows.iter();
-        on.note_recorded(rows.map(|row| &*row.class));
+        on.detect_kept_kernel_durations(rows.map(|row| &*row.class));
     }
     report.captured = report.last_captured_end().map(|(captured, _)| captured);
     report.response = MachineResponse::of_report(&report, prepared);
@@ -522,7 +531,7 @@ fn build_npu_rows(
 }
 
 /// Returns the rows of collectives, sorted by group and kind; `charged` is indexed by group, then by kind.
-fn rows_of_collectives(
+fn build_collective_rows(
     prepared: &CompiledReplay<'_>,
     collectives: &CollectiveObserver,
     charged: &[ChargedTime],
@@ -538,7 +547,7 @@ fn rows_of_collectives(
             members,
             present: group.present,
             kind,
-            algorithm: algorithms_label(prepared, kind, group, &tally),
+            algorithm: algorithm_label_range(prepared, kind, group, &tally),
             measured: prepared.is_measured(kind, group),
             derived_from: derived_from(prepared, kind, group),
             tally,
@@ -588,7 +597,7 @@ fn role_of_group(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> Option
 /// Formats a group's name and members, as in `all 8 ranks` or `tp (0, 1, 2, 3)`.
 pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> String {
     let name = &prepared.workload().groups()[group.id.index()].name;
-    let members = || format_shortened(group.members.iter().map(|m| m.0));
+    let members = || format_shortened_list(group.members.iter().map(|m| m.0));
     match (name, group.dimensions) {
         (None, None) => format!("all {} ranks", group.members.len()),
         (Some(name), None) => format!("{name} ({})", members()),
@@ -633,7 +642,7 @@ fn derived_from(
 /// one label if both are equal. The time of each algorithm is a constant plus a part proportional to the buffer size.
 /// An algorithm that is fastest for both the smallest and the largest buffer is therefore fastest for all sizes
 /// in between.
-fn algorithms_label(
+fn algorithm_label_range(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
     group: &GroupView<'_>,

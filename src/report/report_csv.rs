@@ -8,7 +8,7 @@ use super::{
 
 /// The table to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CsvTable {
+pub enum ReportCsvTable {
     /// Time of each NPU by category, and the end of its rank in the replay and in the capture.
     #[default]
     Npus,
@@ -36,40 +36,46 @@ pub enum CsvTable {
 }
 
 /// Renders one table of `report`, with times in integer picoseconds.
-pub fn render_report(report: &Report, table: CsvTable) -> String {
+pub fn render_report(report: &Report, table: ReportCsvTable) -> String {
     render_reports(&[(None, report)], table)
 }
 
 /// Renders one table of several reports below one header. If a report has a machine name, this name is the first
 /// field of each of its rows.
-pub(super) fn render_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -> String {
+pub(super) fn render_reports(reports: &[(Option<&str>, &Report)], table: ReportCsvTable) -> String {
     match table {
-        CsvTable::Npus => {
+        ReportCsvTable::Npus => {
             let bounded = reports.iter().any(|(_, report)| report.lower_bound);
             let bound = bounded.then_some(npus::LOWER_BOUND);
             let columns: Vec<_> = npus::CSV.iter().copied().chain(bound).collect();
             render_report_rows(reports, &columns, |report| &report.rows)
         }
-        CsvTable::Collectives => render_report_rows(reports, collectives::table::CSV, |report| {
-            &report.collectives
-        }),
-        CsvTable::Operators => {
+        ReportCsvTable::Collectives => {
+            render_report_rows(reports, collectives::table::CSV, |report| {
+                &report.collectives
+            })
+        }
+        ReportCsvTable::Operators => {
             render_report_rows(reports, operators::table::CSV, |report| &report.operators)
         }
-        CsvTable::Steps => render_report_rows(reports, steps::CSV, |report| &report.steps),
-        CsvTable::Modules => render_report_rows(reports, modules::CSV, |report| &report.modules),
-        CsvTable::Memory => render_report_rows(reports, memory::CSV, |report| &report.memory),
-        CsvTable::Links => render_report_rows(reports, links::CSV, |report| {
+        ReportCsvTable::Steps => render_report_rows(reports, steps::CSV, |report| &report.steps),
+        ReportCsvTable::Modules => {
+            render_report_rows(reports, modules::CSV, |report| &report.modules)
+        }
+        ReportCsvTable::Memory => render_report_rows(reports, memory::CSV, |report| &report.memory),
+        ReportCsvTable::Links => render_report_rows(reports, links::CSV, |report| {
             report.links.as_ref().map_or(&[], |links| &links.links[..])
         }),
-        CsvTable::Unknown => render_report_rows(reports, unknown::CSV, |report| &report.unknown),
-        CsvTable::Settings => render_report_rows(reports, settings::CSV, |report| {
+        ReportCsvTable::Unknown => {
+            render_report_rows(reports, unknown::CSV, |report| &report.unknown)
+        }
+        ReportCsvTable::Settings => render_report_rows(reports, settings::CSV, |report| {
             &report.settings.without_effect
         }),
-        CsvTable::Sensitivities => render_report_rows(reports, sensitivity::CSV, |report| {
+        ReportCsvTable::Sensitivities => render_report_rows(reports, sensitivity::CSV, |report| {
             (report.sensitivities.as_ref()).map_or(&[], |found| &found.rows[..])
         }),
-        CsvTable::Cost => render_report_rows(reports, cost::CSV, std::slice::from_ref),
+        ReportCsvTable::Cost => render_report_rows(reports, cost::CSV, std::slice::from_ref),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Renders a report as text.
 
-use super::head::{self, HeadLine, HeadStyle};
+use super::head::{self, HeadLine, HeadLineStyle};
 use super::section::ReportMedium;
 use super::text::{TextStyle, write_paragraph};
 use super::{Report, critical_path, npus, sensitivity, tables};
@@ -36,7 +36,7 @@ fn write_all(
         section.write_text(out, style)?;
     }
     let mut sections = Vec::new();
-    for group in tables::group_tables(report, medium) {
+    for group in tables::build_grouped_tables(report, medium) {
         let mut text = String::new();
         for section in group {
             section.write_text(&mut text, style)?;
@@ -91,13 +91,13 @@ fn write_head(out: &mut String, line: &HeadLine, style: TextStyle) -> std::fmt::
         _ => format!("{}  ", line.lead),
     };
     let mark = match line.style {
-        HeadStyle::Heading => style.heading,
-        HeadStyle::Line | HeadStyle::Wrapped => anstyle::Style::new(),
-        HeadStyle::Warning | HeadStyle::WrappedWarning => style.warning,
+        HeadLineStyle::Heading => style.heading,
+        HeadLineStyle::Line | HeadLineStyle::Wrapped => anstyle::Style::new(),
+        HeadLineStyle::Warning | HeadLineStyle::WrappedWarning => style.warning,
     };
     let HeadLine { text, rest, .. } = line;
     match line.style {
-        HeadStyle::Wrapped | HeadStyle::WrappedWarning => {
+        HeadLineStyle::Wrapped | HeadLineStyle::WrappedWarning => {
             write_paragraph(out, text, &lead, 10, mark)
         }
         _ if rest.is_empty() => writeln!(out, "{mark}{lead}{text}{mark:#}"),

@@ -85,7 +85,7 @@ impl SectionCell {
     }
 
     /// Creates a cell that shows `part` as a percentage of `whole`.
-    pub fn share_cell(part: Span, whole: Span) -> Self {
+    pub fn percent_cell(part: Span, whole: Span) -> Self {
         let shown = super::text::format_share(part, whole);
         match whole {
             Span::ZERO => shown.into(),
@@ -99,7 +99,7 @@ impl SectionCell {
     }
 
     /// Sets the JSON pointer to the value in the report.
-    pub fn with_pointer(self, pointer: impl Into<String>) -> Self {
+    pub fn with_json_pointer(self, pointer: impl Into<String>) -> Self {
         Self {
             pointer: Some(pointer.into()),
             ..self
@@ -107,7 +107,7 @@ impl SectionCell {
     }
 
     /// Sets the JSON pointer to the value in the report, if there is one.
-    pub fn with_optional_pointer(self, pointer: Option<String>) -> Self {
+    pub fn with_optional_json_pointer(self, pointer: Option<String>) -> Self {
         Self { pointer, ..self }
     }
 }
@@ -313,7 +313,7 @@ impl ReportSection {
                     Some(_) => style.warning,
                     None => anstyle::Style::new(),
                 };
-                table.styled_row(out, &cells, mark)?;
+                table.write_styled_row(out, &cells, mark)?;
                 out.push_str(&note);
             }
         }
@@ -345,7 +345,10 @@ impl SectionNote {
 }
 
 /// Groups adjacent rows that `is_alike` considers equal. Returns each group with the index of its first row.
-pub(crate) fn indexed_runs<T>(rows: &[T], is_alike: impl Fn(&T, &T) -> bool) -> Vec<(usize, &[T])> {
+pub(crate) fn group_adjacent_rows<T>(
+    rows: &[T],
+    is_alike: impl Fn(&T, &T) -> bool,
+) -> Vec<(usize, &[T])> {
     let mut first = 0;
     let runs = rows.chunk_by(is_alike).map(|run| {
         let at = first;

@@ -7,7 +7,7 @@
 //! tangents (Newton's method on a convex function). T assumes that the order of nodes on lanes stays the same.
 //! Therefore, replays with changed durations check the derivative and the range, if such replays are affordable.
 
-use super::critical_path::{RunRecorder, ScaledEnd, ScaledRun};
+use super::critical_path::{RunEndWithSlope, RunRecorder, ScaledRun};
 use super::csv::{CsvCell, CsvColumn};
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
 use super::table::{left_aligned_column, right_aligned_column};
@@ -15,8 +15,8 @@ use super::{Report, summary::format_thousands};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_engine::{
-    ChangedTime, CollectiveChange, CompiledReplay, HostTiming, InstanceId, KernelChange,
-    ReplayError, ReplayOptions,
+    CollectiveChange, CompiledReplay, DurationAdjustment, HostTiming, InstanceId,
+    KernelDurationChange, ReplayError, ReplayOptions,
 };
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::strip_micro_batch;
@@ -95,11 +95,11 @@ struct DurationClass {
     setting: String,
     nodes: Vec<bool>,
     of_host: bool,
-    change: DurationChange,
+    change: DurationScalingOption,
 }
 
 /// The option that changes the durations of a class in a replay.
-enum DurationChange {
+enum DurationScalingOption {
     Kernels(String),
     Collectives(String),
     Host,
@@ -108,7 +108,7 @@ enum DurationChange {
 
 /// Inputs of a replay, for computing its sensitivities.
 #[derive(Clone, Copy)]
-pub struct SensitivityRun<'a> {
+pub struct SensitivityInputs<'a> {
     /// Workload of the replay.
     pub workload: &'a Workload,
     /// Machine of the replay.
@@ -117,7 +117,7 @@ pub struct SensitivityRun<'a> {
     pub options: &'a ReplayOptions,
 }
 
-impl SensitivityRun<'_> {
+impl SensitivityInputs<'_> {
     /// Replays with the options changed by `change`, and returns the makespan.
     fn replay_makespan_with(
         &self,
@@ -131,8 +131,8 @@ impl SensitivityRun<'_> {
     }
 
     /// Replays on another machine, and returns the makespan.
-    pub fn makespan_on(&self, machine: &Machine) -> Result<Span, ReplayError> {
-        let other = SensitivityRun {
+    pub fn replay_makespan_on(&self, machine: &Machine) -> Result<Span, ReplayError> {
+        let other = SensitivityInputs {
             workload: self.workload,
             machine,
             options: self.options,
@@ -215,24 +215,24 @@ impl SensitivityRun<'_> {
             return Ok(Some(row));
         }
         let replay = |factor: f64| -> Option<Result<Span, ReplayError>> {
-            let time = ChangedTime::Factor(factor);
+            let time = DurationAdjustment::Factor(factor);
             Some(match &class.change {
-                DurationChange::Kernels(glob) => self.replay_makespan_with(|options| {
+                DurationScalingOption::Kernels(glob) => self.replay_makespan_with(|options| {
                     options
                         .changes
                         .kernels
-                        .push(KernelChange::of_pattern(glob, time));
+                        .push(KernelDurationChange::of_pattern(glob, time));
                 }),
-                DurationChange::Collectives(kind) => self.replay_makespan_with(|options| {
+                DurationScalingOption::Collectives(kind) => self.replay_makespan_with(|options| {
                     options
                         .changes
                         .collectives
                         .push(CollectiveChange::of_kind(kind, time));
                 }),
-                DurationChange::Host => {
+                DurationScalingOption::Host => {
                     self.replay_makespan_with(|options| options.host = HostTiming::Scaled(factor))
                 }
-                DurationChange::Nothing => return None,
+                DurationScalingOption::Nothing => return None,
             })
         };
         // A replay with factor 1 must reproduce the run; otherwise replays cannot confirm the row. With changed
@@ -283,10 +283,10 @@ impl SensitivityReport {
 /// Returns the lowest factor at which the makespan still follows the slope at factor 1. `now` is the run's end at
 /// factor 1, and `none` is the end at factor 0. `at` computes the end at other factors.
 fn find_end_of_slope(
-    now: ScaledEnd,
-    none: ScaledEnd,
+    now: RunEndWithSlope,
+    none: RunEndWithSlope,
     path_nodes: u64,
-    at: impl Fn(f64) -> ScaledEnd,
+    at: impl Fn(f64) -> RunEndWithSlope,
 ) -> f64 {
     let line = |factor: f64| now.end.0 as f64 - now.slope as f64 * (1.0 - factor);
     let (mut factor, mut found) = (0.0, none);
@@ -394,11 +394,11 @@ fn group_duration_classes(
             format!("kernels {pattern}"),
             setting,
             nodes,
-            DurationChange::Kernels(pattern),
+            DurationScalingOption::Kernels(pattern),
         ));
     }
     if several {
-        let change = DurationChange::Kernels("*".to_owned());
+        let change = DurationScalingOption::Kernels("*".to_owned());
         found.push(of(
             "all kernels".to_owned(),
             "kernel = *".to_owned(),
@@ -412,10 +412,10 @@ fn group_duration_classes(
             format!("collectives {kind}"),
             setting,
             nodes,
-            DurationChange::Collectives(kind),
+            DurationScalingOption::Collectives(kind),
         ));
     }
-    let nothing = || DurationChange::Nothing;
+    let nothing = || DurationScalingOption::Nothing;
     found.push(of(
         "messages".to_owned(),
         String::new(),
@@ -430,8 +430,8 @@ fn group_duration_classes(
     ));
     if has_host {
         let change = match options.host {
-            HostTiming::Recorded => DurationChange::Host,
-            HostTiming::Scaled(_) => DurationChange::Nothing,
+            HostTiming::Recorded => DurationScalingOption::Host,
+            HostTiming::Scaled(_) => DurationScalingOption::Nothing,
         };
         let class = of("host".to_owned(), "host = scaled".to_owned(), host, change);
         found.push(DurationClass {
@@ -470,7 +470,7 @@ pub(crate) fn build_sensitivity_sections(
         let at = |field: &str| format!("/sensitivities/rows/{i}/{field}");
         section.push_row(vec![
             SectionCell::name_cell(&*row.what),
-            SectionCell::from(row.tenth_less).with_pointer(at("tenth_less_ps")),
+            SectionCell::from(row.tenth_less).with_json_pointer(at("tenth_less_ps")),
             format!("{:.2} %", gain(row.tenth_less)).into(),
             format!("{:.1} %", gain(row.none)).into(),
             SectionCell::from(Span(row.slope_ps.unsigned_abs() / 100)),
@@ -513,7 +513,7 @@ mod tests {
             let ends = lines.map(|(a, b)| (a + b * x, b));
             let most = ends.iter().map(|(end, _)| *end).fold(0.0, f64::max);
             let slope = ends.iter().filter(|(end, _)| *end == most).map(|(_, b)| *b);
-            ScaledEnd {
+            RunEndWithSlope {
                 end: Span(most.round() as u64),
                 slope: slope.fold(f64::MAX, f64::min) as i64,
             }

@@ -17,7 +17,9 @@ mod option_reasons;
 mod run_facts;
 
 pub(super) use machine_differences::explain_nothing_moved;
-pub use machine_differences::{MachineDifference, explain_differences, machine_differences};
+pub use machine_differences::{
+    MachineDifference, explain_no_effect_of_differences, machine_differences,
+};
 pub use option_reasons::option_reason;
 pub use run_facts::ReplayedRun;
 
@@ -118,11 +120,11 @@ impl Report {
     pub fn has_same_results(&self, other: &Self) -> bool {
         self.outcome.makespan == other.outcome.makespan
             && self.mean_parts == other.mean_parts
-            && self.without_settings() == other.without_settings()
+            && self.copy_with_only_results() == other.copy_with_only_results()
     }
 
     /// Returns the report with only the parts that are results.
-    fn without_settings(&self) -> Self {
+    fn copy_with_only_results(&self) -> Self {
         let mut kept = self.clone();
         kept.provenance = None;
         kept.machine.name.clear();

@@ -44,7 +44,7 @@ impl StackReport {
     }
 
     /// Adds the decisions of `plan` about plan options.
-    pub fn add_plan(&mut self, plan: &Self) {
+    pub fn add_plan_decisions(&mut self, plan: &Self) {
         self.decided.extend_from_slice(&plan.decided);
         self.left.extend_from_slice(&plan.left);
     }

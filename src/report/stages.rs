@@ -87,7 +87,12 @@ impl<'a> PipelineStages<'a> {
 
     /// Returns true if the partners of a send, receive or collective are in another stage.
     #[inline]
-    pub fn is_between(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
+    pub fn has_partners_in_other_stage(
+        &self,
+        instance: InstanceId,
+        node: NodeIndex,
+        kind: NodeKind,
+    ) -> bool {
         if kind == NodeKind::Collective {
             return self.across[self.prepared.group_of(instance, node).index()];
         }
@@ -98,11 +103,11 @@ impl<'a> PipelineStages<'a> {
         let of = &workload.instances()[instance.index()];
         let graph = workload.graph_of(of);
         let peer = graph.messages()[graph.message_index(node)].peer;
-        self.are_apart(of.rank, of.peers[peer as usize])
+        self.are_in_different_stages(of.rank, of.peers[peer as usize])
     }
 
     /// Returns true if a message between these ranks goes from one stage to another.
-    fn are_apart(&self, one: Rank, other: Rank) -> bool {
+    fn are_in_different_stages(&self, one: Rank, other: Rank) -> bool {
         let shared = |role: StageRole| {
             let groups = self.of_rank[one.index()].iter();
             let mut groups = groups.map(|&group| &self.groups[group as usize]);

@@ -91,10 +91,10 @@ pub(super) fn build_step_sections(report: &Report, medium: ReportMedium) -> Vec<
     let shown = medium.rows_or_all(ROWS);
     for (i, row) in report.steps.iter().take(shown).enumerate() {
         let at = |field: &str| format!("/steps/{i}/{field}");
-        let span = |field, span: Span| SectionCell::from(span).with_pointer(at(field));
+        let span = |field, span: Span| SectionCell::from(span).with_json_pointer(at(field));
         section.push_row(vec![
             SectionCell::number_cell(row.step, format!("step {}", row.step))
-                .with_pointer(at("step")),
+                .with_json_pointer(at("step")),
             span("start_ps", row.start),
             span("time_ps", row.time),
             span("compute_ps", row.compute),

@@ -17,14 +17,14 @@ type CollectiveFamily<'r> = (Option<&'r str>, chakram_trace::format::CollectiveK
 
 /// Collectives of a family, separated by whether their group is within one domain or in several.
 #[derive(Default)]
-struct FamilyPlaces<'r> {
+struct CollectivesByPlacement<'r> {
     inside: Vec<&'r CollectiveRow>,
     across: Vec<&'r CollectiveRow>,
 }
 
 /// Returns one warning for each role and size of straddling groups. The warning states how much longer their
 /// collectives take.
-pub(super) fn describe_straddling(
+pub(super) fn describe_straddling_groups(
     rows: &[CollectiveRow],
     prepared: &CompiledReplay<'_>,
 ) -> Vec<String> {
@@ -43,7 +43,8 @@ pub(super) fn describe_straddling(
             let first = npus.first().map(|npu| npu.0 / domain);
             npus.iter().any(|npu| Some(npu.0 / domain) != first)
         };
-        let mut families: BTreeMap<CollectiveFamily<'_>, FamilyPlaces<'_>> = BTreeMap::new();
+        let mut families: BTreeMap<CollectiveFamily<'_>, CollectivesByPlacement<'_>> =
+            BTreeMap::new();
         for row in rows
             .iter()
             .filter(|row| (2..=domain).contains(&row.members))
@@ -57,7 +58,7 @@ pub(super) fn describe_straddling(
             }
         }
         for ((role, kind, members), family) in families {
-            let FamilyPlaces { inside, mut across } = family;
+            let CollectivesByPlacement { inside, mut across } = family;
             across.retain(|row| {
                 !inside.is_empty() || !groups[row.group_index as usize].extent.regular
             });

@@ -198,11 +198,11 @@ impl<'h> TextTable<'h> {
 
     /// Writes a row.
     pub fn write_row(&self, out: &mut dyn Write, cells: &[&dyn Display]) -> Result {
-        self.styled_row(out, cells, anstyle::Style::new())
+        self.write_styled_row(out, cells, anstyle::Style::new())
     }
 
     /// Writes a row in the text style `style`.
-    pub fn styled_row(
+    pub fn write_styled_row(
         &self,
         out: &mut dyn Write,
         cells: &[&dyn Display],

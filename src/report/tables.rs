@@ -8,7 +8,7 @@ use super::{
 
 /// Returns, in groups, the tables between the breakdown and the critical path. A text shortens the tables of a
 /// group together.
-pub(crate) fn group_tables(
+pub(crate) fn build_grouped_tables(
     report: &Report,
     medium: ReportMedium,
 ) -> impl Iterator<Item = Vec<ReportSection>> {

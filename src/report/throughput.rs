@@ -134,7 +134,7 @@ pub(super) fn format_rate(rate: f64) -> String {
 
 impl Throughput {
     /// Returns the reasons why the utilizations are doubtful.
-    pub(super) fn describe_utilization(&self) -> Vec<String> {
+    pub(super) fn describe_doubtful_utilization(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         // Allow a tolerance, because sums of f64 may differ in their last digits.
         let above = |part: f64, whole: f64| part > whole * (1.0 + 1e-9);
@@ -214,14 +214,14 @@ mod tests {
         };
         assert!(
             rates(1.0 + f64::EPSILON, 3.0)
-                .describe_utilization()
+                .describe_doubtful_utilization()
                 .is_empty()
         );
-        let [above] = &rates(1.5, 3.0).describe_utilization()[..] else {
+        let [above] = &rates(1.5, 3.0).describe_doubtful_utilization()[..] else {
             panic!("one warning")
         };
         assert!(above.contains("150.0 %"), "{above}");
-        let [more] = &rates(0.6, 4.0).describe_utilization()[..] else {
+        let [more] = &rates(0.6, 4.0).describe_doubtful_utilization()[..] else {
             panic!("one warning")
         };
         assert!(more.contains("MFU (80.0 %) is above HFU"), "{more}");

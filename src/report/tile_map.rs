@@ -15,7 +15,7 @@ use std::fmt::Write;
 
 mod families;
 
-use families::assign_rank_families;
+use families::rank_stages_and_tensor_groups;
 
 /// Distance between the left edges of adjacent cores, and side length of a core, in drawing units.
 const PITCH: f64 = 26.0;
@@ -59,7 +59,7 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
     let along =
         |d: usize, at: u32| MARGIN + f64::from(at) * PITCH + f64::from(at / tiles.cores[d]) * GAP;
     let size = [0, 1].map(|d| along(d, tiles.core_count(d) - 1) + PITCH);
-    let (stages, groups) = assign_rank_families(prepared);
+    let (stages, groups) = rank_stages_and_tensor_groups(prepared);
     let mut cores_of_stage: BTreeMap<u32, usize> = BTreeMap::new();
     for stage in &stages {
         *cores_of_stage.entry(*stage).or_default() += 1;
@@ -192,7 +192,7 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
         (0.5, "busy links", 'l', most_link),
         (2.0, "busy memory ports", 'p', most_port),
     ] {
-        draw_scale(&mut svg, below + line * LINE, (name, class), most, makespan);
+        draw_shade_scale(&mut svg, below + line * LINE, (name, class), most, makespan);
     }
     let count = stages.iter().max().map_or(0, |last| last + 1);
     let inner = svg.into_element(&format!("tiles of {name}"));
@@ -261,7 +261,7 @@ impl StageLegend {
 }
 
 /// Draws the scale of shades for links or for ports, labelled with busy times up to `most`.
-fn draw_scale(
+fn draw_shade_scale(
     svg: &mut SvgDrawing,
     y: f64,
     (name, class): (&str, char),

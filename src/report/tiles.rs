@@ -96,7 +96,7 @@ impl TileObserver {
         let used = cores.iter().zip(&occupancy.ports);
         let used = used.filter(|(_, busy)| **busy > Span::ZERO);
         Some(TileUse {
-            links_of_machine: links_of(machine),
+            links_of_machine: count_links_between_cores(machine),
             ports_of_machine: cores.len() as u64,
             links: links.collect(),
             ports: used
@@ -110,7 +110,7 @@ impl TileObserver {
 }
 
 /// Returns the number of links between cores, excluding faulty links.
-fn links_of(machine: &Machine) -> u64 {
+fn count_links_between_cores(machine: &Machine) -> u64 {
     let topology = machine.topology();
     let Some(tiles) = topology.tile_grid() else {
         return 0;
@@ -150,7 +150,7 @@ pub(super) fn build_tile_sections(report: &Report, _: ReportMedium) -> Vec<Repor
         };
         section.push_row(vec![
             name.into(),
-            SectionCell::count_cell(all).with_pointer(format!("/tiles/{field}")),
+            SectionCell::count_cell(all).with_json_pointer(format!("/tiles/{field}")),
             SectionCell::count_cell(busy.len() as u64),
             share(sum / all.max(1) as f64),
             share(most.0.as_seconds()),

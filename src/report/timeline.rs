@@ -16,7 +16,7 @@ use super::issue_times::IssueTimes;
 use super::memory::{EndedInstant, MemoryTracker};
 use super::replay::group_label;
 use super::summary::kind_label;
-use super::{CollectiveRecord, Observer, RunSegment};
+use super::{CollectiveRecord, CriticalPathSegment, Observer};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
 use chakram_engine::InstanceId;
@@ -41,8 +41,8 @@ pub use selection::TimelineSelection;
 use chrome::ChromeEncoder;
 use counters::TimelineCounters;
 use events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
-use nesting::{LaneNesting, NestingPart};
-use origins::TimelineOrigins;
+use nesting::{NestingRange, OpenLaneRanges};
+use origins::TimelineNodeCallers;
 use perfetto::PerfettoEncoder;
 use tracks::ReceiveTrack;
 
@@ -82,7 +82,7 @@ pub struct TimelineWriter<'a, W> {
     /// By instance, the tracks for receives.
     receives: Vec<Vec<ReceiveTrack>>,
     /// The open slices of paths, by instance and lane.
-    nesting: Vec<Vec<LaneNesting>>,
+    nesting: Vec<Vec<OpenLaneRanges>>,
     /// For each instance, the latest step that has begun, if node names contain steps.
     steps: Vec<Option<u64>>,
     memory: MemoryTracker<'a>,
@@ -93,9 +93,9 @@ pub struct TimelineWriter<'a, W> {
     /// When each send in progress started its transfer, by instance.
     sends: Vec<BTreeMap<NodeIndex, Time>>,
     selection: TimelineSelection,
-    origins: TimelineOrigins<'a>,
+    origins: TimelineNodeCallers<'a>,
     /// Ranges around the current node; stored here to reuse the allocation.
-    path: Vec<NestingPart<'a>>,
+    path: Vec<NestingRange<'a>>,
     encoder: FormatEncoder<W>,
 }
 
@@ -112,7 +112,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         let groups = groups.map(|group| (group_label(prepared, &group), group));
         let lanes = workload.instances().iter().map(|instance| {
             let lanes = workload.graph_of(instance).lanes().len();
-            vec![LaneNesting::default(); lanes]
+            vec![OpenLaneRanges::default(); lanes]
         });
         let mut this = Self {
             groups: groups.collect(),
@@ -125,7 +125,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             counters: TimelineCounters::new(workload.instances().len()),
             sends: vec![BTreeMap::new(); workload.instances().len()],
             selection,
-            origins: TimelineOrigins::new(prepared),
+            origins: TimelineNodeCallers::new(prepared),
             path: Vec::new(),
             prepared,
             encoder: match format {
@@ -156,7 +156,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             self.draw_memory(instance, over);
         }
         for instance in (0..self.held_before.len() as u32).map(InstanceId) {
-            self.hold_before(instance);
+            self.draw_memory_at_start(instance);
         }
         let instances = self.prepared.workload().instances().iter();
         let ranks: Vec<u32> = instances.map(|instance| instance.rank.0).collect();
@@ -188,20 +188,20 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             self.held_before[instance.index()] = Some(over);
             return;
         }
-        self.hold_before(instance);
-        self.draw_held(instance, over);
+        self.draw_memory_at_start(instance);
+        self.draw_allocated_memory(instance, over);
     }
 
     /// Draws the memory of an instance at the start of the drawn time range, if not yet drawn.
-    fn hold_before(&mut self, instance: InstanceId) {
+    fn draw_memory_at_start(&mut self, instance: InstanceId) {
         if let Some((_, held)) = self.held_before[instance.index()].take() {
             let from = self.selection.from;
-            self.draw_held(instance, (from, held));
+            self.draw_allocated_memory(instance, (from, held));
         }
     }
 
-    fn draw_held(&mut self, instance: InstanceId, (at, held): EndedInstant) {
-        let classes = self.memory.classes_that_change(instance);
+    fn draw_allocated_memory(&mut self, instance: InstanceId, (at, held): EndedInstant) {
+        let classes = self.memory.changing_tensor_classes(instance);
         let held = TensorClass::ALL.iter().zip(held);
         let held = held.zip(classes).filter(|(_, used)| *used);
         let held: Vec<_> = held.map(|(((_, name), bytes), _)| (*name, bytes)).collect();
@@ -210,8 +210,8 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
     }
 
     /// Draws a segment of the critical path on the path's own track.
-    fn path_segment(&mut self, track: TrackId, segment: &RunSegment) {
-        let RunSegment { instance, node, .. } = *segment;
+    fn draw_path_segment(&mut self, track: TrackId, segment: &CriticalPathSegment) {
+        let CriticalPathSegment { instance, node, .. } = *segment;
         let rank = self.rank_of_instance(instance.index());
         let kind = self.started.graph_of(instance).kind(node);
         let (name, mut facts) =
@@ -246,7 +246,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         if self.prepared.comm_timing() == CommTiming::Captured {
             return None;
         }
-        let pair = || self.prepared.pair_of(instance, node);
+        let pair = || self.prepared.match_number_of_message(instance, node);
         match kind {
             NodeKind::Send => pair().map(ArrowEnd::From),
             NodeKind::Receive => pair().map(ArrowEnd::To),
@@ -257,7 +257,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
 
 impl<W: Write> Observer for TimelineWriter<'_, W> {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.started.set_issued(now, instance, node, kind);
+        self.started.store_issue_time(now, instance, node, kind);
         let of = (instance.index(), self.rank_of_instance(instance.index()));
         let to = (self.encoder.get(), &self.selection);
         self.counters.count_issued_node(of, now, node, to);
@@ -265,7 +265,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             self.draw_memory(instance, over);
         }
         if kind == NodeKind::Receive {
-            self.take_receive_track(instance, node);
+            self.assign_receive_track(instance, node);
         }
     }
 
@@ -308,7 +308,8 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         let nests = &mut self.nesting[instance.index()];
         let is_visible = encoder.is_visible(start, now);
         self.path.clear();
-        self.origins.append_ranges(instance, node, &mut self.path);
+        self.origins
+            .append_enclosing_ranges(instance, node, &mut self.path);
         let name = match nests.get_mut(lane as usize) {
             Some(nesting) if is_visible => {
                 nesting.begin_ranges(encoder, track, &self.path, &name, (start, now))
@@ -316,7 +317,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             _ => &name,
         };
         let (launch, launched) = match is_visible {
-            true => self.origins.launch_arrows(instance, node),
+            true => self.origins.launch_arrow_ids(instance, node),
             false => (None, Vec::new()),
         };
         let slice = TimelineSlice {
@@ -357,7 +358,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         }
     }
 
-    fn critical_path(&mut self, path: &[RunSegment]) {
+    fn critical_path(&mut self, path: &[CriticalPathSegment]) {
         // The critical path's process needs a number that no rank has. Ranks are numbered from 0, so use the
         // number of ranks.
         let rank = self.prepared.workload().rank_count();
@@ -367,7 +368,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         self.encoder_mut().name_track(track, "critical path", 0);
         for segment in path {
             if self.selection.overlaps_interval(segment.from, segment.to) {
-                self.path_segment(track, segment);
+                self.draw_path_segment(track, segment);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Runs two independent computations over the nodes of a run, on two threads if the run is large.
 
-use chakram_base::interrupt::inherit_token;
+use chakram_base::interrupt::wrap_with_current_token;
 use std::thread;
 
 /// If a run has at least this number of nodes, a second thread is started. A sum over so many nodes takes a
@@ -18,7 +18,7 @@ pub fn run_both<A, B: Send>(
         return (here(), beside());
     }
     thread::scope(|scope| {
-        let beside = scope.spawn(inherit_token(beside));
+        let beside = scope.spawn(wrap_with_current_token(beside));
         let first = here();
         match beside.join() {
             Ok(second) => (first, second),

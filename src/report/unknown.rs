@@ -4,7 +4,7 @@ use super::Report;
 use super::csv::{CsvColumn, decimal_cell};
 use super::summary::{format_count, format_thousands};
 use chakram_base::units::{Span, format_percent};
-use chakram_engine::PricingCoverage;
+use chakram_engine::DurationSourceCounts;
 use serde::{Deserialize, Serialize};
 
 /// Nodes that lack one fact in the traces, which is needed to estimate their time.
@@ -67,7 +67,7 @@ impl UnknownFact {
         }
     }
 
-    fn describe_nodes(self, nodes: u64) -> String {
+    fn describe_fact_of_nodes(self, nodes: u64) -> String {
         match self {
             Self::Communication => format!(
                 "operation or partners of {}",
@@ -88,8 +88,8 @@ impl UnknownFact {
 
 /// Returns one row for each fact that the traces lack. `captured` is the captured time summed over ranks; `dropped`
 /// is the number of kernels that lack records because the profiler dropped them.
-pub(super) fn list_unknown(
-    basis: &PricingCoverage,
+pub(super) fn list_unknown_facts(
+    basis: &DurationSourceCounts,
     dropped: u64,
     captured: Option<u128>,
 ) -> Vec<UnknownRow> {
@@ -155,7 +155,7 @@ pub(super) const CSV: &[CsvColumn<Report, UnknownRow>] = &[
 impl UnknownRow {
     /// Names the missing fact and the affected nodes.
     pub(super) fn describe_subject(&self) -> String {
-        self.what.describe_nodes(self.nodes)
+        self.what.describe_fact_of_nodes(self.nodes)
     }
 
     /// Returns a sentence about the missing fact and the affected nodes.
@@ -186,14 +186,14 @@ impl UnknownRow {
 
 impl Report {
     /// Lists all missing facts on one line; `None` if no fact is missing.
-    pub fn unknown_line(&self) -> Option<String> {
+    pub fn unknown_facts_line(&self) -> Option<String> {
         let rows: Vec<String> = self.unknown.iter().map(UnknownRow::to_sentence).collect();
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
     /// Returns the text after the makespan in the headline: a remark if the makespan is a lower bound, otherwise no
     /// text.
-    pub(super) fn bound_text(&self) -> &'static str {
+    pub(super) fn lower_bound_remark(&self) -> &'static str {
         match self.is_lower_bound() {
             true => ", a lower bound: some nodes have neither a price nor a duration",
             false => "",
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn rows_say_how_many_nodes_are_timed_how() {
-        let basis = PricingCoverage {
+        let basis = DurationSourceCounts {
             comm_unknown: 2,
             comm_unknown_time: 96_000_000_000,
             size_unknown: 8,
@@ -225,10 +225,10 @@ mod tests {
             flops_unknown_time: 3_000_000,
             by_bytes: 7,
             unknown: 1,
-            ..PricingCoverage::default()
+            ..DurationSourceCounts::default()
         };
         // The recorded times are 96 ms and 48 ms, of 960 ms captured.
-        let found = list_unknown(&basis, 5, Some(960_000_000_000));
+        let found = list_unknown_facts(&basis, 5, Some(960_000_000_000));
         let texts: Vec<String> = found.iter().map(UnknownRow::to_sentence).collect();
         assert_eq!(
             texts,
@@ -240,6 +240,6 @@ mod tests {
                 "work of 5 dropped kernels: 5 without time",
             ]
         );
-        assert!(list_unknown(&PricingCoverage::default(), 0, None).is_empty());
+        assert!(list_unknown_facts(&DurationSourceCounts::default(), 0, None).is_empty());
     }
 }

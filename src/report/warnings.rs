@@ -5,12 +5,12 @@ use super::throughput::Throughput;
 use super::{Report, straddling};
 use chakram_base::units::Span;
 use chakram_engine::CompiledReplay;
-use chakram_trace::graph::GraphRepairs;
+use chakram_trace::graph::GraphRepairCounts;
 
 /// Sums the repairs of all ranks' traces by type of repair.
-fn sum_repairs(prepared: &CompiledReplay<'_>) -> GraphRepairs {
+fn sum_repairs(prepared: &CompiledReplay<'_>) -> GraphRepairCounts {
     let workload = prepared.workload();
-    let mut repairs = GraphRepairs::default();
+    let mut repairs = GraphRepairCounts::default();
     for instance in workload.instances() {
         let of = workload.graph_of(instance).repairs();
         repairs.dangling_control += of.dangling_control;
@@ -24,13 +24,13 @@ fn sum_repairs(prepared: &CompiledReplay<'_>) -> GraphRepairs {
 
 /// Returns the warnings about `report`, a replay of `prepared`.
 pub(super) fn collect_warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<String> {
-    let mut warnings = Vec::from_iter(report.does_not_fit());
+    let mut warnings = Vec::from_iter(report.describe_ranks_out_of_memory());
     let mut say = |count: u64, text: &str| {
         if count > 0 {
             warnings.push(text.replace("{}", &format_thousands(count)));
         }
     };
-    let (repairs, basis) = (sum_repairs(prepared), prepared.pricing_coverage());
+    let (repairs, basis) = (sum_repairs(prepared), prepared.duration_source_counts());
     say(
         report.absent.len() as u64,
         "{} ranks have no trace: each arrives at collectives with the last rank that has one, \
@@ -104,7 +104,7 @@ pub(super) fn collect_warnings(report: &Report, prepared: &CompiledReplay<'_>) -
             machine.name()
         ));
     }
-    warnings.extend(straddling::describe_straddling(
+    warnings.extend(straddling::describe_straddling_groups(
         &report.collectives,
         prepared,
     ));
@@ -113,7 +113,7 @@ pub(super) fn collect_warnings(report: &Report, prepared: &CompiledReplay<'_>) -
         report
             .throughput
             .iter()
-            .flat_map(Throughput::describe_utilization),
+            .flat_map(Throughput::describe_doubtful_utilization),
     );
     for row in &report.collectives {
         let text = row

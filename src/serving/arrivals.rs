@@ -2,7 +2,7 @@
 
 use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
-use super::scenario::{ArrivalRate, ArrivalStream, ModelWork, Scenario};
+use super::scenario::{ArrivalRate, ArrivalStream, RequestWork, Scenario};
 use super::tables::{ColumnUnit, TableReader};
 use chakram_base::config::{did_you_mean, find_nearest, quote_for_message};
 use chakram_base::units::{Span, Time};
@@ -23,12 +23,12 @@ pub struct RequestArrival {
 
 /// Draws the models of requests at random, by their weights.
 #[derive(Debug)]
-pub struct ModelSampler {
+pub struct RequestModelSampler {
     sums: Vec<f64>,
     random: RandomStream,
 }
 
-impl ModelSampler {
+impl RequestModelSampler {
     pub fn new(scenario: &Scenario) -> Self {
         let mut sum = 0.0;
         let sums = scenario.models.iter().map(|model| {
@@ -45,7 +45,7 @@ impl ModelSampler {
     pub fn next(&mut self) -> u32 {
         match self.sums.len() {
             1 => 0,
-            _ => self.random.pick_index(&self.sums) as u32,
+            _ => self.random.pick_weighted_index(&self.sums) as u32,
         }
     }
 }
@@ -53,7 +53,7 @@ impl ModelSampler {
 /// Yields arrivals in order of time, if they do not depend on answers.
 pub struct ArrivalSource<'s> {
     scenario: &'s Scenario,
-    mix: ModelSampler,
+    mix: RequestModelSampler,
     gaps: RandomStream,
     /// Number of requests that arrived so far.
     count: u64,
@@ -69,7 +69,7 @@ impl<'s> ArrivalSource<'s> {
         };
         Ok(Self {
             scenario,
-            mix: ModelSampler::new(scenario),
+            mix: RequestModelSampler::new(scenario),
             gaps: RandomStream::new(scenario.seed, RandomPurpose::Gaps),
             count: 0,
             last: Time::ZERO,
@@ -84,8 +84,8 @@ impl<'s> ArrivalSource<'s> {
             return Ok(None);
         }
         let arrival = match &self.scenario.stream {
-            ArrivalStream::Poisson(rate) => Some(self.arrive_after_gap(*rate, true)),
-            ArrivalStream::Periodic(rate) => Some(self.arrive_after_gap(*rate, false)),
+            ArrivalStream::Poisson(rate) => Some(self.draw_arrival_after_gap(*rate, true)),
+            ArrivalStream::Periodic(rate) => Some(self.draw_arrival_after_gap(*rate, false)),
             ArrivalStream::Bursts { burst, every } => {
                 let number = self.count / u64::from(*burst);
                 Some(RequestArrival {
@@ -115,7 +115,7 @@ impl<'s> ArrivalSource<'s> {
     /// Returns an arrival one gap after the previous arrival. If the rate counts requests, the
     /// mean gap is the inverse of the rate. If the rate is a bandwidth, the mean gap is the time
     /// in which the previous request's bytes are transferred.
-    fn arrive_after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
+    fn draw_arrival_after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
         let model = self.mix.next();
         let mean = match rate {
             ArrivalRate::Requests(rate) => 1.0 / rate,
@@ -148,7 +148,7 @@ impl<'s> ArrivalSource<'s> {
 struct ArrivalFile<'s> {
     scenario: &'s Scenario,
     path: &'s Path,
-    rows: ArrivalRows,
+    rows: ArrivalFileReader,
     repeat: u32,
     speed: f64,
     /// Start of the current repetition of the file; it is added to the times in the file.
@@ -158,7 +158,7 @@ struct ArrivalFile<'s> {
     last_line: u64,
 }
 
-enum ArrivalRows {
+enum ArrivalFileReader {
     Table {
         reader: Box<TableReader>,
         at: (usize, ColumnUnit),
@@ -174,7 +174,7 @@ enum ArrivalRows {
 
 /// A JSON line of a file of arrivals. All other fields are ignored.
 #[derive(Deserialize)]
-struct ArrivalObject {
+struct ArrivalJsonLine {
     timestamp: f64,
     #[serde(default)]
     model: Option<String>,
@@ -185,7 +185,7 @@ struct ArrivalObject {
 }
 
 /// Values of a file's row before conversion.
-struct ArrivalRow {
+struct ArrivalFileRow {
     at: Span,
     model: Option<String>,
     tokens: [f64; 2],
@@ -208,7 +208,7 @@ impl<'s> ArrivalFile<'s> {
         Ok(Self {
             scenario,
             path,
-            rows: ArrivalRows::open_rows(path)?,
+            rows: ArrivalFileReader::open_rows(path)?,
             repeat: *repeat,
             speed: *speed,
             offset: Time::ZERO,
@@ -226,14 +226,17 @@ impl<'s> ArrivalFile<'s> {
         ServeError::invalid_row(&self.path.display().to_string(), line, found, expected)
     }
 
-    fn next(&mut self, mix: &mut ModelSampler) -> Result<Option<RequestArrival>, ServeError> {
+    fn next(
+        &mut self,
+        mix: &mut RequestModelSampler,
+    ) -> Result<Option<RequestArrival>, ServeError> {
         let row = match self.rows.next(self.path)? {
             Some(row) => row,
             None if self.repeat > 1 && self.last_line > 0 => {
                 // The next repetition begins at the time of this repetition's last arrival.
                 self.repeat -= 1;
                 self.offset = self.last;
-                self.rows = ArrivalRows::open_rows(self.path)?;
+                self.rows = ArrivalFileReader::open_rows(self.path)?;
                 match self.rows.next(self.path)? {
                     Some(row) => row,
                     None => return Ok(None),
@@ -281,7 +284,7 @@ impl<'s> ArrivalFile<'s> {
             }
             *to = count as u32;
         }
-        if let ModelWork::Steps { prefill, .. } = &self.scenario.models[model as usize].work {
+        if let RequestWork::Steps { prefill, .. } = &self.scenario.models[model as usize].work {
             let most = prefill.largest_position();
             if f64::from(tokens[0]) > most {
                 let found = format!("a prompt of {} tokens", tokens[0]);
@@ -294,7 +297,7 @@ impl<'s> ArrivalFile<'s> {
     }
 }
 
-impl ArrivalRows {
+impl ArrivalFileReader {
     fn open_rows(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
         let name = file.strip_suffix(".gz").unwrap_or(&file);
@@ -318,7 +321,7 @@ impl ArrivalRows {
             "arrival_ns",
             "arrival_ps",
         ];
-        let Some(at) = reader.first_column_of(&units) else {
+        let Some(at) = reader.find_first_column(&units) else {
             let found = format!("the columns {}", reader.column_names().join(", "));
             return Err(ServeError::invalid_row(
                 &file,
@@ -331,16 +334,16 @@ impl ArrivalRows {
             .unwrap_or(ColumnUnit::MICROSECONDS);
         Ok(Self::Table {
             at: (at, unit),
-            model: reader.first_column_of(&["model"]),
+            model: reader.find_first_column(&["model"]),
             tokens: [
-                reader.first_column_of(&["input_toks", "prompt_tokens", "ContextTokens"]),
-                reader.first_column_of(&["output_toks", "output_tokens", "GeneratedTokens"]),
+                reader.find_first_column(&["input_toks", "prompt_tokens", "ContextTokens"]),
+                reader.find_first_column(&["output_toks", "output_tokens", "GeneratedTokens"]),
             ],
             reader: Box::new(reader),
         })
     }
 
-    fn next(&mut self, path: &Path) -> Result<Option<ArrivalRow>, ServeError> {
+    fn next(&mut self, path: &Path) -> Result<Option<ArrivalFileRow>, ServeError> {
         match self {
             Self::Table {
                 reader,
@@ -352,11 +355,11 @@ impl ArrivalRows {
                     return Ok(None);
                 }
                 let count = |column: &Option<usize>| match column {
-                    Some(column) => reader.cell_number(*column),
+                    Some(column) => reader.number_in_column(*column),
                     None => Ok(0.0),
                 };
-                Ok(Some(ArrivalRow {
-                    at: unit.to_span(reader.cell_number(*column)?),
+                Ok(Some(ArrivalFileRow {
+                    at: unit.to_span(reader.number_in_column(*column)?),
                     model: model.map(|column| reader.cell_text(column).to_owned()),
                     tokens: [count(&tokens[0])?, count(&tokens[1])?],
                     line: reader.line_number(),
@@ -379,7 +382,7 @@ impl ArrivalRows {
                         break;
                     }
                 }
-                let object: ArrivalObject = serde_json::from_str(text).map_err(|error| {
+                let object: ArrivalJsonLine = serde_json::from_str(text).map_err(|error| {
                     ServeError::invalid_row(
                         &file,
                         *line,
@@ -396,7 +399,7 @@ impl ArrivalRows {
                         "numbers from 0",
                     ));
                 }
-                Ok(Some(ArrivalRow {
+                Ok(Some(ArrivalFileRow {
                     at: Span::from_seconds(object.timestamp * 1e-3),
                     model: object.model,
                     tokens: [object.input_length, object.output_length],

@@ -25,7 +25,7 @@ fn serve_at_rate(
         return Err(ServeError::Unfit(format!(
             "scenario {:?}: the arrivals have no rate to change; found {}, expected poisson or periodic arrivals",
             scenario.name,
-            super::report::describe::describe_stream(&scenario.stream)
+            super::report::describe::describe_arrival_stream(&scenario.stream)
         )));
     };
     serve_requests(&changed, platform, options, &mut NoRequestObserver)

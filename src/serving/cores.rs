@@ -19,7 +19,7 @@ use chakram_base::units::{Span, Time};
 /// Consecutive cores that are free at the same instant: from `first` to the beginning of the next
 /// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct EqualCores {
+struct SimultaneouslyFreeCores {
     first: u64,
     free: Time,
 }
@@ -30,9 +30,9 @@ pub struct CoreArray {
     cores: u64,
     /// Core that gets the next task.
     pointer: u64,
-    runs: Vec<EqualCores>,
+    runs: Vec<SimultaneouslyFreeCores>,
     /// Runs under construction; reused to keep the allocation.
-    next: Vec<EqualCores>,
+    next: Vec<SimultaneouslyFreeCores>,
     /// Core time of all tasks assigned so far, summed over cores, in picoseconds.
     busy_ps: u128,
 }
@@ -47,7 +47,7 @@ pub struct JobTimeRange {
 impl CoreArray {
     /// Creates `cores` free cores; at least one is created.
     pub fn new(cores: u64) -> Self {
-        let all = EqualCores {
+        let all = SimultaneouslyFreeCores {
             first: 0,
             free: Time::ZERO,
         };
@@ -66,7 +66,7 @@ impl CoreArray {
     }
 
     /// Prevents all cores from starting a task before `until`.
-    pub fn block_until(&mut self, until: Time) {
+    pub fn block_cores_until(&mut self, until: Time) {
         for run in &mut self.runs {
             run.free = run.free.max(until);
         }
@@ -75,7 +75,7 @@ impl CoreArray {
 
     /// Returns how long cores are busy after `end`, in picoseconds, summed over cores. All tasks
     /// until `end` must already have been assigned, and cores must not have been blocked.
-    pub fn busy_after(&self, end: Time) -> u128 {
+    pub fn busy_core_time_after(&self, end: Time) -> u128 {
         let ends = self.runs.iter().skip(1).map(|run| run.first);
         let ends = ends.chain([self.cores]);
         let after = self.runs.iter().zip(ends).map(|(run, next)| {
@@ -126,7 +126,7 @@ impl CoreArray {
                     end = end.max(free);
                 }
                 if next.last().is_none_or(|last| last.free != free) {
-                    next.push(EqualCores { first, free });
+                    next.push(SimultaneouslyFreeCores { first, free });
                 }
                 first = piece_end;
             }

@@ -6,7 +6,7 @@ use chakram_base::config::{ConfigError, did_you_mean};
 use chakram_engine::ReplayError;
 use chakram_hardware::machine::MachineError;
 use chakram_jobs::JobError;
-use chakram_workloads::model::{ModelError, describe_missing_hub};
+use chakram_workloads::model::{ModelError, describe_hubs_unsupported};
 use std::io;
 
 /// An invalid scenario, platform or table, or a failed run.
@@ -70,7 +70,7 @@ pub enum ServeError {
     #[error(
         "{name} is not a scenario, {}\n  try: a scenario, whose [[model]] tables have as `preset` one that `chakram \
          model list` names, or a file like those that `chakram model show` prints",
-        suggest_model(closest.as_deref(), *.is_preset)
+        build_model_not_scenario_hint(closest.as_deref(), *.is_preset)
     )]
     ModelForScenario {
         /// The requested name.
@@ -133,9 +133,9 @@ fn list_names() -> String {
 }
 
 /// Builds the hint for a model that was named instead of a scenario.
-fn suggest_model(closest: Option<&str>, is_preset: bool) -> String {
+fn build_model_not_scenario_hint(closest: Option<&str>, is_preset: bool) -> String {
     match is_preset {
         true => "but the preset of a model".to_owned(),
-        false => describe_missing_hub(closest),
+        false => describe_hubs_unsupported(closest),
     }
 }

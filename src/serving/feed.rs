@@ -12,13 +12,13 @@ use super::error::ServeError;
 use super::observe::RequestObserver;
 use super::prepared::{PreparedModel, PreparedScenario};
 use super::program;
-use super::recorder::ServeRecorder;
-use super::server::{AnsweredJob, Server};
+use super::recorder::ServeRunRecorder;
+use super::server::{JobTimesWithToken, Server};
 use super::traced;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    CompiledReplay, JobTimes, Launch, LaunchFeed, LaunchQueue, LaunchRecord, ProcessorJob,
+    CompiledReplay, FeedRequests, JobTimes, Launch, LaunchFeed, LaunchRecord, ProcessorJob,
     ProcessorModel, run_launches,
 };
 use chakram_hardware::machine::Machine;
@@ -37,7 +37,7 @@ struct ProgramOrder {
 }
 
 impl ProgramOrder {
-    fn of_models(models: &[PreparedModel<'_>]) -> Self {
+    fn from_prepared_models(models: &[PreparedModel<'_>]) -> Self {
         let mut order: Vec<usize> = (0..models.len()).collect();
         order.sort_by_key(|&model| models[model].traced_model().is_none());
         let mut programs = vec![0; models.len()];
@@ -65,7 +65,7 @@ struct RequestFeed<'f, 's> {
 }
 
 impl RequestFeed<'_, '_> {
-    fn launch_batches(&self, queue: &mut LaunchQueue) {
+    fn launch_batches(&self, queue: &mut FeedRequests) {
         for begun in self.server.borrow_mut().take_launches() {
             queue.begin_launch(Launch {
                 program: self.order.programs[begun.model as usize],
@@ -82,12 +82,12 @@ impl LaunchFeed for RequestFeed<'_, '_> {
         self.server.borrow().next_due()
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests) {
         self.server.borrow_mut().handle_due(now);
         self.launch_batches(queue);
     }
 
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, queue: &mut LaunchQueue) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, queue: &mut FeedRequests) {
         if self.order.is_trace(ended.program) {
             let mut server = self.server.borrow_mut();
             server.on_launch_ended(now, ended.tag as u32);
@@ -97,15 +97,15 @@ impl LaunchFeed for RequestFeed<'_, '_> {
 }
 
 /// Implements a processor model that takes the times of jobs from the server.
-struct CoreProcessors<'f, 's> {
+struct ServerProcessorModel<'f, 's> {
     server: &'f RefCell<Server<'s>>,
     order: &'f ProgramOrder,
     /// Jobs whose times the current call computed; reused to keep the allocation.
-    answered: Vec<AnsweredJob>,
+    answered: Vec<JobTimesWithToken>,
 }
 
-impl CoreProcessors<'_, '_> {
-    fn notify_started(&mut self, started: &mut Vec<JobTimes>) {
+impl ServerProcessorModel<'_, '_> {
+    fn report_started_jobs(&mut self, started: &mut Vec<JobTimes>) {
         let times = self.answered.drain(..).map(|job| JobTimes {
             token: job.token,
             start: job.times.start,
@@ -115,7 +115,7 @@ impl CoreProcessors<'_, '_> {
     }
 }
 
-impl ProcessorModel for CoreProcessors<'_, '_> {
+impl ProcessorModel for ServerProcessorModel<'_, '_> {
     fn serves_program(&self, _npu: Npu, program: u32) -> bool {
         !self.order.is_trace(program)
     }
@@ -130,14 +130,14 @@ impl ProcessorModel for CoreProcessors<'_, '_> {
             &mut self.answered,
         );
         drop(server);
-        self.notify_started(started);
+        self.report_started_jobs(started);
     }
 
     fn on_job_ended(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
         let mut server = self.server.borrow_mut();
         server.end_job(now, job.tag as u32, job.node.0, &mut self.answered);
         drop(server);
-        self.notify_started(started);
+        self.report_started_jobs(started);
     }
 }
 
@@ -145,7 +145,7 @@ impl ProcessorModel for CoreProcessors<'_, '_> {
 pub(super) fn run<'s>(
     prepared: &'s PreparedScenario<'s>,
     observer: &'s mut dyn RequestObserver,
-) -> Result<ServeRecorder<'s>, ServeError> {
+) -> Result<ServeRunRecorder<'s>, ServeError> {
     let traces = || {
         prepared
             .models
@@ -156,18 +156,18 @@ pub(super) fn run<'s>(
     let machine = match traces().next() {
         Some(trace) => trace.machine,
         None => {
-            stand_in = Machine::for_answered_jobs("processors");
+            stand_in = Machine::placeholder_machine("processors");
             &stand_in
         }
     };
-    let order = ProgramOrder::of_models(&prepared.models);
+    let order = ProgramOrder::from_prepared_models(&prepared.models);
     let models = || order.models.iter().map(|&model| &prepared.models[model]);
     let jobs = models().map(|model| match model.traced_model() {
         Some(_) => Ok(None),
-        None => model_program(model).map(Some),
+        None => create_model_program(model).map(Some),
     });
     let jobs = jobs.collect::<Result<Vec<Option<Workload>>, ServeError>>()?;
-    let bare = program::bare_options();
+    let bare = program::untimed_replay_options();
     let programs = models().zip(&jobs).map(|(model, job)| {
         let compiled = match (model.traced_model(), job) {
             (Some(trace), _) => {
@@ -184,7 +184,7 @@ pub(super) fn run<'s>(
         server: &server,
         order: &order,
     };
-    let mut processors = CoreProcessors {
+    let mut processors = ServerProcessorModel {
         server: &server,
         order: &order,
         answered: Vec::new(),
@@ -193,10 +193,10 @@ pub(super) fn run<'s>(
     server.into_inner().close_records()
 }
 
-fn model_program(model: &PreparedModel<'_>) -> Result<Workload, ServeError> {
+fn create_model_program(model: &PreparedModel<'_>) -> Result<Workload, ServeError> {
     let after = |job: u32| match model.vector_jobs() {
         Some(vectors) => vectors.dependencies_of(job).to_vec(),
         None => job.checked_sub(1).into_iter().collect(),
     };
-    program::create_job_program(&model.served.name, model.job_count(), &after)
+    program::create_job_program(&model.served.name, model.jobs_per_request(), &after)
 }

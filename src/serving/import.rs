@@ -20,7 +20,7 @@ use std::path::Path;
 
 /// Values for columns that the table lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImportOptions {
+pub struct MeasurementImportDefaults {
     /// Name of the platform.
     pub platform: String,
     /// Name of the model, if no column contains it.
@@ -55,7 +55,7 @@ pub struct MeasurementSummary {
 impl MeasurementSummary {
     /// Returns the total time minus the datapath, queue and compute times, in seconds; may be
     /// negative. `None` if the table has no total.
-    pub fn left_over(&self) -> Option<f64> {
+    pub fn unattributed_seconds(&self) -> Option<f64> {
         let parts = (self.datapath + self.queue + self.compute).as_seconds();
         self.total.map(|total| total.as_seconds() - parts)
     }
@@ -76,7 +76,7 @@ impl TimePartColumns {
     fn sum(&self, table: &TableReader) -> Result<Span, ServeError> {
         let mut sum = Span::ZERO;
         for (column, unit) in &self.0 {
-            sum += unit.to_span(table.cell_number(*column)?);
+            sum += unit.to_span(table.number_in_column(*column)?);
         }
         Ok(sum)
     }
@@ -102,11 +102,11 @@ const TRITON: [&[&str]; 3] = [
 /// Fails if the table lacks columns, or a row is invalid.
 pub fn import_measurements(
     path: &Path,
-    options: &ImportOptions,
+    options: &MeasurementImportDefaults,
 ) -> Result<Vec<MeasurementSummary>, ServeError> {
     let mut table = TableReader::open_table(path)?;
     let file = table.file_name().to_owned();
-    let is_triton = table.first_column_of(TRITON[2]).is_some();
+    let is_triton = table.find_first_column(TRITON[2]).is_some();
     let named = |table: &TableReader, name: &str| {
         let all = table.column_names().iter().enumerate();
         let found: Vec<_> = all
@@ -124,7 +124,7 @@ pub fn import_measurements(
         let part = |names: &[&str]| {
             let columns = names
                 .iter()
-                .filter_map(|name| table.first_column_of(&[name]));
+                .filter_map(|name| table.find_first_column(&[name]));
             TimePartColumns(columns.map(|at| (at, ColumnUnit::MICROSECONDS)).collect())
         };
         let total = part(&["Avg latency"]);
@@ -144,7 +144,7 @@ pub fn import_measurements(
         return Err(ServeError::invalid_row(&file, 1, found, expected));
     }
     let [model, batch, concurrency, platform] =
-        ["model", "batch", "concurrency", "platform"].map(|name| table.first_column_of(&[name]));
+        ["model", "batch", "concurrency", "platform"].map(|name| table.find_first_column(&[name]));
     let mut groups: Vec<((String, u32, u32), Vec<MeasuredRow>)> = Vec::new();
     while table.advance_row()? {
         if platform.is_some_and(|column| table.cell_text(column) != options.platform) {
@@ -153,7 +153,7 @@ pub fn import_measurements(
         let count = |column: Option<usize>, default: u32| match column {
             None => Ok(default),
             Some(column) => {
-                let number = table.cell_number(column)?;
+                let number = table.number_in_column(column)?;
                 let whole = number.fract() == 0.0 && (1.0..=1e9).contains(&number);
                 if whole {
                     Ok(number as u32)
@@ -220,10 +220,10 @@ pub fn import_measurements(
         return Err(ServeError::invalid_row(&file, 1, "no rows", expected));
     }
     groups.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(groups.into_iter().map(summarize_group).collect())
+    Ok(groups.into_iter().map(summarize_measured_rows).collect())
 }
 
-fn summarize_group(
+fn summarize_measured_rows(
     ((model, batch, concurrency), rows): ((String, u32, u32), Vec<MeasuredRow>),
 ) -> MeasurementSummary {
     let count = rows.len() as u128;
@@ -251,8 +251,8 @@ fn summarize_group(
 }
 
 /// Formats a platform file with `measurements` from `source`.
-pub fn platform_file(
-    options: &ImportOptions,
+pub fn format_platform_file(
+    options: &MeasurementImportDefaults,
     source: &str,
     measurements: &[MeasurementSummary],
 ) -> String {
@@ -274,7 +274,7 @@ pub fn platform_file(
             100.0 * one.spread
         )
         .expect(put);
-        if let Some(left) = one.left_over() {
+        if let Some(left) = one.unattributed_seconds() {
             writeln!(
                 text,
                 "# {:.3} us of the total belong to none of these parts",

@@ -3,7 +3,7 @@
 //!
 //! A job is a set of equal *tasks*, for example the work of one layer. A task is a product of two
 //! vectors. All tasks of a job have vectors of the same length. Jobs depend only on earlier jobs.
-//! The sizes of jobs are derived from a model's operators (`model::OperatorSpec`):
+//! The sizes of jobs are derived from a model's operators (`model::OperatorAxesAndTensors`):
 //!
 //! | operator | tasks | length |
 //! |---|---|---|
@@ -20,7 +20,9 @@
 //! count. The published count for DLRM (2,505,926,848) contains the lookups, but no products of an
 //! interaction.
 
-use chakram_workloads::model::{ChainInput, LayerOperator, Model, ModelLayer, OperatorSpec};
+use chakram_workloads::model::{
+    LayerOperator, Model, ModelLayer, OperatorAxesAndTensors, OperatorInputSource,
+};
 
 /// Equal tasks that become ready together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +43,7 @@ impl VectorJob {
 
 /// How a convolution is divided into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConvolutionTasks {
+pub enum ConvolutionTaskSplit {
     /// One product per output. The product's length is the kernel's size times its channels
     /// (Williams, 2023).
     #[default]
@@ -51,7 +53,7 @@ pub enum ConvolutionTasks {
     Kernels,
 }
 
-impl ConvolutionTasks {
+impl ConvolutionTaskSplit {
     /// Every convention, with its name in files.
     pub const ALL: [(Self, &'static str); 2] =
         [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
@@ -59,7 +61,7 @@ impl ConvolutionTasks {
 
 /// Rule that decides which independent operators of a layer run in parallel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum JobBranches {
+pub enum ParallelBranchRule {
     /// Tables run in parallel with the chain of operators until an operator joins them (Zhong et al.,
     /// 2023).
     #[default]
@@ -71,7 +73,7 @@ pub enum JobBranches {
     InOrder,
 }
 
-impl JobBranches {
+impl ParallelBranchRule {
     /// Every choice, with its name in files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Tables, "tables"),
@@ -82,15 +84,15 @@ impl JobBranches {
 
 /// How operators are translated to jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JobLowering {
+pub struct JobLoweringOptions {
     /// Convention for convolutions.
-    pub convolution: ConvolutionTasks,
+    pub convolution: ConvolutionTaskSplit,
     /// True if each attention head has its own jobs for its queries, keys, values and their
     /// products, and these jobs run in parallel. Otherwise each operator is one job, and the jobs
     /// form a chain.
     pub heads: bool,
     /// Rule that decides which operators run in parallel.
-    pub branches: JobBranches,
+    pub branches: ParallelBranchRule,
     /// Minimum vector length. Shorter vectors are merged to this length; 0 means no merging.
     pub merge: u64,
     /// True if looking up a row of a table counts as a product with a one-hot vector, as in published
@@ -158,7 +160,7 @@ impl JobGraph {
     }
 
     /// Sets the number of layers.
-    pub fn set_layers(&mut self, layers: u32) {
+    pub fn set_layer_count(&mut self, layers: u32) {
         self.layers = layers;
     }
 
@@ -169,13 +171,13 @@ impl JobGraph {
     }
 
     /// Returns the number of tasks of a request.
-    pub fn task_count(&self) -> u64 {
+    pub fn tasks_per_request(&self) -> u64 {
         let each = self.jobs.iter().map(|job| job.tasks);
         each.fold(0, u64::saturating_add)
     }
 
     /// Converts the operators of `model` to jobs.
-    pub fn of_model(model: &Model, lowering: JobLowering) -> Self {
+    pub fn of_model(model: &Model, lowering: JobLoweringOptions) -> Self {
         let mut emitter = JobEmitter {
             graph: Self::default(),
             lowering,
@@ -199,7 +201,7 @@ impl JobGraph {
 /// Builds the jobs of a model, operator by operator.
 struct JobEmitter {
     graph: JobGraph,
-    lowering: JobLowering,
+    lowering: JobLoweringOptions,
     /// Jobs on which the next job of the chain depends.
     frontier: Vec<u32>,
     /// Jobs on which new branches of the current layer depend.
@@ -226,7 +228,7 @@ impl JobEmitter {
     }
 
     /// Adds a job that depends on the frontier. The job becomes the new frontier.
-    fn push_in_chain(&mut self, tasks: u64, length: u64) {
+    fn push_chained_job(&mut self, tasks: u64, length: u64) {
         if tasks > 0 && length > 0 {
             let after = std::mem::take(&mut self.frontier);
             let job = self.push_job(tasks, length, &after);
@@ -235,73 +237,78 @@ impl JobEmitter {
     }
 
     fn emit_layer(&mut self, layer: &ModelLayer) {
-        let works = layer.operators.iter().map(|one| one.work.to_spec());
-        let works: Vec<OperatorSpec> = works.collect();
+        let works = layer
+            .operators
+            .iter()
+            .map(|one| one.work.to_axes_and_tensors());
+        let works: Vec<OperatorAxesAndTensors> = works.collect();
         self.entry.clone_from(&self.frontier);
-        self.begin_block();
+        self.begin_skip_block();
         let mut at = 0;
         while let Some(work) = works.get(at) {
             let operator = &layer.operators[at];
             at += 1;
             let behind = works.get(at).filter(|behind| behind.is_attention());
-            if let (true, true, Some(behind)) = (self.lowering.heads, work.is_linear(), behind) {
-                self.emit_heads(work, behind);
+            if let (true, true, Some(behind)) =
+                (self.lowering.heads, work.is_plain_matrix_product(), behind)
+            {
+                self.emit_attention_head_jobs(work, behind);
                 at += 1;
             } else {
-                self.emit_branch(operator, work);
+                self.emit_operator_on_branch(operator, work);
             }
         }
-        self.join_beside();
+        self.join_parallel_jobs();
     }
 
     /// Adds the jobs of an operator. The new jobs depend on the jobs that produce the operator's
     /// inputs.
-    fn emit_branch(&mut self, operator: &LayerOperator, work: &OperatorSpec) {
+    fn emit_operator_on_branch(&mut self, operator: &LayerOperator, work: &OperatorAxesAndTensors) {
         match (self.lowering.branches, work.role) {
-            (JobBranches::InOrder, _) => self.emit_operator(work),
-            (JobBranches::Parallel, _) if operator.around => {
+            (ParallelBranchRule::InOrder, _) => self.emit_operator_jobs(work),
+            (ParallelBranchRule::Parallel, _) if operator.around => {
                 std::mem::swap(&mut self.frontier, &mut self.around);
-                self.emit_operator(work);
+                self.emit_operator_jobs(work);
                 std::mem::swap(&mut self.frontier, &mut self.around);
             }
-            (_, ChainInput::Table) => {
+            (_, OperatorInputSource::Table) => {
                 let before = std::mem::replace(&mut self.frontier, self.entry.clone());
-                self.set_aside(before);
-                self.emit_operator(work);
+                self.move_to_parallel_jobs(before);
+                self.emit_operator_jobs(work);
             }
-            (_, ChainInput::Beside) => {
+            (_, OperatorInputSource::Beside) => {
                 let chain = std::mem::replace(&mut self.frontier, self.entry.clone());
-                self.emit_operator(work);
+                self.emit_operator_jobs(work);
                 let own = std::mem::replace(&mut self.frontier, chain);
-                self.set_aside(own);
+                self.move_to_parallel_jobs(own);
             }
-            (_, ChainInput::Join | ChainInput::Collect) => {
+            (_, OperatorInputSource::Join | OperatorInputSource::Collect) => {
                 if self.around != self.fork {
                     let around = std::mem::take(&mut self.around);
-                    self.set_aside(around);
+                    self.move_to_parallel_jobs(around);
                 }
-                self.join_beside();
-                self.emit_operator(work);
-                self.begin_block();
+                self.join_parallel_jobs();
+                self.emit_operator_jobs(work);
+                self.begin_skip_block();
             }
-            (_, ChainInput::Next) => self.emit_operator(work),
+            (_, OperatorInputSource::Next) => self.emit_operator_jobs(work),
         }
     }
 
     /// Begins a block and its skip path after the current frontier.
-    fn begin_block(&mut self) {
+    fn begin_skip_block(&mut self) {
         self.fork.clone_from(&self.frontier);
         self.around.clone_from(&self.frontier);
     }
 
     /// Moves jobs of this layer from the chain to the parallel jobs.
-    fn set_aside(&mut self, jobs: Vec<u32>) {
+    fn move_to_parallel_jobs(&mut self, jobs: Vec<u32>) {
         let own = jobs.into_iter().filter(|job| !self.entry.contains(job));
         self.beside.extend(own);
     }
 
     /// Makes the next job also depend on all parallel jobs.
-    fn join_beside(&mut self) {
+    fn join_parallel_jobs(&mut self) {
         if self.beside.is_empty() {
             return;
         }
@@ -313,29 +320,33 @@ impl JobEmitter {
         self.frontier.dedup();
     }
 
-    fn emit_operator(&mut self, work: &OperatorSpec) {
-        let count = |axes: &str| u64::try_from(work.tensor_volume(axes)).unwrap_or(u64::MAX);
+    fn emit_operator_jobs(&mut self, work: &OperatorAxesAndTensors) {
+        let count = |axes: &str| u64::try_from(work.tensor_element_count(axes)).unwrap_or(u64::MAX);
         let counts_tables = self.lowering.tables;
-        if work.role == ChainInput::Collect && counts_tables {
+        if work.role == OperatorInputSource::Collect && counts_tables {
             return;
         }
         for product in work.products.iter().filter(|one| one.multiplies) {
             let (result, over) = (count(product.result), product.over);
             match (work.windows, self.lowering.convolution) {
-                (Some(_), ConvolutionTasks::Kernels) => {
+                (Some(_), ConvolutionTaskSplit::Kernels) => {
                     let (channels, kernel) = over.split_at(1);
-                    self.push_in_chain(result.saturating_mul(count(channels)), count(kernel));
+                    self.push_chained_job(result.saturating_mul(count(channels)), count(kernel));
                 }
-                _ => self.push_in_chain(result, count(over)),
+                _ => self.push_chained_job(result, count(over)),
             }
         }
         if work.looks_up() && counts_tables {
-            self.push_in_chain(work.extent_of_axis('n'), work.extent_of_axis('k'));
+            self.push_chained_job(work.extent_of_axis('n'), work.extent_of_axis('k'));
         }
     }
 
     /// Adds the jobs for each head's queries, keys and values, and for their products.
-    fn emit_heads(&mut self, projection: &OperatorSpec, attention: &OperatorSpec) {
+    fn emit_attention_head_jobs(
+        &mut self,
+        projection: &OperatorAxesAndTensors,
+        attention: &OperatorAxesAndTensors,
+    ) {
         let inputs = projection.extent_of_axis('k');
         let [tokens, heads, kv_heads, width] =
             ['m', 'n', 'g', 'w'].map(|letter| attention.extent_of_axis(letter));

@@ -8,8 +8,8 @@
 //! ```text
 //! scenario.toml ─► Scenario ─┐                    ┌─► RequestFeed ──launches──► the one loop (engine)
 //! platform ──────► Platform ─┴─► PreparedScenario ┤        │ Server: arrivals, policy, what is in flight
-//!                                                 └─► CoreProcessors ◄──jobs────┘        │
-//!                                                     closed forms         ServeRecorder ─► ServeReport
+//!                                                 └─► ServerProcessorModel ◄──jobs────┘        │
+//!                                                     closed forms         ServeRunRecorder ─► ServeReport
 //! ```
 
 mod arrivals;
@@ -41,10 +41,12 @@ mod unloaded;
 
 pub use capacity::{find_capacity, sweep_rates};
 pub use error::ServeError;
-pub use import::{ImportOptions, MeasurementSummary, import_measurements, platform_file};
-pub use jobs::{ConvolutionTasks, JobBranches, JobGraph, JobLowering, VectorJob};
+pub use import::{
+    MeasurementImportDefaults, MeasurementSummary, format_platform_file, import_measurements,
+};
+pub use jobs::{ConvolutionTaskSplit, JobGraph, JobLoweringOptions, ParallelBranchRule, VectorJob};
 pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
-pub use platform::{CoreClock, MeasuredLatency, Platform, platform_text};
+pub use platform::{CoreCountAndClock, MeasuredLatency, Platform, read_platform_text};
 pub use presets::{PRESETS, PlatformPreset};
 pub use report::compare::{RatePoint, RateSweep, ServeCapacity};
 pub use report::{
@@ -52,12 +54,12 @@ pub use report::{
     text,
 };
 pub use scenario::{
-    ArrivalRate, ArrivalStream, ModelValueLocation, ModelWork, PolicyChoice, PolicyKind, Scenario,
-    ServedModel, StopRule,
+    ArrivalRate, ArrivalStream, ModelValueLocation, RequestWork, RunStopRule, Scenario,
+    ServedModel, ServicePolicyChoice, ServicePolicyKind,
 };
 pub use statistics::{IntervalEstimate, LevelSummary};
 pub use tables::LatencyCurve;
-pub use timeline::RequestTimeline;
+pub use timeline::RequestTimelineWriter;
 pub use trace_job::TraceJob;
 
 use chakram_base::units::Span;
@@ -73,7 +75,7 @@ pub struct ServeOptions {
 
 impl ServeOptions {
     /// Creates options with a limit on serve times.
-    pub fn with_slo(slo: Option<Span>) -> Self {
+    pub fn from_serve_time_limit(slo: Option<Span>) -> Self {
         Self { slo }
     }
 }

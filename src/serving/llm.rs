@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! scenario ─► LlmScenario ─┬─► RequestSource ─► LlmServer ──launches of steps──► the one loop (engine)
-//! machine ─► LlmDeployment ┘                     │  StepScheduler, BlockPool: who takes part, by rules
-//!            rules, blocks, prices of steps      └─► LlmRecorder ─► LlmReport
+//! machine ─► LlmDeployment ┘                     │  StepScheduler, KvBlockPool: who takes part, by rules
+//!            rules, blocks, prices of steps      └─► LlmRunRecorder ─► LlmReport
 //! ```
 
 mod block_pool;
@@ -34,26 +34,31 @@ mod token_content;
 mod token_work;
 mod workload;
 
-pub use deployment::{EnginePlace, LlmDeployment, MemoryPlan, TensorChoice};
-pub use limits::LlmLimits;
+pub use deployment::{EngineMachineAndMemory, LlmDeployment, NpuMemoryPlan, TensorDegreeChoice};
+pub use limits::LlmTimeLimits;
 pub use observe::{CompletedLlmRequest, LlmObserver, NoLlmObserver, StepRecord};
-pub use planner::{LimitVerdict, LlmPlan, PlanRow, find_rate, plan_capacity};
+pub use planner::{
+    LimitVerdict, LlmCapacityPlan, TriedEngineConfiguration, find_highest_scenario_rate,
+    plan_capacity,
+};
 pub use report::{
-    CacheSummary, CountSummary, GapSummary, LimitValues, LlmReport, LlmRow, LlmThroughput,
-    PartShare, RefusedRequests, RequestLife, RuleValue, StepSummary, TimeSummary, html, rows, text,
+    CountsByInterval, EngineRuleValue, EngineStepSummary, LlmClassResults, LlmReport,
+    LlmRequestTimes, LlmThroughput, PrefixCacheSummary, RefusedRequestCounts, ReportedTimeLimits,
+    RequestTimeSummary, StepTimePartShare, TokenGapSummary, html, rows, text,
 };
 pub use rules::{
-    BatchingRule, BlockReserve, DEFAULT_RULES, EngineRules, RULE_SETS, SchedulingPolicy,
+    BatchingRule, BlockReservationRule, DEFAULT_RULES, EngineRules, RULE_SETS, SchedulingPolicy,
 };
 pub use scenario::{
-    ClientTimes, FORMATS, LlmScenario, RouterKind, ScenarioRules, ServedLlm, is_llm_scenario,
+    ClientDelays, EngineRoutingRule, FORMATS, LlmScenario, ScenarioRuleText, ServedLlm,
+    is_llm_scenario,
 };
-pub use scheduler::{EngineStep, PreemptedRequest, StepShare};
-pub use step_cost::{CostPart, StepCost};
-pub use step_load::{LinearStep, StepLoad};
-pub use step_price::StepPrice;
-pub use step_profile::{ProfileChoice, StepProfile};
-pub use token_work::TokenWork;
+pub use scheduler::{EngineStep, PreemptedRequest, RequestStepShare};
+pub use step_cost::{StepCost, StepCostPart};
+pub use step_load::{LinearStepTime, StepLoad};
+pub use step_price::StepTimeSource;
+pub use step_profile::{MeasuredStepProfile, StepProfileChoice};
+pub use token_work::TokenWeightCounts;
 pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 
 use super::error::ServeError;
@@ -70,8 +75,8 @@ const MOST_AT_ONCE: u64 = 8192;
 /// # Errors
 ///
 /// Fails if there is no such model, or if the model is not a decoder of identical blocks.
-pub fn check_model(name: &str) -> Result<(), ServeError> {
-    model_sizes::LlmSizes::load_by_name(name).map(drop)
+pub fn check_llm_servable(name: &str) -> Result<(), ServeError> {
+    model_sizes::LlmModelSizes::load_by_name(name).map(drop)
 }
 
 /// Serves the requests of `scenario` on `machine`. No machine is needed if the scenario states step
@@ -90,7 +95,7 @@ pub fn serve_llm(
     let recorder = feed::run(scenario, &deployment, observer)?;
     let few = (1..=MOST_REPEATED).contains(&recorder.completed_in_all);
     let saturated = match few && scenario.workload.mean_rate().is_some() {
-        true => saturated_rate(scenario, &deployment)?,
+        true => saturated_request_rate(scenario, &deployment)?,
         false => None,
     };
     Ok(LlmReport::build_report(
@@ -104,7 +109,7 @@ pub fn serve_llm(
 /// Serves the requests of `scenario`. `saturated` is the rate at which all engines together serve
 /// requests at saturation, in requests per second. The report divides the arrival rate by this
 /// rate.
-fn serve_llm_on(
+fn serve_llm_on_engines(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
     saturated: Option<f64>,
@@ -119,7 +124,7 @@ fn serve_llm_on(
 /// second. The measurement uses one engine, which receives about four times as many requests at
 /// once as it can run. The rate is measured from the first quarter of the completions to the third
 /// quarter. Returns `None` for conversations.
-fn saturated_rate(
+fn saturated_request_rate(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
 ) -> Result<Option<f64>, ServeError> {
@@ -156,6 +161,6 @@ fn saturated_rate(
     let mut one = deployment.clone();
     one.replicas = 1;
     let recorder = feed::run(&scenario, &one, &mut NoLlmObserver)?;
-    let rate = recorder.middle_rate();
+    let rate = recorder.middle_half_completion_rate();
     Ok(rate.map(|rate| rate * f64::from(deployment.replicas)))
 }

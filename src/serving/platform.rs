@@ -40,7 +40,7 @@ pub struct Platform {
     /// Publication or measurement from which the numbers come.
     pub source: String,
     /// Cores with their clock; `None` if only measured latencies are known.
-    pub cores: Option<CoreClock>,
+    pub cores: Option<CoreCountAndClock>,
     datapath: Span,
     datapath_per_layer: Span,
     datapath_by_model: Vec<(String, Span)>,
@@ -52,7 +52,7 @@ pub struct Platform {
 
 /// Number of cores and their clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CoreClock {
+pub struct CoreCountAndClock {
     /// Number of cores.
     pub cores: u32,
     /// Clock of a core, which does one multiplication per cycle.
@@ -107,7 +107,7 @@ const MEASURED: &[&str] = &[
 /// # Errors
 ///
 /// Fails if no preset has this name, or if the file cannot be read.
-pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
+pub fn read_platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
     if name.contains('/') || name.ends_with(".toml") || name == STANDARD_INPUT {
         return match read_input(name) {
             Ok(text) => Ok(Cow::Owned(text)),
@@ -136,7 +136,7 @@ fn path_beside(name: &str, file: &str) -> String {
 }
 
 /// Parses the duration at `key`; zero if absent.
-fn parse_span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
+fn parse_duration_or_zero(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     table.read_or_default(key, Span::ZERO, |field| field.read_quantity("344 ns"))
 }
 
@@ -150,7 +150,7 @@ impl Platform {
         if machine::is_inline(name) {
             return Ok(Self::of_machine(Machine::load_by_name(name)?));
         }
-        match platform_text(name) {
+        match read_platform_text(name) {
             Ok(text) => Self::parse(&text, name),
             Err(error @ ServeError::Platform { .. }) => match Machine::load_by_name(name) {
                 Ok(machine) => Ok(Self::of_machine(machine)),
@@ -193,7 +193,7 @@ impl Platform {
             field.read_line().map(str::to_owned)
         };
         let cores = root.read_optional("cores", |field| {
-            Ok(CoreClock {
+            Ok(CoreCountAndClock {
                 cores: field.read_count(MOST_CORES)?,
                 clock: root.read_quantity("clock", "1.41 GHz")?,
             })
@@ -206,7 +206,8 @@ impl Platform {
         }
         let measured =
             root.read_or_default("measured", Vec::new(), |field| field.read_tables(MEASURED))?;
-        let measured: Result<Vec<_>, ConfigError> = measured.iter().map(measured_latency).collect();
+        let measured: Result<Vec<_>, ConfigError> =
+            measured.iter().map(parse_measured_latency).collect();
         let platform = Self {
             name: line("name", "the platform's name")?,
             description: root
@@ -214,8 +215,8 @@ impl Platform {
                 .to_owned(),
             source: line("source", "where the numbers come from")?,
             cores,
-            datapath: parse_span(&root, "datapath")?,
-            datapath_per_layer: parse_span(&root, "datapath_per_layer")?,
+            datapath: parse_duration_or_zero(&root, "datapath")?,
+            datapath_per_layer: parse_duration_or_zero(&root, "datapath_per_layer")?,
             datapath_by_model: by_model,
             measured: measured?,
             machine: root
@@ -243,7 +244,7 @@ impl Platform {
     }
 
     /// Describes the platform's datapath latencies.
-    pub fn datapath_text(&self) -> String {
+    pub fn describe_datapath_latencies(&self) -> String {
         if !self.datapath_by_model.is_empty() {
             "by model".to_owned()
         } else if self.datapath_per_layer > Span::ZERO {
@@ -285,7 +286,7 @@ impl Platform {
     }
 }
 
-fn measured_latency(table: &ConfigTable<'_>) -> Result<MeasuredLatency, ConfigError> {
+fn parse_measured_latency(table: &ConfigTable<'_>) -> Result<MeasuredLatency, ConfigError> {
     let count = |key: &str| table.read_or_default(key, 1, |field| field.read_count(1 << 30));
     Ok(MeasuredLatency {
         model: table
@@ -294,8 +295,8 @@ fn measured_latency(table: &ConfigTable<'_>) -> Result<MeasuredLatency, ConfigEr
             .to_owned(),
         batch: count("batch")?,
         concurrency: count("concurrency")?,
-        datapath: parse_span(table, "datapath")?,
-        queue: parse_span(table, "queue")?,
+        datapath: parse_duration_or_zero(table, "datapath")?,
+        queue: parse_duration_or_zero(table, "queue")?,
         compute: table.read_quantity("compute", "581 us")?,
         rows: count("rows")?,
     })

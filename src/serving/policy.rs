@@ -8,9 +8,9 @@ mod round_robin;
 
 pub use batching::BatchQueue;
 pub use keyed::KeyedQueue;
-pub use round_robin::ArrivalQueue;
+pub use round_robin::ArrivalOrderQueue;
 
-use super::scenario::PolicyKind;
+use super::scenario::ServicePolicyKind;
 use chakram_base::units::{Span, Time};
 
 /// A request that waits for a processor.
@@ -36,7 +36,7 @@ pub struct QueuedRequest {
 }
 
 /// A queue that serves requests in the order of its policy.
-pub trait ServicePolicy {
+pub trait ServiceQueue {
     /// Adds a request to the queue.
     fn enqueue_request(&mut self, request: QueuedRequest);
 
@@ -57,13 +57,17 @@ pub trait ServicePolicy {
 }
 
 /// Creates a queue with the policy `kind`, for `models` models.
-pub fn create_queue(kind: PolicyKind, models: usize) -> Box<dyn ServicePolicy> {
+pub fn create_policy_queue(kind: ServicePolicyKind, models: usize) -> Box<dyn ServiceQueue> {
     match kind {
-        PolicyKind::RoundRobin => Box::new(ArrivalQueue::default()),
-        PolicyKind::FirstCome
-        | PolicyKind::ShortestJob
-        | PolicyKind::Priority { .. }
-        | PolicyKind::EarliestDeadline => Box::new(KeyedQueue::new(keyed::key_function_of(kind))),
-        PolicyKind::Batching { batch, wait } => Box::new(BatchQueue::new(batch, wait, models)),
+        ServicePolicyKind::RoundRobin => Box::new(ArrivalOrderQueue::default()),
+        ServicePolicyKind::FirstCome
+        | ServicePolicyKind::ShortestJob
+        | ServicePolicyKind::Priority { .. }
+        | ServicePolicyKind::EarliestDeadline => {
+            Box::new(KeyedQueue::new(keyed::key_function_of(kind)))
+        }
+        ServicePolicyKind::Batching { batch, wait } => {
+            Box::new(BatchQueue::new(batch, wait, models))
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::jobs::JobGraph;
 use super::platform::Platform;
 use super::random::{RandomPurpose, RandomStream};
 use super::request::RequestState;
-use super::scenario::{ModelWork, PolicyKind, Scenario, ServedModel};
+use super::scenario::{RequestWork, Scenario, ServedModel, ServicePolicyKind};
 use super::tables::LatencyCurve;
 use super::traced::TracedModel;
 use super::unloaded::UnloadedJobs;
@@ -75,7 +75,11 @@ impl<'s> PreparedScenario<'s> {
     /// For a file of arrivals, `measured` is its number of arrivals per second.
     pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
         let scenario = self.scenario;
-        if self.models.iter().any(PreparedModel::depends_on_arrivals) {
+        if self
+            .models
+            .iter()
+            .any(PreparedModel::takes_work_from_arrivals)
+        {
             return None;
         }
         let rate = scenario.arrivals_per_second().or(measured)?;
@@ -83,7 +87,7 @@ impl<'s> PreparedScenario<'s> {
         let mean: f64 = self
             .models
             .iter()
-            .map(|model| model.served.weight / total * self.occupancy_seconds(model))
+            .map(|model| model.served.weight / total * self.processor_seconds_per_request(model))
             .sum();
         Some(rate * mean / f64::from(scenario.processors))
     }
@@ -93,12 +97,12 @@ impl<'s> PreparedScenario<'s> {
     /// request's work on all cores, and its time without load divided by the number of slots. With
     /// one slot, the result is the time without load. If the number of slots is unlimited, the
     /// result is the time of the work.
-    pub fn occupancy_seconds(&self, model: &PreparedModel<'_>) -> f64 {
+    pub fn processor_seconds_per_request(&self, model: &PreparedModel<'_>) -> f64 {
         let together = self.scenario.policy.kind.max_served_together();
-        let work = model.core_seconds(self, together);
+        let work = model.mean_all_core_seconds(self, together);
         let held = match self.scenario.policy.slots {
             Some(slots) if model.traced.is_none() => {
-                model.typical_time(together).as_seconds() / f64::from(slots)
+                model.mean_unloaded_time(together).as_seconds() / f64::from(slots)
             }
             _ => 0.0,
         };
@@ -107,12 +111,16 @@ impl<'s> PreparedScenario<'s> {
 }
 
 /// Builds the error for a model that the platform or policy does not support.
-fn unsuitable_model(model: &ServedModel, why: impl std::fmt::Display, hint: &str) -> ServeError {
-    unfit_because(model, format_args!("{why}\n  try: {hint}"))
+fn unservable_model_error(
+    model: &ServedModel,
+    why: impl std::fmt::Display,
+    hint: &str,
+) -> ServeError {
+    unservable_error_with_hint(model, format_args!("{why}\n  try: {hint}"))
 }
 
-/// Like [`unsuitable_model`], but `why` includes a hint.
-fn unfit_because(model: &ServedModel, why: impl std::fmt::Display) -> ServeError {
+/// Like [`unservable_model_error`], but `why` includes a hint.
+fn unservable_error_with_hint(model: &ServedModel, why: impl std::fmt::Display) -> ServeError {
     ServeError::Unfit(format!(
         "{}: model {:?}: {why}",
         model.place.work, model.name
@@ -121,13 +129,13 @@ fn unfit_because(model: &ServedModel, why: impl std::fmt::Display) -> ServeError
 
 /// Rejects policies that do not support traces, and other models that would share a processor with
 /// traces.
-fn check_policy(
+fn check_policy_fits_model(
     scenario: &Scenario,
     model: &ServedModel,
     is_trace: bool,
 ) -> Result<(), ServeError> {
     let policy = &scenario.policy;
-    let refuse = |why: &str, hint: &str| Err(unsuitable_model(model, why, hint));
+    let refuse = |why: &str, hint: &str| Err(unservable_model_error(model, why, hint));
     if is_trace && policy.kind.max_served_together() > 1 {
         return refuse(
             "batching needs the time of a batch, but the model's trace is of one request",
@@ -141,7 +149,7 @@ fn check_policy(
         );
     }
     let traces = scenario.models.iter();
-    let mut traces = traces.filter(|model| matches!(model.work, ModelWork::Trace(_)));
+    let mut traces = traces.filter(|model| matches!(model.work, RequestWork::Trace(_)));
     if !is_trace && policy.slots != Some(1) && traces.next().is_some() {
         return refuse(
             "a processor that also serves traces cannot share cores and lanes among both",
@@ -157,12 +165,12 @@ impl<'s> PreparedModel<'s> {
         served: &'s ServedModel,
         platform: Option<&'s Platform>,
     ) -> Result<Self, ServeError> {
-        let refuse = |why: String, hint: &str| unsuitable_model(served, why, hint);
+        let refuse = |why: String, hint: &str| unservable_model_error(served, why, hint);
         let (mut each, mut by_batch, mut datapath) = (Vec::<Span>::new(), None, None);
         let mut traced = None;
         let (mut unloaded, mut one, mut largest) = (None, Span::ZERO, Span::ZERO);
         let layers = match &served.work {
-            ModelWork::Vectors(graph) => {
+            RequestWork::Vectors(graph) => {
                 let Some(platform) = platform else {
                     let why = "the model's vector products need a platform".to_owned();
                     return Err(refuse(
@@ -200,11 +208,11 @@ impl<'s> PreparedModel<'s> {
                 unloaded = Some(jobs);
                 graph.layer_count()
             }
-            ModelWork::ByBatch(curve) => {
+            RequestWork::ByBatch(curve) => {
                 by_batch = Some(Cow::Borrowed(curve));
                 1
             }
-            ModelWork::Platform => {
+            RequestWork::Platform => {
                 let Some(platform) = platform else {
                     let why = "measured latencies need a platform".to_owned();
                     return Err(refuse(
@@ -234,7 +242,7 @@ impl<'s> PreparedModel<'s> {
                 }
                 1
             }
-            ModelWork::Trace(trace) => {
+            RequestWork::Trace(trace) => {
                 let machine = platform.and_then(|platform| platform.machine.as_deref());
                 let Some(machine) = machine else {
                     let why = match platform {
@@ -250,13 +258,13 @@ impl<'s> PreparedModel<'s> {
                     ));
                 };
                 let model = TracedModel::new(trace, machine, scenario);
-                traced = Some(model.map_err(|why| unfit_because(served, why))?);
+                traced = Some(model.map_err(|why| unservable_error_with_hint(served, why))?);
                 1
             }
             _ => 1,
         };
-        check_policy(scenario, served, traced.is_some())?;
-        if let PolicyKind::Batching { batch, .. } = scenario.policy.kind {
+        check_policy_fits_model(scenario, served, traced.is_some())?;
+        if let ServicePolicyKind::Batching { batch, .. } = scenario.policy.kind {
             match (&served.work, &by_batch) {
                 (_, Some(curve)) if f64::from(batch) > curve.largest_position() => {
                     let why = format!(
@@ -265,7 +273,7 @@ impl<'s> PreparedModel<'s> {
                     );
                     return Err(refuse(why, "smaller batches, or a table with larger ones"));
                 }
-                (ModelWork::Latency { .. } | ModelWork::Drawn(_), _) => {
+                (RequestWork::Latency { .. } | RequestWork::Drawn(_), _) => {
                     let why =
                         "batching needs the time of a batch, but only times of single requests are given"
                             .to_owned();
@@ -291,15 +299,15 @@ impl<'s> PreparedModel<'s> {
     }
 
     /// Returns true if each arrival states its request's work.
-    pub fn depends_on_arrivals(&self) -> bool {
-        matches!(self.served.work, ModelWork::Steps { .. }) && self.served.tokens.is_none()
+    pub fn takes_work_from_arrivals(&self) -> bool {
+        matches!(self.served.work, RequestWork::Steps { .. }) && self.served.tokens.is_none()
     }
 
     /// Returns true if requests have random durations.
     pub fn is_drawn(&self) -> bool {
         match self.served.work {
-            ModelWork::Latency { exponential, .. } => exponential,
-            _ => matches!(self.served.work, ModelWork::Drawn(_)),
+            RequestWork::Latency { exponential, .. } => exponential,
+            _ => matches!(self.served.work, RequestWork::Drawn(_)),
         }
     }
 
@@ -312,23 +320,23 @@ impl<'s> PreparedModel<'s> {
     /// Returns the model's jobs of vector products; `None` for other models.
     pub fn vector_jobs(&self) -> Option<&'s JobGraph> {
         match &self.served.work {
-            ModelWork::Vectors(graph) => Some(graph),
+            RequestWork::Vectors(graph) => Some(graph),
             _ => None,
         }
     }
 
     /// Returns the number of jobs of a request.
-    pub fn job_count(&self) -> u32 {
+    pub fn jobs_per_request(&self) -> u32 {
         match &self.served.work {
-            ModelWork::Vectors(graph) => graph.jobs().len() as u32,
-            ModelWork::Steps { .. } => 2,
+            RequestWork::Vectors(graph) => graph.jobs().len() as u32,
+            RequestWork::Steps { .. } => 2,
             _ => 1,
         }
     }
 
     /// Returns the durations of the jobs of a batch of requests. The jobs must not be vector
     /// products.
-    pub(super) fn draw_lengths(
+    pub(super) fn draw_job_durations(
         &self,
         of: &PreparedScenario<'_>,
         requests: &[RequestState],
@@ -338,36 +346,36 @@ impl<'s> PreparedModel<'s> {
         let random = || RandomStream::of_item(seed, RandomPurpose::Service, first);
         let single = |span| [span, Span::ZERO];
         match &self.served.work {
-            ModelWork::Vectors(_) => single(Span::ZERO),
-            ModelWork::Latency {
+            RequestWork::Vectors(_) => single(Span::ZERO),
+            RequestWork::Latency {
                 mean,
                 exponential: true,
             } => single(Span::from_seconds(
                 random().next_exponential(mean.as_seconds()),
             )),
-            ModelWork::Latency { mean, .. } => single(*mean),
-            ModelWork::Drawn(all) => {
+            RequestWork::Latency { mean, .. } => single(*mean),
+            RequestWork::Drawn(all) => {
                 let at = (random().next_unit() * all.len() as f64) as usize;
                 single(all[at.min(all.len() - 1)])
             }
-            ModelWork::Steps { prefill, step } => {
+            RequestWork::Steps { prefill, step } => {
                 let prompts: f64 = requests.iter().map(|one| f64::from(one.tokens[0])).sum();
                 let answers = requests.iter().map(|one| one.tokens[1]);
                 let more = answers.max().unwrap_or(0).saturating_sub(1);
                 let each = step.duration_at(requests.len() as f64);
                 [prefill.duration_at(prompts), each.times(more.into())]
             }
-            ModelWork::ByBatch(_) | ModelWork::Platform => match &self.by_batch {
+            RequestWork::ByBatch(_) | RequestWork::Platform => match &self.by_batch {
                 Some(curve) => single(curve.duration_at(requests.len() as f64)),
                 None => single(Span::ZERO),
             },
-            ModelWork::Trace(_) => single(self.trace_latency()),
+            RequestWork::Trace(_) => single(self.unloaded_trace_latency()),
         }
     }
 
     /// Returns the number of tasks of a job, and the duration of each task, for a batch of the
     /// requests with these numbers.
-    pub fn size_of_job(
+    pub fn tasks_and_length_of_job(
         &self,
         of: &PreparedScenario<'_>,
         job: u32,
@@ -378,14 +386,20 @@ impl<'s> PreparedModel<'s> {
             return (of.cores, lengths[job as usize & 1]);
         };
         let tasks = graph.jobs()[job as usize].tasks;
-        let kept = numbers.map(|number| self.unskipped_tasks(of, job, number, tasks));
+        let kept = numbers.map(|number| self.unskipped_task_count(of, job, number, tasks));
         let all = kept.fold(0, u64::saturating_add);
         (all, self.each[job as usize])
     }
 
     /// Returns how many tasks of a job are not skipped because of sparsity. On average over
     /// requests, exactly the fraction that the scenario's sparsity leaves is kept.
-    fn unskipped_tasks(&self, of: &PreparedScenario<'_>, job: u32, number: u64, tasks: u64) -> u64 {
+    fn unskipped_task_count(
+        &self,
+        of: &PreparedScenario<'_>,
+        job: u32,
+        number: u64,
+        tasks: u64,
+    ) -> u64 {
         let sparsity = self.served.sparsity;
         if sparsity == 0.0 {
             return tasks;
@@ -405,7 +419,7 @@ impl<'s> PreparedModel<'s> {
         requests: &[RequestState],
         ended: &[bool],
     ) -> Span {
-        let lengths = self.draw_lengths(of, requests);
+        let lengths = self.draw_job_durations(of, requests);
         let Some(jobs) = &self.unloaded else {
             return lengths[0] + lengths[1];
         };
@@ -415,7 +429,7 @@ impl<'s> PreparedModel<'s> {
         let numbers = || requests.iter().map(|request| request.number);
         let size = |job| match ended.get(job as usize) {
             Some(true) => (0, Span::ZERO),
-            _ => self.size_of_job(of, job, numbers(), &lengths),
+            _ => self.tasks_and_length_of_job(of, job, numbers(), &lengths),
         };
         // This cannot overflow, because `new` already computed the time of all jobs for the largest
         // batch.
@@ -429,32 +443,32 @@ impl<'s> PreparedModel<'s> {
 
     /// Returns the mean time of a request, or of a batch of `together` requests, on an unloaded
     /// processor. The number of tasks that are skipped because of sparsity is rounded down.
-    pub fn typical_time(&self, together: u32) -> Span {
+    pub fn mean_unloaded_time(&self, together: u32) -> Span {
         match &self.served.work {
-            ModelWork::Vectors(_) if together == 1 => self.one,
-            ModelWork::Vectors(_) => self.largest,
-            ModelWork::Latency { mean, .. } => *mean,
-            ModelWork::Drawn(all) => {
+            RequestWork::Vectors(_) if together == 1 => self.one,
+            RequestWork::Vectors(_) => self.largest,
+            RequestWork::Latency { mean, .. } => *mean,
+            RequestWork::Drawn(all) => {
                 let sum: u128 = all.iter().map(|span| u128::from(span.0)).sum();
                 Span((sum / all.len().max(1) as u128) as u64)
             }
-            ModelWork::Steps { prefill, step } => {
+            RequestWork::Steps { prefill, step } => {
                 let [prompt, answer] = self.served.tokens.unwrap_or(NO_TOKENS);
                 let more = answer.saturating_sub(1);
                 let each = step.duration_at(together.into());
                 prefill.duration_at(f64::from(prompt) * f64::from(together))
                     + each.times(more.into())
             }
-            ModelWork::ByBatch(_) | ModelWork::Platform => {
+            RequestWork::ByBatch(_) | RequestWork::Platform => {
                 let curve = self.by_batch.as_ref();
                 curve.map_or(Span::ZERO, |curve| curve.duration_at(together.into()))
             }
-            ModelWork::Trace(_) => self.trace_latency(),
+            RequestWork::Trace(_) => self.unloaded_trace_latency(),
         }
     }
 
     /// Returns the mean number of seconds for which `together` requests occupy all cores.
-    fn core_seconds(&self, of: &PreparedScenario<'_>, together: u32) -> f64 {
+    fn mean_all_core_seconds(&self, of: &PreparedScenario<'_>, together: u32) -> f64 {
         if let Some(trace) = &self.traced {
             return trace.interval.as_seconds();
         }
@@ -466,12 +480,12 @@ impl<'s> PreparedModel<'s> {
                 };
                 jobs.map(work).sum::<f64>() * f64::from(together) / of.cores as f64
             }
-            None => self.typical_time(together).as_seconds(),
+            None => self.mean_unloaded_time(together).as_seconds(),
         }
     }
 
     /// Returns the time of a launch of the model's trace on an unloaded machine.
-    fn trace_latency(&self) -> Span {
+    fn unloaded_trace_latency(&self) -> Span {
         self.traced
             .as_ref()
             .map_or(Span::ZERO, |trace| trace.latency)

@@ -10,7 +10,7 @@ use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// Returns options for programs whose job times come from the server. The machine adds no times.
-pub fn bare_options() -> ReplayOptions {
+pub fn untimed_replay_options() -> ReplayOptions {
     ReplayOptions::with_changes(|options| {
         options.launch = LaunchMode::None;
         options.collectives = Some(CollectiveTiming::Algorithms);

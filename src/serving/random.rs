@@ -64,13 +64,13 @@ impl RandomStream {
         // The Box-Muller transform.
         let (u, v) = (1.0 - self.next_unit(), self.next_unit());
         let turn = libm::cos(2.0 * std::f64::consts::PI * v);
-        log_normal_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
+        log_normal_value_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
     }
 
     /// Returns a random index into `sums`. `sums` are the running sums of the weights of all
     /// indices. The probability of an index is proportional to its weight. The last sum must be
     /// above 0.
-    pub fn pick_index(&mut self, sums: &[f64]) -> usize {
+    pub fn pick_weighted_index(&mut self, sums: &[f64]) -> usize {
         let total = sums.last().copied().unwrap_or(0.0);
         let at = self.next_unit() * total;
         sums.partition_point(|&sum| sum <= at).min(sums.len() - 1)
@@ -79,7 +79,7 @@ impl RandomStream {
 
 /// Returns the value of a log-normal distribution at `normal` standard deviations above the median.
 /// The mean of exp(m + s z) is exp(m + s^2 / 2), from which the median follows.
-pub fn log_normal_at(mean: f64, deviation: f64, normal: f64) -> f64 {
+pub fn log_normal_value_at(mean: f64, deviation: f64, normal: f64) -> f64 {
     let middle = libm::log(mean) - deviation * deviation / 2.0;
     libm::exp(middle + deviation * normal)
 }
@@ -114,7 +114,7 @@ mod tests {
         assert!((sum / 100_000.0 / 2.5 - 1.0).abs() < 0.01, "{sum}");
         let mut counts = [0_u32; 3];
         for _ in 0..100_000 {
-            counts[stream.pick_index(&[1.0, 2.0, 3.0])] += 1;
+            counts[stream.pick_weighted_index(&[1.0, 2.0, 3.0])] += 1;
         }
         for count in counts {
             assert!(

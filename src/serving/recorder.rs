@@ -3,12 +3,12 @@
 
 use super::observe::CompletedRequest;
 use super::prepared::PreparedScenario;
-use super::statistics::{DurationSamples, LevelCurve};
+use super::statistics::{DurationSamples, LevelOverTime};
 use chakram_base::units::{Span, Time};
 
 /// Statistics of the requests of a model, of a class, or of the whole run.
 #[derive(Clone, Debug, Default)]
-pub struct RowRecorder {
+pub struct ServeRowRecorder {
     /// Number of counted requests that arrived.
     pub arrived: u64,
     /// Serve times of the counted requests that are complete.
@@ -22,19 +22,19 @@ pub struct RowRecorder {
 }
 
 /// All statistics that a run collects.
-pub struct ServeRecorder<'s> {
+pub struct ServeRunRecorder<'s> {
     pub prepared: &'s PreparedScenario<'s>,
     /// Limit on the serve times of all models; `None` if each model's deadline applies.
     pub slo: Option<Span>,
     /// Rows of the models, then of the classes, then of all requests.
-    pub rows: Vec<RowRecorder>,
+    pub rows: Vec<ServeRowRecorder>,
     /// Names of classes, in the order in which they first occur among the models.
     pub classes: Vec<&'s str>,
     class_of: Vec<Option<usize>>,
     /// Number of requests in the queue.
-    pub queue: LevelCurve,
+    pub queue: LevelOverTime,
     /// Number of requests in the system.
-    pub active: LevelCurve,
+    pub active: LevelOverTime,
     pub preemptions: u64,
     pub completed: u64,
     pub completed_core_ps: u128,
@@ -53,7 +53,7 @@ pub struct ServeRecorder<'s> {
     pub little_ps: u128,
 }
 
-impl<'s> ServeRecorder<'s> {
+impl<'s> ServeRunRecorder<'s> {
     pub fn new(prepared: &'s PreparedScenario<'s>) -> Self {
         let mut classes: Vec<&str> = Vec::new();
         let mut class_of = Vec::new();
@@ -71,11 +71,11 @@ impl<'s> ServeRecorder<'s> {
         Self {
             prepared,
             slo: prepared.slo,
-            rows: vec![RowRecorder::default(); rows],
+            rows: vec![ServeRowRecorder::default(); rows],
             classes,
             class_of,
-            queue: LevelCurve::default(),
-            active: LevelCurve::default(),
+            queue: LevelOverTime::default(),
+            active: LevelOverTime::default(),
             preemptions: 0,
             completed: 0,
             completed_core_ps: 0,
@@ -111,7 +111,7 @@ impl<'s> ServeRecorder<'s> {
     }
 
     /// Records that a batch ended after it used `core_ps` of core time.
-    pub fn flight_ended(&mut self, core_ps: u128) {
+    pub fn record_ended_batch(&mut self, core_ps: u128) {
         self.completed_core_ps += core_ps;
     }
 
@@ -148,13 +148,13 @@ impl<'s> ServeRecorder<'s> {
     /// Checks Little's law: the time in the system, summed over requests, equals the number of
     /// requests in the system, summed over time. `waiting_ps` is the time that unfinished requests
     /// have spent in the system.
-    pub fn check_little(&mut self, waiting_ps: u128) {
+    pub fn check_littles_law(&mut self, waiting_ps: u128) {
         let over_requests = self.served_ps + waiting_ps;
         let over_time = self
             .active
-            .area_until(self.end.max(self.active.last_change()));
+            .level_integral_until(self.end.max(self.active.last_change_time()));
         let late = u128::from(self.active.current_level())
-            * u128::from(self.active.last_change().0.saturating_sub(self.end.0));
+            * u128::from(self.active.last_change_time().0.saturating_sub(self.end.0));
         assert_eq!(
             over_requests,
             over_time - late,

@@ -2,7 +2,7 @@
 //! report.
 
 use super::platform::Platform;
-use super::recorder::{RowRecorder, ServeRecorder};
+use super::recorder::{ServeRowRecorder, ServeRunRecorder};
 use super::statistics::{IntervalEstimate, LevelSummary, PERCENTS};
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
@@ -190,7 +190,7 @@ impl schemars::JsonSchema for TimeSum {
 
 impl ServeRow {
     /// Returns the mean of a part per completed request.
-    pub fn mean_part(&self, part: TimeSum) -> Span {
+    pub fn mean_part_time(&self, part: TimeSum) -> Span {
         let count = u128::from(self.completed.max(1));
         Span(((part.0 + count / 2) / count) as u64)
     }
@@ -218,7 +218,7 @@ impl ServeReport {
     }
 
     /// Creates the report of a run.
-    pub fn build_report(recorder: ServeRecorder<'_>) -> Self {
+    pub fn build_report(recorder: ServeRunRecorder<'_>) -> Self {
         let prepared = recorder.prepared;
         let scenario = prepared.scenario;
         let measured = recorder.arrivals.and_then(|(first, last)| {
@@ -240,15 +240,15 @@ impl ServeReport {
         let counted = recorder.counted_from.map_or(Span::ZERO, |from| {
             Span(recorder.end.0.saturating_sub(from.0))
         });
-        let rows = serve_rows(&recorder, counted);
+        let rows = build_serve_report_rows(&recorder, counted);
         let mut report = Self {
             scenario: scenario.name.clone(),
             seed: scenario.seed,
             platform: prepared.platform.map(PlatformFacts::from_platform),
             processors: scenario.processors,
-            arrivals: describe::describe_stream(&scenario.stream),
-            policy: describe::describe_policy(scenario),
-            stop: describe::describe_stop(&scenario.stop),
+            arrivals: describe::describe_arrival_stream(&scenario.stream),
+            policy: describe::describe_service_order(scenario),
+            stop: describe::describe_stop_rule(&scenario.stop),
             warmup: scenario.warmup,
             slo: recorder.slo,
             window,
@@ -258,8 +258,8 @@ impl ServeReport {
             preemptions: recorder.preemptions,
             rows,
             utilisation,
-            queue: recorder.queue.summarize_until(recorder.end),
-            active: recorder.active.summarize_until(recorder.end),
+            queue: recorder.queue.summarize_level_until(recorder.end),
+            active: recorder.active.summarize_level_until(recorder.end),
             time_in_system_ps: TimeSum(recorder.little_ps),
             warnings: Vec::new(),
         };
@@ -282,14 +282,14 @@ impl PlatformFacts {
     }
 }
 
-fn serve_rows(recorder: &ServeRecorder<'_>, counted: Span) -> Vec<ServeRow> {
+fn build_serve_report_rows(recorder: &ServeRunRecorder<'_>, counted: Span) -> Vec<ServeRow> {
     let prepared = recorder.prepared;
     let scenario = prepared.scenario;
     let per_second = |count: u64| match counted {
         Span::ZERO => 0.0,
         span => count as f64 / span.as_seconds(),
     };
-    let row = |name: &str, kind, recorded: &RowRecorder, limited: bool| {
+    let row = |name: &str, kind, recorded: &ServeRowRecorder, limited: bool| {
         let completed = recorded.serve.sample_count();
         let [datapath, queue, compute, preempted] = recorded.parts_ps.map(TimeSum);
         let percents = PERCENTS.iter();
@@ -323,7 +323,8 @@ fn serve_rows(recorder: &ServeRecorder<'_>, counted: Span) -> Vec<ServeRow> {
     for (model, recorded) in prepared.models.iter().zip(&recorder.rows) {
         let served = model.served;
         rows.push(ServeRow {
-            alone: (!model.depends_on_arrivals()).then(|| model.datapath + model.typical_time(1)),
+            alone: (!model.takes_work_from_arrivals())
+                .then(|| model.datapath + model.mean_unloaded_time(1)),
             datapath: Some(model.datapath),
             multiplications: model.multiplication_count(),
             ..row(&served.name, ServeRowKind::Model, recorded, limited(served))

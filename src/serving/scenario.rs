@@ -66,11 +66,11 @@ pub struct Scenario {
     /// How requests arrive over time.
     pub stream: ArrivalStream,
     /// Condition that ends the run.
-    pub stop: StopRule,
+    pub stop: RunStopRule,
     /// Number of initial requests that reports do not count.
     pub warmup: u64,
     /// Order in which requests are served.
-    pub policy: PolicyChoice,
+    pub policy: ServicePolicyChoice,
 }
 
 /// A model for which requests arrive.
@@ -95,7 +95,7 @@ pub struct ServedModel {
     /// Tokens of the prompt and of the answer, for arrivals that state none.
     pub tokens: Option<[u32; 2]>,
     /// Work that each request for the model causes.
-    pub work: ModelWork,
+    pub work: RequestWork,
     /// Where the scenario's file states the model's values, for error messages.
     pub place: ModelValueLocation,
 }
@@ -111,7 +111,7 @@ pub struct ModelValueLocation {
 
 /// Work that each request for a model causes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ModelWork {
+pub enum RequestWork {
     /// Jobs of vector products.
     Vectors(JobGraph),
     /// A constant latency, or an exponentially distributed one.
@@ -184,7 +184,7 @@ pub enum ArrivalRate {
 
 /// Condition that ends a run: all requests are complete, or an earlier limit is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StopRule {
+pub struct RunStopRule {
     /// Maximum number of requests that arrive.
     pub requests: Option<u64>,
     /// The run ends when this number of requests, counted from the first, is complete.
@@ -195,9 +195,9 @@ pub struct StopRule {
 
 /// Order in which requests are served, and number of slots of each processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PolicyChoice {
+pub struct ServicePolicyChoice {
     /// Order in which queued requests are served.
-    pub kind: PolicyKind,
+    pub kind: ServicePolicyKind,
     /// Number of requests that a processor serves at once; `None` for no limit.
     pub slots: Option<u32>,
     /// Cost of preempting a request between two of its jobs; `None` if requests are not preempted.
@@ -206,7 +206,7 @@ pub struct PolicyChoice {
 
 /// A policy with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyKind {
+pub enum ServicePolicyKind {
     /// Distributes jobs to cores in turn, as soon as the jobs are ready.
     RoundRobin,
     /// First come, first served.
@@ -230,7 +230,7 @@ pub enum PolicyKind {
     },
 }
 
-impl PolicyKind {
+impl ServicePolicyKind {
     /// Returns the policy's name in files and reports.
     pub fn stable_name(self) -> &'static str {
         match self {
@@ -254,7 +254,7 @@ impl PolicyKind {
 
 /// Returns an error if `name` is the preset of a model or a model on a hub, unless a file with this
 /// name exists.
-fn model_instead(name: &str) -> Option<ServeError> {
+fn model_instead_of_scenario_error(name: &str) -> Option<ServeError> {
     if Path::new(name).exists() {
         return None;
     }
@@ -281,7 +281,7 @@ impl Scenario {
     pub fn load_file(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
         let text = chakram_base::config::read_input(path).map_err(|source| {
-            model_instead(&file).unwrap_or_else(|| ServeError::Read {
+            model_instead_of_scenario_error(&file).unwrap_or_else(|| ServeError::Read {
                 file: file.clone(),
                 source,
             })
@@ -337,7 +337,7 @@ impl Scenario {
 }
 
 /// Builds the error for a name that is not one of `all`.
-fn unknown_name<'n>(
+fn unknown_name_error<'n>(
     field: &ConfigField<'_>,
     name: &str,
     what: &str,

@@ -14,14 +14,14 @@
 //! `dispatch` assigns queued requests to processors, and preempts requests; `service` computes the
 //! times of jobs, and ends batches; `closing` closes the records of a run, and checks them.
 
-use super::arrivals::{ArrivalSource, ModelSampler, RequestArrival};
+use super::arrivals::{ArrivalSource, RequestArrival, RequestModelSampler};
 use super::cores::{CoreArray, JobTimeRange};
 use super::error::ServeError;
 use super::observe::RequestObserver;
-use super::policy::{self, QueuedRequest, ServicePolicy};
+use super::policy::{self, QueuedRequest, ServiceQueue};
 use super::prepared::{PreparedModel, PreparedScenario};
 use super::random::{RandomPurpose, RandomStream};
-use super::recorder::ServeRecorder;
+use super::recorder::ServeRunRecorder;
 use super::request::RequestState;
 use super::scenario::ArrivalStream;
 use chakram_base::ids::Npu;
@@ -35,8 +35,8 @@ mod dispatch;
 mod flight;
 mod service;
 
-use admission::ServeTimer;
-use flight::{RequestInFlight, Slab};
+use admission::RequestTimerEvent;
+use flight::{BatchInFlight, Slab};
 
 /// State of a processor.
 #[derive(Debug)]
@@ -52,14 +52,14 @@ struct ProcessorState {
 
 /// A job's times, and the token that identifies the job in the event loop.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AnsweredJob {
+pub(super) struct JobTimesWithToken {
     pub token: u64,
     pub times: JobTimeRange,
 }
 
 /// A batch that begins, in the form that the event loop receives.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FlightLaunch {
+pub(super) struct BatchLaunch {
     /// Index of the batch in the server.
     pub flight: u32,
     /// Index of the batch's model.
@@ -71,19 +71,19 @@ pub(super) struct FlightLaunch {
 /// State of a run: its processors, its queue, its batches and its records.
 pub(super) struct Server<'s> {
     prepared: &'s PreparedScenario<'s>,
-    policy: Box<dyn ServicePolicy>,
+    policy: Box<dyn ServiceQueue>,
     arrivals: ArrivalSource<'s>,
     next_arrival: Option<RequestArrival>,
     /// Draws the model of each request that a user sends.
-    mix: ModelSampler,
+    mix: RequestModelSampler,
     think: RandomStream,
     /// Number of requests by users that have been scheduled so far.
     asked: u64,
-    timers: BinaryHeap<Reverse<(Time, ServeTimer)>>,
+    timers: BinaryHeap<Reverse<(Time, RequestTimerEvent)>>,
     requests: Slab<RequestState>,
-    flights: Slab<RequestInFlight>,
+    flights: Slab<BatchInFlight>,
     /// Batches that have ended; their allocations are reused.
-    ended_flights: Vec<RequestInFlight>,
+    ended_flights: Vec<BatchInFlight>,
     processors: Vec<ProcessorState>,
     /// Index of the processor that gets the next request, if the policy has no slots.
     turn: usize,
@@ -91,14 +91,14 @@ pub(super) struct Server<'s> {
     batch: Vec<QueuedRequest>,
     states: Vec<RequestState>,
     /// Batches that have begun but that the event loop has not launched yet.
-    launches: Vec<FlightLaunch>,
-    recorder: ServeRecorder<'s>,
+    launches: Vec<BatchLaunch>,
+    recorder: ServeRunRecorder<'s>,
     observer: &'s mut dyn RequestObserver,
     now: Time,
     /// Number of requests that have arrived so far.
     arrived: u64,
     /// Number of incomplete requests among the first requests, whose completion ends the run
-    /// ([`super::scenario::StopRule::first`]).
+    /// ([`super::scenario::RunStopRule::first`]).
     first_left: Option<u64>,
     failure: Option<ServeError>,
 }
@@ -119,10 +119,10 @@ impl<'s> Server<'s> {
             traced_ps: 0,
         };
         let mut server = Self {
-            policy: policy::create_queue(scenario.policy.kind, scenario.models.len()),
+            policy: policy::create_policy_queue(scenario.policy.kind, scenario.models.len()),
             next_arrival,
             arrivals,
-            mix: ModelSampler::new(scenario),
+            mix: RequestModelSampler::new(scenario),
             think: RandomStream::new(scenario.seed, RandomPurpose::Think),
             asked: 0,
             timers: BinaryHeap::new(),
@@ -134,7 +134,7 @@ impl<'s> Server<'s> {
             batch: Vec::new(),
             states: Vec::new(),
             launches: Vec::new(),
-            recorder: ServeRecorder::new(prepared),
+            recorder: ServeRunRecorder::new(prepared),
             observer,
             now: Time::ZERO,
             arrived: 0,
@@ -173,7 +173,7 @@ impl<'s> Server<'s> {
 
     /// Takes the batches that have begun. Each batch is returned only once, so it is launched only
     /// once.
-    pub fn take_launches(&mut self) -> impl Iterator<Item = FlightLaunch> {
+    pub fn take_launches(&mut self) -> impl Iterator<Item = BatchLaunch> {
         self.launches.drain(..)
     }
 
@@ -187,7 +187,7 @@ impl<'s> Server<'s> {
             self.failure = Some(error);
             return;
         }
-        self.take_requests();
+        self.fill_all_processor_slots();
     }
 
     /// Handles a job of a batch that has become ready: computes the job's times, or holds the job
@@ -198,7 +198,7 @@ impl<'s> Server<'s> {
         flight: u32,
         job: u32,
         token: u64,
-        answered: &mut Vec<AnsweredJob>,
+        answered: &mut Vec<JobTimesWithToken>,
     ) {
         self.now = now;
         if self.has_stopped() {
@@ -207,23 +207,29 @@ impl<'s> Server<'s> {
                 start: now,
                 end: now,
             };
-            answered.push(AnsweredJob { token, times });
+            answered.push(JobTimesWithToken { token, times });
             return;
         }
-        if !self.is_held_back(flight, job, token, answered) {
-            self.assign_to_cores(flight, job, token, answered);
+        if !self.is_job_held_back(flight, job, token, answered) {
+            self.assign_job_to_cores(flight, job, token, answered);
         }
     }
 
     /// Ends a job of a batch. Jobs that were held back may then begin.
-    pub fn end_job(&mut self, now: Time, flight: u32, job: u32, answered: &mut Vec<AnsweredJob>) {
+    pub fn end_job(
+        &mut self,
+        now: Time,
+        flight: u32,
+        job: u32,
+        answered: &mut Vec<JobTimesWithToken>,
+    ) {
         if self.has_stopped() {
             return;
         }
         self.now = now;
         // Only shortest-job-first with preemption needs the remaining work.
-        if self.orders_by_work() && self.prepared.scenario.policy.preemption.is_some() {
-            self.note_ended(flight, job);
+        if self.orders_queue_by_work() && self.prepared.scenario.policy.preemption.is_some() {
+            self.subtract_completed_job(flight, job);
         }
         let state = &mut self.flights[flight];
         state.running -= 1;
@@ -232,7 +238,7 @@ impl<'s> Server<'s> {
             let processor = state.processor;
             self.complete_batch(flight);
             if !self.has_stopped() {
-                self.take_for(processor, Some(answered));
+                self.fill_processor_slots(processor, Some(answered));
             }
         }
     }
@@ -243,14 +249,14 @@ impl<'s> Server<'s> {
             return;
         }
         self.now = now;
-        let processor = self.end_trace(flight);
+        let processor = self.end_trace_launch(flight);
         self.complete_batch(flight);
         if !self.has_stopped() {
-            self.take_for(processor, None);
+            self.fill_processor_slots(processor, None);
         }
     }
 
-    fn model_at(&self, model: u32) -> &'s PreparedModel<'s> {
+    fn model_by_index(&self, model: u32) -> &'s PreparedModel<'s> {
         &self.prepared.models[model as usize]
     }
 }

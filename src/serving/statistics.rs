@@ -39,7 +39,7 @@ impl DurationSketch {
     }
 
     /// Returns the middle of the durations in part `part` of the power of two `octave`.
-    fn middle_of(octave: usize, part: usize) -> u64 {
+    fn middle_of_bin(octave: usize, part: usize) -> u64 {
         match octave.checked_sub(1) {
             None => part as u64,
             Some(shift) => {
@@ -50,11 +50,11 @@ impl DurationSketch {
     }
 
     fn add_sample(&mut self, span: Span) {
-        self.add_times(span, 1);
+        self.add_repeated_sample(span, 1);
     }
 
     /// Adds `times` samples of the same duration.
-    pub fn add_times(&mut self, span: Span, times: u32) {
+    pub fn add_repeated_sample(&mut self, span: Span, times: u32) {
         let (octave, part) = Self::position_of(span);
         if self.octaves.len() <= octave {
             self.octaves.resize_with(octave + 1, || None);
@@ -80,7 +80,7 @@ impl DurationSketch {
 
     /// Returns, approximately, the duration that `percent` percent of all samples do not exceed;
     /// `None` if there are no samples.
-    pub fn percentile_of(&self, percent: f64) -> Option<Span> {
+    pub fn approximate_percentile(&self, percent: f64) -> Option<Span> {
         let rank = (self.count.checked_sub(1)? as f64 * percent / 100.0).round() as u64;
         let mut below = 0;
         for (octave, counts) in self.octaves.iter().enumerate() {
@@ -88,7 +88,7 @@ impl DurationSketch {
             for (part, &count) in counts.iter().enumerate() {
                 below += u64::from(count);
                 if below > rank {
-                    return Some(Span(Self::middle_of(octave, part)));
+                    return Some(Span(Self::middle_of_bin(octave, part)));
                 }
             }
         }
@@ -157,7 +157,7 @@ impl DurationSamples {
             self.batches.push(std::mem::take(&mut self.current));
         }
         if self.batches.len() == MOST_BATCHES {
-            self.batches = merge_pairs(&self.batches);
+            self.batches = merge_batch_pairs(&self.batches);
             self.batch_size *= 2;
         }
     }
@@ -189,10 +189,10 @@ impl DurationSamples {
         let value = if self.exact.len() as u64 == self.sample_count() {
             interpolate_percentile(&mut self.exact.clone(), percent)?
         } else {
-            self.all.sketch.percentile_of(percent)?
+            self.all.sketch.approximate_percentile(percent)?
         };
         let of = |batch: &SampleBatch| {
-            let value = batch.sketch.percentile_of(percent);
+            let value = batch.sketch.approximate_percentile(percent);
             value.unwrap_or_default().0 as f64
         };
         // A small batch does not determine a high percentile, so compute no interval from small
@@ -227,7 +227,7 @@ impl DurationSamples {
                     (student_quantile(NORMAL_95, values.len() - 1) * error).round() as u64,
                 ));
             }
-            batches = merge_pairs(&batches);
+            batches = merge_batch_pairs(&batches);
             size *= 2;
         }
         None
@@ -235,7 +235,7 @@ impl DurationSamples {
 }
 
 /// Merges neighbouring batches in pairs; drops the last batch if the number of batches is odd.
-fn merge_pairs(batches: &[SampleBatch]) -> Vec<SampleBatch> {
+fn merge_batch_pairs(batches: &[SampleBatch]) -> Vec<SampleBatch> {
     let pairs = batches.chunks_exact(2);
     let joined = pairs.map(|pair| {
         let mut both = pair[0].clone();
@@ -275,7 +275,7 @@ pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
 /// Records an integer over time, summarized in intervals of equal length. When there are too many
 /// intervals, their length is doubled.
 #[derive(Clone, Debug)]
-pub struct LevelCurve {
+pub struct LevelOverTime {
     level: u64,
     since: Time,
     /// Integral of the level over time so far, in level × ps.
@@ -292,7 +292,7 @@ pub struct LevelCurve {
 /// Maximum number of intervals of a curve.
 const MOST_INTERVALS: u64 = 256;
 
-impl Default for LevelCurve {
+impl Default for LevelOverTime {
     fn default() -> Self {
         Self {
             level: 0,
@@ -320,30 +320,30 @@ pub struct LevelSummary {
     pub means: Vec<f64>,
 }
 
-impl LevelCurve {
+impl LevelOverTime {
     /// Returns the current level.
     pub fn current_level(&self) -> u64 {
         self.level
     }
 
     /// Returns the instant of the last change.
-    pub fn last_change(&self) -> Time {
+    pub fn last_change_time(&self) -> Time {
         self.since
     }
 
     /// Returns the integral of the level until `now`, in level × ps.
-    pub fn area_until(&self, now: Time) -> u128 {
+    pub fn level_integral_until(&self, now: Time) -> u128 {
         self.area + u128::from(self.level) * u128::from(now.since(self.since).0)
     }
 
     /// Changes the level by `up` at `now`; `up` may be negative.
     pub fn change_level(&mut self, now: Time, up: i64) {
-        self.advance_to(now);
+        self.advance_curve_to(now);
         self.level = self.level.saturating_add_signed(up);
         self.most = self.most.max(self.level);
     }
 
-    fn advance_to(&mut self, now: Time) {
+    fn advance_curve_to(&mut self, now: Time) {
         let area = u128::from(self.level) * u128::from(now.since(self.since).0);
         self.area += area;
         // Most changes are in the same interval as the previous change, so avoid the division.
@@ -388,8 +388,8 @@ impl LevelCurve {
     }
 
     /// Returns the summary of the level from 0 until `end`.
-    pub fn summarize_until(mut self, end: Time) -> LevelSummary {
-        self.advance_to(end);
+    pub fn summarize_level_until(mut self, end: Time) -> LevelSummary {
+        self.advance_curve_to(end);
         let (width, intervals) = (self.width.0, self.intervals.len() as u64);
         let length = |i: u64| (end.0 - i * width).min(width).max(1);
         let means = (0..intervals).zip(&self.intervals);
@@ -489,14 +489,17 @@ mod tests {
 
     #[test]
     fn levels_keep_their_area() {
-        let mut curve = LevelCurve::default();
+        let mut curve = LevelOverTime::default();
         // The level is 2 from 10 to 30 us, then 1 until 2 s, then 0 until 4 s, so the areas are 40 us
         // and 1,999,970 us.
         curve.change_level(Time(10_000_000), 2);
         curve.change_level(Time(30_000_000), -1);
         curve.change_level(Time(2_000_000_000_000), -1);
-        assert_eq!(curve.area_until(Time(4_000_000_000_000)), 2_000_010_000_000);
-        let summary = curve.summarize_until(Time(4_000_000_000_000));
+        assert_eq!(
+            curve.level_integral_until(Time(4_000_000_000_000)),
+            2_000_010_000_000
+        );
+        let summary = curve.summarize_level_until(Time(4_000_000_000_000));
         assert_eq!(summary.most, 2);
         assert!((summary.mean - 2_000_010.0 / 4_000_000.0).abs() < 1e-9);
         assert!(summary.means.len() <= 256 && summary.means.len() >= 100);

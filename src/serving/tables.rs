@@ -87,7 +87,7 @@ impl TableReader {
 
     /// Tries `names` in order, and returns the index of the first column found; `None` if no name is a
     /// column.
-    pub fn first_column_of(&self, names: &[&str]) -> Option<usize> {
+    pub fn find_first_column(&self, names: &[&str]) -> Option<usize> {
         let place = |name: &&str| {
             self.headings
                 .iter()
@@ -98,7 +98,7 @@ impl TableReader {
 
     /// Returns the index of the column `name`; fails if there is no such column.
     pub fn column_index(&self, name: &str) -> Result<usize, ServeError> {
-        self.first_column_of(&[name]).ok_or_else(|| {
+        self.find_first_column(&[name]).ok_or_else(|| {
             let all = self.headings.iter().map(String::as_str);
             let closest = find_nearest(name, all.clone());
             ServeError::invalid_row(
@@ -139,7 +139,7 @@ impl TableReader {
     }
 
     /// Returns the number in a cell of the current row; it must be finite and not negative.
-    pub fn cell_number(&self, column: usize) -> Result<f64, ServeError> {
+    pub fn number_in_column(&self, column: usize) -> Result<f64, ServeError> {
         let text = self.cell_text(column);
         let number = text.parse::<f64>().ok();
         let number = number.filter(|n| n.is_finite() && *n >= 0.0);

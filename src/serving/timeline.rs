@@ -10,7 +10,7 @@ use std::io::{self, Write};
 const MOST_EVENTS: u64 = 1_000_000;
 
 /// Writes each request and job of a run as an event.
-pub struct RequestTimeline<'m, W> {
+pub struct RequestTimelineWriter<'m, W> {
     out: W,
     models: Vec<&'m str>,
     events: u64,
@@ -20,7 +20,7 @@ pub struct RequestTimeline<'m, W> {
 
 /// An event of the Chrome trace format.
 #[derive(Serialize)]
-struct RequestEvent<'e, A> {
+struct RequestTraceEvent<'e, A> {
     ph: &'static str,
     cat: &'static str,
     id: u64,
@@ -34,7 +34,7 @@ struct RequestEvent<'e, A> {
 
 /// The `args` of a request's event.
 #[derive(Serialize)]
-struct RequestArgs {
+struct RequestEventArgs {
     request: u64,
     together: u32,
     processor: u32,
@@ -52,13 +52,13 @@ struct JobArgs {
 
 /// No arguments.
 #[derive(Serialize)]
-struct NoArgs {}
+struct NoEventArgs {}
 
-fn as_us(at: Time) -> f64 {
+fn time_to_microseconds(at: Time) -> f64 {
     at.0 as f64 / 1e6
 }
 
-impl<'m, W: Write> RequestTimeline<'m, W> {
+impl<'m, W: Write> RequestTimelineWriter<'m, W> {
     /// Begins a timeline of requests for `models`.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
         })
     }
 
-    fn write_span(
+    fn write_span_events(
         &mut self,
         name: &str,
         id: u64,
@@ -87,14 +87,14 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
         args: &impl Serialize,
     ) -> io::Result<()> {
         for (ph, at) in [("b", start), ("e", end)] {
-            let event = RequestEvent {
+            let event = RequestTraceEvent {
                 ph,
                 cat: "request",
                 id,
                 pid: 0,
                 tid: 0,
                 name,
-                ts: as_us(at),
+                ts: time_to_microseconds(at),
                 args,
             };
             self.out.write_all(b",\n")?;
@@ -125,7 +125,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
     }
 }
 
-impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
+impl<W: Write> RequestObserver for RequestTimelineWriter<'_, W> {
     fn on_completed(&mut self, request: &CompletedRequest) -> io::Result<()> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -134,7 +134,7 @@ impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
             return Ok(());
         }
         let model = self.models[request.model as usize];
-        let parts = RequestArgs {
+        let parts = RequestEventArgs {
             request: request.number,
             together: request.together,
             processor: request.processor,
@@ -144,14 +144,14 @@ impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
             preempted_ps: request.preempted.0,
         };
         let times = (request.arrival, request.finished);
-        self.write_span(model, request.number, times, &parts)?;
+        self.write_span_events(model, request.number, times, &parts)?;
         let ready = request.arrival + request.datapath;
-        let none = NoArgs {};
+        let none = NoEventArgs {};
         if request.datapath.0 > 0 {
-            self.write_span("datapath", request.number, (request.arrival, ready), &none)?;
+            self.write_span_events("datapath", request.number, (request.arrival, ready), &none)?;
         }
         if request.started > ready {
-            self.write_span("queue", request.number, (ready, request.started), &none)?;
+            self.write_span_events("queue", request.number, (ready, request.started), &none)?;
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
             processor: job.processor,
         };
         let name = format!("job {}", job.job);
-        if let Err(error) = self.write_span(&name, job.request, job.times, &args) {
+        if let Err(error) = self.write_span_events(&name, job.request, job.times, &args) {
             self.failed = Some(error);
         }
     }

@@ -7,11 +7,11 @@
 //! stages of a pipeline. A job with several ranks runs on the NPUs of its ranks. A job with a
 //! single rank runs on the NPU whose index is the processor's.
 
-use super::scenario::{PolicyChoice, Scenario};
+use super::scenario::{Scenario, ServicePolicyChoice};
 use super::trace_job::TraceJob;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    CompiledReplay, Launch, LaunchFeed, LaunchQueue, LaunchRecord, ReplayOptions, ReplayRefusal,
+    CompiledReplay, FeedRequests, Launch, LaunchFeed, LaunchRecord, ReplayOptions, ReplayRefusal,
     run_launches,
 };
 use chakram_hardware::machine::Machine;
@@ -67,18 +67,18 @@ impl<'s> TracedModel<'s> {
         let text = |refusal: ReplayRefusal| refusal.to_string();
         let program =
             CompiledReplay::new(job.workload(), machine, &replay_options()).map_err(text)?;
-        program.check_prices().map_err(text)?;
+        program.check_most_kernels_timed().map_err(text)?;
         let (outcome, ()) = program.run(()).map_err(|error| error.to_string())?;
         let latency = outcome.makespan;
         let interval = match scenario.policy {
-            PolicyChoice { slots: Some(1), .. } => latency,
-            PolicyChoice { slots, .. } => {
+            ServicePolicyChoice { slots: Some(1), .. } => latency,
+            ServicePolicyChoice { slots, .. } => {
                 let at_once = slots.map_or(MOST_AT_ONCE, |slots| slots.min(MOST_AT_ONCE));
                 let mut feed = BackToBackLaunches::new(at_once);
                 let programs = [program];
                 let run = run_launches(&programs, &mut [&mut feed], None, &mut ());
                 run.map_err(|error| error.to_string())?;
-                feed.mean_interval()
+                feed.mean_end_interval()
             }
         };
         Ok(Self {
@@ -118,13 +118,13 @@ impl BackToBackLaunches {
         }
     }
 
-    fn launch_next(&mut self, queue: &mut LaunchQueue) {
+    fn launch_next(&mut self, queue: &mut FeedRequests) {
         self.left -= 1;
         queue.begin_launch(Launch::default());
     }
 
     /// Returns the mean time between ends, without the ends that the first launches affect.
-    fn mean_interval(&self) -> Span {
+    fn mean_end_interval(&self) -> Span {
         let last = self.ends.len() - 1;
         let first = last - MOST_AT_ONCE as usize;
         let all = self.ends[last].since(self.ends[first]);
@@ -140,11 +140,11 @@ impl LaunchFeed for BackToBackLaunches {
             .filter(|_| self.at_once > 0)
     }
 
-    fn on_wake(&mut self, _now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, _now: Time, queue: &mut FeedRequests) {
         (0..std::mem::take(&mut self.at_once)).for_each(|_| self.launch_next(queue));
     }
 
-    fn on_launch_ended(&mut self, now: Time, _ended: &LaunchRecord, queue: &mut LaunchQueue) {
+    fn on_launch_ended(&mut self, now: Time, _ended: &LaunchRecord, queue: &mut FeedRequests) {
         self.ends.push(now);
         if self.left > 0 {
             self.launch_next(queue);

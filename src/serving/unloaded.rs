@@ -35,7 +35,7 @@ impl UnloadedJobs {
             false => {
                 let after = |job| graph.dependencies_of(job).to_vec();
                 let workload = program::create_job_program(model, count, &after)?;
-                Some((workload, Machine::for_answered_jobs("processors")))
+                Some((workload, Machine::placeholder_machine("processors")))
             }
         };
         Ok(Self { program, count })
@@ -64,9 +64,9 @@ impl UnloadedJobs {
             });
             return Ok(times.sum());
         };
-        let program = CompiledReplay::new(workload, machine, &program::bare_options())
+        let program = CompiledReplay::new(workload, machine, &program::untimed_replay_options())
             .map_err(|refusal| ServeError::Replay(refusal.into()))?;
-        let mut processor = IdleCores {
+        let mut processor = DedicatedCores {
             cores: CoreArray::new(cores),
             size,
         };
@@ -82,12 +82,12 @@ impl UnloadedJobs {
 }
 
 /// Cores that serve only one request.
-struct IdleCores<F> {
+struct DedicatedCores<F> {
     cores: CoreArray,
     size: F,
 }
 
-impl<F: Fn(u32) -> (u64, Span)> ProcessorModel for IdleCores<F> {
+impl<F: Fn(u32) -> (u64, Span)> ProcessorModel for DedicatedCores<F> {
     fn serves_program(&self, _npu: Npu, _program: u32) -> bool {
         true
     }

@@ -13,10 +13,10 @@ mod measured;
 pub mod page;
 pub mod verdict;
 
-pub use budget::{CoveredWorkload, choose_within};
-pub use cause::ReportCause;
+pub use budget::{CheckCandidate, select_within_budget};
+pub use cause::PredictionChangeCause;
 pub use machine_text::constant_changes;
-pub use measured::{MeasuredVerdict, read_steps};
+pub use measured::{DistanceFromMeasured, parse_step_times};
 pub use verdict::{CheckOutcome, FailedPrediction};
 
 use chakram_analysis::diff::reports;
@@ -100,7 +100,7 @@ pub fn predict_run(
 ) -> Result<WorkloadPrediction, RegressionError> {
     let mut machine = settings.parse_machine(text, machine)?;
     let mut ineffective = None;
-    match settings.with_npus_filled(machine.clone()) {
+    match settings.fill_rack_npus(machine.clone()) {
         Ok(filled) => machine = filled,
         Err(refusal) => ineffective = Some(refusal),
     }
@@ -108,11 +108,11 @@ pub fn predict_run(
     options.check_together()?;
     options.check_machine(&machine)?;
     let loading = settings.job_options(machine.max_ranks());
-    let found = chakram_archive::find_in(archive, &entry.name)?;
-    let job = job::load_found(&found, entry.name.clone(), &loading, &mut |_, _| {})?;
+    let found = chakram_archive::find_workload_traces(archive, &entry.name)?;
+    let job = job::load_found_traces(&found, entry.name.clone(), &loading, &mut |_, _| {})?;
     let ineffective = ineffective.or(options.check_workload(job.workload()).err());
     let mut report = job.replay_on(&machine, &options)?;
-    report.sum_micro_batches();
+    report.merge_micro_batch_operators();
     report.provenance = Some(Provenance::new(serde_json::Map::new(), &[]));
     Ok(WorkloadPrediction {
         report,
@@ -166,7 +166,7 @@ pub struct CheckedPrediction {
     /// True if the change of the makespan exceeds the threshold.
     pub moved: bool,
     /// Causes of the change, most important first. Empty if the prediction did not move.
-    pub causes: Vec<ReportCause>,
+    pub causes: Vec<PredictionChangeCause>,
     /// Time in each category (mean over NPUs), first in the baseline, then in the prediction;
     /// `None` if the prediction did not move.
     pub means: Option<[CategoryTimes; 2]>,
@@ -174,7 +174,7 @@ pub struct CheckedPrediction {
     /// baseline.
     pub baselines: Vec<BaselineRecord>,
     /// Distance of the prediction from measured steps; `None` if the archive has no measured steps.
-    pub measured: Option<MeasuredVerdict>,
+    pub measured: Option<DistanceFromMeasured>,
 }
 
 /// Time in each category, in the order of [`TimeCategory`].
@@ -219,7 +219,7 @@ pub fn check_baseline(
         measured: entry
             .measured
             .as_ref()
-            .map(|measured| MeasuredVerdict::new(measured, after)),
+            .map(|measured| DistanceFromMeasured::new(measured, after)),
     };
     checked.moved = checked.change_percent().abs() > threshold;
     if checked.moved {

@@ -19,7 +19,7 @@ mod traces;
 
 pub use cycles::CycleTable;
 pub use family::{LanguageModel, PartitionRule, PartitionedModel};
-pub use list::{ListRule, schedule_tasks};
+pub use list::{ChipAssignmentRule, schedule_tasks};
 pub use partition::CutDirection;
 pub use record::{LayerRecord, parse_schedule, write_schedule};
 pub use steps::{

@@ -1,12 +1,12 @@
 //! Compares predictions with measured runs. The comparison shows how large the errors are, and
 //! whether predictions rank plans in the measured order.
 //!
-//! A table of runs ([`RunTable`]) is parsed from CSV. A file of columns ([`RunColumns`]) maps the
+//! A table of runs ([`RunTable`]) is parsed from CSV. A file of columns ([`RunColumnRules`]) maps the
 //! table's columns to options of a model and its plan. Every run is generated, replayed, and
 //! compared with its measurement ([`score_runs`]). [`ScoreSummary`] contains error statistics of
 //! the predictions, and of a null model that knows only FLOPs.
 
-use chakram_base::interrupt::inherit_token;
+use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;
 use chakram_engine::{
     CompiledReplay, OptionRefusal, ReplayError, ReplayOptions, RepresentativeCheck,
@@ -37,20 +37,22 @@ mod signs;
 mod statistics;
 mod without_effect;
 
-pub use calibration::{StepCalibration, StepCorrection, fit_corrections};
+pub use calibration::{GroupKernelTimeCorrection, KernelTimeCalibration, fit_corrections};
 pub use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary};
-pub use columns::RunColumns;
-pub use constants::{FittedConstant, with_factors};
-pub use folds::{FoldFit, assign_folds, fit_in_folds};
-pub use gemm_points::{GemmPoints, gemm_points, left_out_errors};
-pub use kernel_times::{KernelTimes, RecordedKernels};
-pub use nccl_log::{left_out_sizes, nccl_log};
+pub use columns::RunColumnRules;
+pub use constants::{FittedConstant, scale_machine_constants};
+pub use folds::{FoldFit, assign_folds, cross_validate_runs};
+pub use gemm_points::{GemmPoints, gemm_points, left_out_gemm_errors};
+pub use kernel_times::{KernelTimesBySize, RecordedKernelTimes};
+pub use nccl_log::{left_out_size_error, nccl_log};
 pub use null_model::predict_with_one_rate;
-pub use pairs::{MeasuredPair, PairErrors, PairScores, PairTable, PredictedPair};
-pub use report::{CorrectedRuns, ScoreDocument, ScoreRows, ScoredTable};
-pub use residuals::{CorrectedRun, correct_by_others, correct_by_steps};
+pub use pairs::{
+    MeasuredWhatIfPair, PredictedWhatIfPair, WhatIfPairErrors, WhatIfPairScores, WhatIfPairTable,
+};
+pub use report::{CorrectedRuns, ScoreDocument, ScoreRowWriter, ScoredRunTable};
+pub use residuals::{CorrectedRun, correct_by_other_runs, correct_by_steps};
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
-pub use signs::{OptionSigns, option_signs};
+pub use signs::{OptionOrderCounts, count_option_orders};
 pub use without_effect::{ScoreSetting, settings_without_effect};
 
 /// Reason why runs cannot be scored.
@@ -91,14 +93,14 @@ pub enum ScoreError {
 
 /// Reason why a run cannot be predicted.
 #[derive(Debug)]
-enum RunFault {
+enum RunPredictionFault {
     Option(OptionRefusal),
     Other(String),
 }
 
-impl RunFault {
+impl RunPredictionFault {
     /// Converts the reason to an error about `run`.
-    fn for_run(self, run: &MeasuredRun) -> ScoreError {
+    fn into_error_for_run(self, run: &MeasuredRun) -> ScoreError {
         let (file, line) = (run.file.clone(), run.line);
         match self {
             Self::Option(refusal) => ScoreError::Option {
@@ -111,13 +113,13 @@ impl RunFault {
     }
 }
 
-impl From<OptionRefusal> for RunFault {
+impl From<OptionRefusal> for RunPredictionFault {
     fn from(refusal: OptionRefusal) -> Self {
         Self::Option(refusal)
     }
 }
 
-impl From<String> for RunFault {
+impl From<String> for RunPredictionFault {
     fn from(why: String) -> Self {
         Self::Other(why)
     }
@@ -161,7 +163,7 @@ pub fn score_runs(
     // first run.
     let (plans, repeats): (Vec<usize>, Vec<usize>) =
         (0..firsts.len()).partition(|&i| firsts[i] == i);
-    score_in_order(table, &[plans, repeats].concat(), threads, ask, ended)
+    map_runs_in_given_order(table, &[plans, repeats].concat(), threads, ask, ended)
 }
 
 /// For each run, returns the index of the first run with the same model, plan and machine.
@@ -182,32 +184,32 @@ fn first_equal_runs(table: &RunTable) -> Vec<usize> {
 }
 
 /// Calls `ask` for each run with its index. Calls `ended` with the results in the table's order.
-fn score_all<T: Send>(
+fn map_all_runs<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
-    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunFault> + Sync,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunPredictionFault> + Sync,
 ) -> Result<Vec<T>, ScoreError> {
-    let answers = score_by(table, threads, ask, |_, _| Ok(()));
+    let answers = map_runs_in_table_order(table, threads, ask, |_, _| Ok(()));
     answers.unwrap_or_default().into_iter().collect()
 }
 
-fn score_by<T: Send>(
+fn map_runs_in_table_order<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
-    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunFault> + Sync,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunPredictionFault> + Sync,
     ended: impl FnMut(&MeasuredRun, &Result<T, ScoreError>) -> io::Result<()>,
 ) -> io::Result<Vec<Result<T, ScoreError>>> {
     let order: Vec<usize> = (0..table.runs.len()).collect();
-    score_in_order(table, &order, threads, ask, ended)
+    map_runs_in_given_order(table, &order, threads, ask, ended)
 }
 
 /// Calls `ask` for each run, on several threads at once. Runs begin in the given `order` of
 /// indices. `ended` receives results in the table's order.
-fn score_in_order<T: Send>(
+fn map_runs_in_given_order<T: Send>(
     table: &RunTable,
     order: &[usize],
     threads: NonZeroUsize,
-    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunFault> + Sync,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunPredictionFault> + Sync,
     mut ended: impl FnMut(&MeasuredRun, &Result<T, ScoreError>) -> io::Result<()>,
 ) -> io::Result<Vec<Result<T, ScoreError>>> {
     let (next, ask) = (AtomicUsize::new(0), &ask);
@@ -217,12 +219,12 @@ fn score_in_order<T: Send>(
         let (answer, answers) = answers;
         for _ in 0..threads.get() {
             let (answer, next) = (answer.clone(), &next);
-            scope.spawn(inherit_token(move || {
+            scope.spawn(wrap_with_current_token(move || {
                 while let Some((i, run)) = {
                     let i = order.get(next.fetch_add(1, Ordering::Relaxed));
                     i.map(|&i| (i, &table.runs[i]))
                 } {
-                    let found = ask(i, run).map_err(|fault| fault.for_run(run));
+                    let found = ask(i, run).map_err(|fault| fault.into_error_for_run(run));
                     if answer.send((i, found)).is_err() {
                         return;
                     }
@@ -248,7 +250,10 @@ fn score_in_order<T: Send>(
     Ok(in_order)
 }
 
-fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, RunFault> {
+fn predict_run(
+    run: &MeasuredRun,
+    options: &ReplayOptions,
+) -> Result<PredictedRun, RunPredictionFault> {
     replay_run(run, options, |compiled| {
         let (report, check) =
             chakram_report::replay_to_report(compiled, RepresentativeCheck::new(compiled))?;
@@ -261,7 +266,10 @@ fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRu
 }
 
 /// Predicts the makespan of a run. The report would only serve intervals, so omit it to save time.
-fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
+fn predict_makespan(
+    run: &MeasuredRun,
+    options: &ReplayOptions,
+) -> Result<Span, RunPredictionFault> {
     replay_run(run, options, |compiled| {
         let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
         Ok((outcome.makespan, check.represents_all()))
@@ -274,7 +282,7 @@ fn replay_run<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
     answer: impl Fn(&CompiledReplay<'_>) -> Result<(T, bool), ReplayError>,
-) -> Result<T, RunFault> {
+) -> Result<T, RunPredictionFault> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let refused = |error: GenerateError| error.to_string();
     let job = GeneratedJob::new(pattern).map_err(refused)?;
@@ -282,7 +290,7 @@ fn replay_run<T>(
     let workload = job
         .build_workload()
         .map_err(|error: TraceError| error.to_string())?;
-    options.check_effects(&run.machine, &workload)?;
+    options.check_options_have_effect(&run.machine, &workload)?;
     let of = |workload: &Workload| {
         let compiled = CompiledReplay::new(workload, &run.machine, options)
             .map_err(|refusal| ReplayError::from(refusal).to_string())?;
@@ -311,7 +319,7 @@ mod tests {
     /// row: whether representative ranks were enough, the makespan that they gave, and the makespan
     /// of all ranks.
     fn of_one_and_of_all(rows: &str) -> Vec<(bool, Span, Span)> {
-        let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
+        let columns = RunColumnRules::parse(COLUMNS, "columns").unwrap();
         let csv = format!("tp,dp,pp,order,seconds\n{rows}");
         let table = RunTable::parse(&csv, "runs", &columns).unwrap();
         let options = ReplayOptions::default();
@@ -343,7 +351,7 @@ mod tests {
 
     #[test]
     fn rows_end_in_order_and_one_refused_row_ends_nothing() {
-        let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
+        let columns = RunColumnRules::parse(COLUMNS, "columns").unwrap();
         // Rows 2 and 4 cannot be predicted: 3 replicas cannot share 16 samples evenly, and tensor
         // groups of 3 ranks cannot share 8 heads.
         let csv = "tp,dp,pp,order,seconds\n1,1,1,,1\n1,3,1,,1\n2,2,1,,1\n3,1,1,,1\n1,2,2,,1\n";
@@ -362,7 +370,7 @@ mod tests {
             assert_eq!(lines, expected);
             let mut kept = table.clone();
             assert_eq!(
-                kept.keep_predicted(answers, |error| error.to_string())
+                kept.keep_predicted_runs(answers, |error| error.to_string())
                     .len(),
                 3
             );
@@ -425,7 +433,7 @@ mod tests {
         let seconds = |overlap: &str, stating: &str| {
             let early = format!("bucket = \"64 kB\"\noverlap = \"{overlap}\"");
             let text = COLUMNS.replace("overlap = \"false\"", &early);
-            let columns = RunColumns::parse(&text, "columns").unwrap();
+            let columns = RunColumnRules::parse(&text, "columns").unwrap();
             let csv = "tp,dp,pp,order,seconds\n1,8,1,\"tp,dp,pp\",1\n";
             let mut table = RunTable::parse(csv, "runs", &columns).unwrap();
             let machine = preset.replace(stated, stating);

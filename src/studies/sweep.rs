@@ -29,7 +29,7 @@ pub use explanation::explain_row;
 pub use journal::{JournalEntry, RESULTS, SweepJournal};
 pub use page::render_sweep_page;
 pub use search::{
-    LayerTurn, NewWorkCounts, StudyExplorer, StudyShard, SweepError, SweepOptions, SweepStep,
+    LayerTurn, NewWorkCounts, StudyExplorer, StudyShard, SweepError, SweepOptions, SweepProgress,
 };
 pub use setting::Settings;
 pub use study::Study;

@@ -46,7 +46,7 @@ pub use chakram_base::kernel_shape::{KernelShape, KernelShapeError, MemoryBoundK
 pub use error::{TraceError, TraceLocation};
 pub use escape::{
     escape_control_characters, escape_control_characters_in_lines, escape_json, escape_name,
-    is_harmful,
+    is_harmful_character,
 };
 pub use family::{append_name_family, strip_micro_batch};
 pub use file::{FoundTraces, RankFile, TraceContents, VerifyLevel, discover_traces};

@@ -14,8 +14,8 @@
 pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;
 pub use crate::format::roles::GroupRoles;
-use crate::format::scan::CaptureContext;
-pub use crate::format::work_amounts::WorkAmounts;
+use crate::format::scan::CaptureEnvironment;
+pub use crate::format::work_amounts::JobWorkAmounts;
 use crate::format::{CollectiveKind, Dtype, KernelShape, MemoryChanges};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
@@ -38,11 +38,11 @@ mod sparse_columns;
 mod visit;
 
 pub use builder::{DependencyPolicy, GraphBuilder, SlotBinding};
-pub use captured_timeline::CapturedTimeline;
+pub use captured_timeline::NodeTimeline;
 pub use csr::Csr;
-pub use intern::{IdMap, Interner, NameTable, stable_hash};
+pub use intern::{Interner, NameTable, NodeIdMap, stable_hash};
 pub use raw_trace::RawTrace;
-pub use read::{GraphProfiler, ProfilerPolicy};
+pub use read::{ProfilerCostPolicy, TraceProfilerFacts};
 pub use visit::BidirectionalEdges;
 
 /// Type of a node, which says how the node runs.
@@ -135,7 +135,7 @@ pub struct CollectiveNode {
 
 /// Bytes that one member of an all-to-all exchanges with each member, in the group's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallSplits {
+pub struct AllToAllSplitBytes {
     /// Index of the call in [`Graph::calls`].
     pub call: u32,
     /// Bytes sent to each member; empty if unknown.
@@ -163,7 +163,7 @@ pub struct MessageNode {
 
 /// How many repairs were made while the graph was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GraphRepairs {
+pub struct GraphRepairCounts {
     /// Number of control dependencies that were dropped because their predecessor does not exist.
     pub dangling_control: u64,
     /// Number of control dependencies that were dropped because a node depended on itself.
@@ -201,22 +201,22 @@ pub struct Graph {
     groups: Vec<GroupSlot>,
     calls: Vec<CollectiveNode>,
     /// Bytes per member for each call that has unequal parts, in ascending order of calls.
-    splits: Vec<CallSplits>,
+    splits: Vec<AllToAllSplitBytes>,
     messages: Vec<MessageNode>,
     /// Number of nodes whose communication is unknown.
     unknown_communication: u32,
-    repairs: GraphRepairs,
+    repairs: GraphRepairCounts,
     captured: Option<Span>,
     kernels_on_cpu: bool,
     dropped_kernels: u64,
     world_size: Option<u32>,
-    captured_on: CaptureContext,
+    captured_on: CaptureEnvironment,
     lane_names: Vec<(Lane, String)>,
     /// Names of the memories outside the NPU.
     remote_memories: Vec<String>,
     roles: GroupRoles,
-    amounts: Option<WorkAmounts>,
-    profiler: GraphProfiler,
+    amounts: Option<JobWorkAmounts>,
+    profiler: TraceProfilerFacts,
     /// The distinct step numbers of nodes. A sparse column stores each node's index in this list.
     steps: Vec<u64>,
     stacks: CallStacks,
@@ -330,7 +330,7 @@ impl Graph {
     }
 
     /// Returns the device, host and software with which the job was captured.
-    pub fn captured_on(&self) -> &CaptureContext {
+    pub fn captured_on(&self) -> &CaptureEnvironment {
         &self.captured_on
     }
 
@@ -380,7 +380,7 @@ impl Graph {
     }
 
     /// Returns true if kernels have classes and shapes but no durations, as in a generated graph.
-    pub fn is_unrecorded_model(&self) -> bool {
+    pub fn has_no_kernel_durations(&self) -> bool {
         let timed =
             |(kind, span): (&NodeKind, &Span)| *kind == NodeKind::Compute && *span > Span::ZERO;
         let mut kernels = self.kinds.iter().zip(&self.recorded);
@@ -416,7 +416,7 @@ impl Graph {
 
     /// Returns true if the node is a store, to local or remote memory.
     #[inline]
-    pub fn is_store(&self, node: NodeIndex) -> bool {
+    pub fn is_store_node(&self, node: NodeIndex) -> bool {
         let detail = self.detail[node.index()];
         match self.kinds[node.index()] {
             NodeKind::LocalMemory | NodeKind::RemoteMemory => {
@@ -528,12 +528,12 @@ impl Graph {
     }
 
     /// Returns true if no call in the trace states unequal parts.
-    pub fn has_equal_parts(&self) -> bool {
+    pub fn has_only_equal_splits(&self) -> bool {
         self.splits.is_empty()
     }
 
     /// Returns the bytes that a call exchanges with each member, if the trace states unequal parts.
-    pub fn splits_of_call(&self, call: u32) -> Option<&CallSplits> {
+    pub fn splits_of_call(&self, call: u32) -> Option<&AllToAllSplitBytes> {
         let found = self
             .splits
             .binary_search_by_key(&call, |splits| splits.call);
@@ -556,18 +556,18 @@ impl Graph {
     }
 
     /// Returns the work of the whole job, if the trace states it.
-    pub fn work_amounts(&self) -> Option<WorkAmounts> {
+    pub fn work_amounts(&self) -> Option<JobWorkAmounts> {
         self.amounts
     }
 
     /// Returns what the trace states about its profiler, and whether the profiler's cost was subtracted from the
     /// graph's times.
-    pub fn profiler(&self) -> GraphProfiler {
+    pub fn profiler(&self) -> TraceProfilerFacts {
         self.profiler
     }
 
     /// Returns how many repairs were made while the graph was built.
-    pub fn repairs(&self) -> GraphRepairs {
+    pub fn repairs(&self) -> GraphRepairCounts {
         self.repairs
     }
 

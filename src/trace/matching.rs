@@ -13,10 +13,10 @@ mod messages;
 mod outlines;
 
 pub use collectives::{
-    CollectiveSignature, MemberCalls, SlotCalls, find_disagreement, first_difference,
+    CallsBySlot, CollectiveSignature, MemberCalls, find_disagreement, first_difference,
 };
 pub use messages::{MessageChannel, MessageDisagreement, MessageHalf, match_messages};
-pub use outlines::{CommChannel, CommMatches, CommStep, RankComms};
+pub use outlines::{CommChannel, CommMatches, RankCommNode, RankComms};
 
 /// Reference to a communication: the rank's index among the matched ranks, and the communication's index within the
 /// rank.

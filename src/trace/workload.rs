@@ -2,7 +2,7 @@
 //!
 //! A workload is immutable and independent of machines. All runs of a sweep share it.
 
-use crate::graph::WorkAmounts;
+use crate::graph::JobWorkAmounts;
 use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, stable_hash};
 use chakram_base::ids::{GraphId, GroupId, MAX_NPUS, Rank};
 use chakram_base::setting::{SettingChoice, SettingKey};
@@ -49,7 +49,7 @@ pub struct Workload {
     instances: Vec<RankInstance>,
     groups: Vec<RankGroup>,
     ranks: u32,
-    amounts: Option<WorkAmounts>,
+    amounts: Option<JobWorkAmounts>,
 }
 
 /// Reason why traces cannot be combined into a workload.
@@ -101,7 +101,7 @@ pub enum WorkloadError {
     #[error(
         "{}\n  try: add the missing traces, or replay with {} mirror, which makes missing members \
          arrive with the present ones",
-        missing_text(.missing, *.ranks),
+        describe_missing_ranks(.missing, *.ranks),
         SettingKey::MissingRanks
     )]
     Missing {
@@ -132,7 +132,7 @@ pub enum WorkloadError {
     TooMany(Rank),
 }
 
-fn missing_text(missing: &[Rank], ranks: u32) -> String {
+fn describe_missing_ranks(missing: &[Rank], ranks: u32) -> String {
     let (are, these) = if missing.len() == 1 {
         ("rank", "has")
     } else {
@@ -140,12 +140,12 @@ fn missing_text(missing: &[Rank], ranks: u32) -> String {
     };
     format!(
         "{are} {} of {ranks} {these} no trace",
-        format_shortened(missing.iter().map(|r| r.0))
+        format_shortened_list(missing.iter().map(|r| r.0))
     )
 }
 
 /// Formats the first few numbers of a list, and the list's length.
-pub fn format_shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
+pub fn format_shortened_list(numbers: impl ExactSizeIterator<Item = u32>) -> String {
     const SHOWN: usize = 8;
     let total = numbers.len();
     let mut text = String::new();
@@ -190,7 +190,7 @@ pub struct WorkloadBuilder {
     ranks: BTreeMap<Rank, (GraphId, SlotBinding, Time)>,
     declared: DeclaredGroups,
     roles: GroupRoles,
-    amounts: Option<WorkAmounts>,
+    amounts: Option<JobWorkAmounts>,
     /// Group tables that traces declare, keyed by fingerprint. Ranks usually declare identical tables, so each table is
     /// stored once.
     tables: BTreeMap<u64, Vec<Arc<DeclaredGroups>>>,
@@ -204,12 +204,12 @@ impl WorkloadBuilder {
 
     /// Declares what groups are for. If a group is declared twice, the first declaration counts. Declarations in traces
     /// come after all of these.
-    pub fn declare_roles(&mut self, roles: &GroupRoles) {
+    pub fn declare_group_roles(&mut self, roles: &GroupRoles) {
         self.roles.extend(roles);
     }
 
     /// Declares the work of the whole job, which takes precedence over the traces' own statements.
-    pub fn declare_amounts(&mut self, amounts: Option<WorkAmounts>) {
+    pub fn declare_work_amounts(&mut self, amounts: Option<JobWorkAmounts>) {
         self.amounts = amounts;
     }
 
@@ -252,7 +252,7 @@ impl WorkloadBuilder {
 
     /// Returns the minimum number of ranks in the job: one more than the highest rank among traces, peers and group
     /// members.
-    pub fn ranks_seen(&self) -> u32 {
+    pub fn min_rank_count(&self) -> u32 {
         let own = self.ranks.keys().map(|rank| rank.0);
         let peers = self
             .ranks
@@ -271,21 +271,21 @@ impl WorkloadBuilder {
             .map_or(0, |max| max.saturating_add(1))
     }
 
-    /// Returns the number of ranks that a trace states for the job, or [`Self::ranks_seen`] if that is higher. Returns
+    /// Returns the number of ranks that a trace states for the job, or [`Self::min_rank_count`] if that is higher. Returns
     /// `None` if no trace states the number.
-    pub fn ranks_stated(&self) -> Option<u32> {
+    pub fn stated_rank_count(&self) -> Option<u32> {
         let stated = self.graphs.iter().filter_map(Graph::world_size).max()?;
-        Some(stated.max(self.ranks_seen()))
+        Some(stated.max(self.min_rank_count()))
     }
 
     /// Binds groups to their ranks, and checks that all ranks have traces. `ranks` is the number of ranks in the job;
-    /// `None` means [`Self::ranks_seen`].
+    /// `None` means [`Self::min_rank_count`].
     pub fn finish_workload(
         self,
         ranks: Option<u32>,
         absent: MissingRankPolicy,
     ) -> Result<Workload, WorkloadError> {
-        let seen = self.ranks_seen();
+        let seen = self.min_rank_count();
         let ranks = ranks.unwrap_or(seen);
         if self.ranks.is_empty() {
             return Err(WorkloadError::Empty);
@@ -316,7 +316,9 @@ impl WorkloadBuilder {
         if let Some(zero) = self.declared.get("0")
             && !groups.is_world(zero)
         {
-            return Err(WorkloadError::Zero(format_shortened(zero.iter().copied())));
+            return Err(WorkloadError::Zero(format_shortened_list(
+                zero.iter().copied(),
+            )));
         }
         let mut instances = Vec::with_capacity(self.ranks.len());
         for (rank, (graph, binding, release)) in self.ranks {
@@ -347,7 +349,7 @@ impl WorkloadBuilder {
                         rank,
                         node: node(),
                         name: name.clone(),
-                        members: format_shortened(group.members.iter().map(|r| r.0)),
+                        members: format_shortened_list(group.members.iter().map(|r| r.0)),
                     });
                 }
                 Ok(id)
@@ -405,10 +407,10 @@ impl GroupRegistry {
 
     /// Returns true if a declaration of `members` means the group of all ranks.
     fn is_world(&self, members: &[u32]) -> bool {
-        members.is_empty() || self.has_members(Self::WORLD, members)
+        members.is_empty() || self.has_exact_members(Self::WORLD, members)
     }
 
-    fn has_members(&self, group: GroupId, members: &[u32]) -> bool {
+    fn has_exact_members(&self, group: GroupId, members: &[u32]) -> bool {
         let known = &self.list[group.index()].members;
         known.len() == members.len() && known.iter().zip(members).all(|(m, o)| m.0 == *o)
     }
@@ -421,7 +423,7 @@ impl GroupRegistry {
             if whole {
                 self.list[id.index()].members == self.list[Self::WORLD.index()].members
             } else {
-                self.has_members(id, members)
+                self.has_exact_members(id, members)
             }
         }) {
             return Ok(found);
@@ -472,7 +474,7 @@ impl Workload {
     /// The most frequent multiplication alone does not suffice, because it belongs to the feed-forward network (MLP). A
     /// model with twice the width and four times as many shards has the same multiplication in its MLP. The second most
     /// frequent multiplication belongs to attention, and it differs between such models.
-    pub fn main_products(&self) -> Option<[[u64; 3]; 2]> {
+    pub fn most_frequent_matmuls(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
         for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
             *counts.entry(gemm).or_default() += count;
@@ -496,7 +498,7 @@ impl Workload {
 
     /// Returns a workload with the same ranks and groups, in which `change` has replaced each graph. `change` must keep
     /// the slots.
-    pub fn with_graphs(&self, change: impl Fn(&Graph) -> Graph) -> Self {
+    pub fn map_graphs(&self, change: impl Fn(&Graph) -> Graph) -> Self {
         Self {
             graphs: self.graphs.iter().map(change).collect(),
             instances: self.instances.clone(),
@@ -508,7 +510,7 @@ impl Workload {
 
     /// Returns the same job with only those traces whose ranks `kept` accepts. All other ranks count as missing under
     /// [`MissingRankPolicy::Mirror`].
-    pub fn mirror_ranks(&self, kept: impl Fn(Rank) -> bool) -> Self {
+    pub fn keep_traces_of_ranks(&self, kept: impl Fn(Rank) -> bool) -> Self {
         let kept = |instance: &&RankInstance| kept(instance.rank);
         Self {
             graphs: Arc::clone(&self.graphs),
@@ -540,7 +542,7 @@ impl Workload {
     }
 
     /// Returns the work of the whole job, if its traces state the work.
-    pub fn work_amounts(&self) -> Option<WorkAmounts> {
+    pub fn work_amounts(&self) -> Option<JobWorkAmounts> {
         self.amounts
     }
 

@@ -13,7 +13,7 @@ use chakram_base::units::{Span, Time, format_thousands};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::work_amounts::WorkAmounts;
+use chakram_trace::format::work_amounts::JobWorkAmounts;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{KernelShape, MemoryChanges, NodeLabels, Op, TraceError};
 use chakram_trace::graph::{DependencyPolicy, Graph, GraphBuilder, SlotBinding};
@@ -35,10 +35,10 @@ pub mod sharding;
 mod testing;
 pub mod training;
 
-pub use chain::ChainPattern;
+pub use chain::KernelChainPattern;
 pub use collective::CollectivePattern;
 pub use data_parallel::DataParallelPattern;
-pub use memory::MemoryPattern;
+pub use memory::MemoryAccessPattern;
 pub use p2p::{P2pPattern, TrafficPattern};
 pub use palm::PalmPattern;
 pub use plan::ParallelismPlan;
@@ -52,9 +52,9 @@ pub enum WorkloadPattern {
     /// Messages between pairs of ranks.
     P2p(P2pPattern),
     /// Kernels that depend only on other kernels.
-    Chain(ChainPattern),
+    Chain(KernelChainPattern),
     /// Memory loads, and kernels that wait for them.
-    Memory(MemoryPattern),
+    Memory(MemoryAccessPattern),
     /// Data-parallel training steps of a transformer, with a replica on every rank.
     DataParallel(DataParallelPattern),
     /// Training of a transformer on a wafer, as PALM's public code models it.
@@ -104,7 +104,7 @@ impl GeneratedJob {
     }
 
     /// Samples and model FLOPs of the job, or `None` if it does not train or run a model.
-    pub fn work_amounts(&self) -> Option<WorkAmounts> {
+    pub fn work_amounts(&self) -> Option<JobWorkAmounts> {
         self.0.work_amounts()
     }
 
@@ -191,7 +191,7 @@ impl GeneratedJob {
             .saturating_mul(NODE_BYTES)
             .saturating_add(states.saturating_mul(STATE_BYTES));
         let what = format!("a replay of at least {states} nodes in graphs of {graphs}");
-        bounds::check_fits(
+        bounds::check_items_fit_memory(
             what,
             bytes,
             1,
@@ -224,8 +224,8 @@ impl GeneratedJob {
     pub fn workload_with(&self, made: &(dyn Fn(u64) + Sync)) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare_groups(self.declared_groups());
-        builder.declare_roles(&self.group_roles());
-        builder.declare_amounts(self.work_amounts());
+        builder.declare_group_roles(&self.group_roles());
+        builder.declare_work_amounts(self.work_amounts());
         // Number graphs in the order in which ranks first use them. A shape's representative may
         // not be its first rank, so sorted shapes would be in another order.
         let mut shapes: Vec<u32> = (0..self.rank_count())
@@ -309,7 +309,7 @@ trait TraceGenerator: Debug + Send + Sync {
     fn group_roles(&self) -> GroupRoles {
         GroupRoles::default()
     }
-    fn work_amounts(&self) -> Option<WorkAmounts> {
+    fn work_amounts(&self) -> Option<JobWorkAmounts> {
         None
     }
     /// Advice for error messages: a change of options that makes the job smaller.
@@ -395,7 +395,7 @@ const MOST_WORK: u64 = i64::MAX as u64;
 /// Fails if the trace does not fit.
 pub fn check_trace(nodes: u64, fewer: impl Display) -> Result<(), MemoryLimitError> {
     let what = format!("to read a trace of {} nodes again", format_thousands(nodes));
-    bounds::check_fits(what, nodes, NODE_BYTES, fewer)
+    bounds::check_items_fit_memory(what, nodes, NODE_BYTES, fewer)
 }
 
 /// Minimum size of a node in memory, in bytes: the node in its graph, its duration on one machine

@@ -37,17 +37,18 @@ mod vit;
 
 use serde::Serialize;
 
-pub use architecture::{DeltaAttention, LatentAttention, TransformerArchitecture};
-pub use definition::{DefinitionKind, ModelDefinition, ModelSizes};
-pub use error::{ModelError, describe_missing_hub};
+pub use architecture::{DeltaAttention, LatentAttentionSizes, TransformerArchitecture};
+pub use definition::{ModelDefinition, ModelDefinitionForm, ModelSizes};
+pub use error::{ModelError, describe_hubs_unsupported};
 pub use preset::{ModelPreset, ModelSource, PRESETS};
 pub use spec::{
-    AxisCut, AxisSpec, ChainInput, ElementBytes, ExpertExchange, KeptByKernels, KeptTensor,
-    KernelSpec, MemoryBoundKernels, MemoryBoundSpec, OperatorAxis, OperatorSpec, ProductSpec,
-    WeightSpec, WindowSpec,
+    AxisDivision, BytesPerElement, ExpertExchangeSide, KeepingAttentionKernels,
+    MemoryBoundKernelSpec, MemoryBoundKernels, OperatorAxesAndTensors, OperatorAxis,
+    OperatorInputSource, OperatorKernelSpec, TensorAxis, TensorContraction, TensorKeptForBackward,
+    WeightTensorAxes, WindowSpec,
 };
 pub use transformer::{
-    ExpertRouting, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
+    ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
 };
 pub use vit::VisionTransformer;
 
@@ -102,12 +103,12 @@ pub struct LayerOperator {
     /// [`OperatorKind::Residual`].
     pub around: bool,
     /// The operator's weights that training changes.
-    pub training: WeightTraining,
+    pub training: TrainedOperatorWeights,
 }
 
 /// The weights of an operator that training changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WeightTraining {
+pub enum TrainedOperatorWeights {
     /// All weights.
     #[default]
     All,
@@ -263,7 +264,7 @@ pub enum OperatorKind {
         /// Number of experts that each token chooses.
         chosen: u64,
         /// The router's rule for choosing experts from scores.
-        form: RouterForm,
+        form: ExpertRouterRule,
     },
     /// A matrix product for each expert. `rows` copies of tokens are divided evenly among the
     /// experts; each expert multiplies by its own `inputs x outputs` matrix and, if `bias`, adds
@@ -422,7 +423,7 @@ impl AttentionSpan {
 
 /// A router's rule for choosing experts from scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RouterForm {
+pub struct ExpertRouterRule {
     /// True if scores have a trained bias.
     pub bias: bool,
     /// True if the choice of experts uses scores plus a bias per expert. The bias balances the load
@@ -475,12 +476,15 @@ impl ModelLayer {
 impl ModelLayer {
     /// Returns true if operator `index` belongs to the experts, or is the dispatch before them or
     /// the combine after them.
-    pub fn stands_among_experts(&self, index: usize) -> bool {
+    pub fn is_among_experts(&self, index: usize) -> bool {
         let at = |exchange| {
             let mut operators = self.operators.iter();
-            operators.position(|one| one.work.to_spec().exchange == Some(exchange))
+            operators.position(|one| one.work.to_axes_and_tensors().exchange == Some(exchange))
         };
-        match (at(ExpertExchange::Dispatch), at(ExpertExchange::Combine)) {
+        match (
+            at(ExpertExchangeSide::Dispatch),
+            at(ExpertExchangeSide::Combine),
+        ) {
             (Some(first), Some(last)) => (first..=last).contains(&index),
             _ => false,
         }
@@ -495,12 +499,12 @@ impl LayerOperator {
             work,
             cut,
             around: false,
-            training: WeightTraining::All,
+            training: TrainedOperatorWeights::All,
         }
     }
 
     /// Moves the operator to the skip path.
-    pub fn on_skip_path(mut self) -> Self {
+    pub fn move_to_skip_path(mut self) -> Self {
         self.around = true;
         self
     }

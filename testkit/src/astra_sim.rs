@@ -25,7 +25,7 @@ pub use random::{create_overlapping_config, create_random_config};
 
 use agenda::{AgendaEvent, DelayedCall, EventAgenda};
 use algorithm::AlgorithmInput;
-use collective::plan::PartRotation;
+use collective::plan::NextQueueIndices;
 use collective::{ChunkPhase, RunningCollective};
 use config::CollectiveOperation;
 use network::SimulatedNetwork;
@@ -66,7 +66,7 @@ struct ChunkStream {
 struct NpuState<'c> {
     workload: NpuWorkload<'c>,
     queues: Vec<StreamQueue>,
-    rotations: Vec<PartRotation>,
+    rotations: Vec<NextQueueIndices>,
     /// Number of phases that used a tree so far, by kind of collective and dimension; it determines
     /// the next tree.
     trees: BTreeMap<(CollectiveOperation, usize), u64>,
@@ -108,7 +108,7 @@ impl<'c> NpuState<'c> {
         Self {
             workload: NpuWorkload::new(trace),
             queues: (0..dims * config.queues_per_dim).map(queue).collect(),
-            rotations: vec![PartRotation::default(); dims],
+            rotations: vec![NextQueueIndices::default(); dims],
             ..Self::default()
         }
     }
@@ -121,7 +121,7 @@ pub fn run(config: &SimulationConfig) -> SimulationAnswer {
 
 /// Simulates until no event is left. Chunks are numbered so that no NPU waits only because NPUs
 /// have issued different numbers of chunks.
-pub fn run_numbered_apart(config: &SimulationConfig) -> SimulationAnswer {
+pub fn simulate_with_own_numbering(config: &SimulationConfig) -> SimulationAnswer {
     simulate_config(config, ChunkNumbering::Apart)
 }
 
@@ -145,7 +145,7 @@ fn simulate_config(config: &SimulationConfig, numbering: ChunkNumbering) -> Simu
         sim.start_workload(npu);
     }
     for _ in 0..MOST_EVENTS {
-        match sim.agenda.next_event() {
+        match sim.agenda.take_next_event() {
             Some(event) => sim.handle_event(event),
             None => break,
         }
@@ -166,7 +166,7 @@ impl OracleSimulator<'_> {
     fn handle_event(&mut self, event: AgendaEvent) {
         match event {
             AgendaEvent::Calls(npu) => {
-                while let Some(call) = self.agenda.next_call(npu) {
+                while let Some(call) = self.agenda.take_due_call(npu) {
                     self.resume_call(npu, call);
                 }
             }
@@ -183,14 +183,14 @@ impl OracleSimulator<'_> {
     fn resume_call(&mut self, npu: usize, call: DelayedCall) {
         match call {
             DelayedCall::NodeEnds(node) | DelayedCall::BroadcastEnds(node) => {
-                self.node_ends(npu, node)
+                self.handle_node_end(npu, node)
             }
             DelayedCall::Packet(packet) => self.continue_packet(packet),
             DelayedCall::CustomEnds { stream, node } => {
-                self.step_stream(stream, AlgorithmInput::Ended(node))
+                self.step_stream_algorithm(stream, AlgorithmInput::Ended(node))
             }
-            DelayedCall::MemoryNext(server) => self.memory_next(server),
-            DelayedCall::Bus(npu, signal) => self.bus_signal(npu, signal),
+            DelayedCall::MemoryNext(server) => self.serve_next_memory_request(server),
+            DelayedCall::Bus(npu, signal) => self.handle_bus_delay_end(npu, signal),
         }
     }
 }

@@ -64,7 +64,7 @@ mod truth;
 
 pub use options::{Bound, Device, OptionError, Options, Style};
 pub use simulate::WaiterKind;
-pub use truth::{JobTruth, MeetingTruth, MemberTruth, RankTruth, WaitTruth};
+pub use truth::{CommunicationTruth, JobTruth, MemberTruth, RankTruth, WaitTruth};
 
 /// Value of Kineto's `baseTimeNanoseconds`.
 const BASE: u64 = 1_790_857_026_000_000_000;
@@ -95,7 +95,7 @@ pub fn generate_capture(options: &Options) -> std::result::Result<SimulatedCaptu
     for rank in 0..different {
         let (mut program, asked) = step::build_program(options, &layout, rank);
         if rank == 0 {
-            layout.settle_meetings(options, &mut program, &asked);
+            layout.list_communications_of_step(options, &mut program, &asked);
         }
         programs.push(program);
     }

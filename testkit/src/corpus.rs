@@ -15,7 +15,7 @@ pub fn corpus_path(part: impl AsRef<Path>) -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os("CHAKRAM_CORPUS") {
         return Some(Path::new(&folder).join(part));
     }
-    note_skipped("CHAKRAM_CORPUS names no folder with captures and reference answers");
+    count_test_as_skipped("CHAKRAM_CORPUS names no folder with captures and reference answers");
     None
 }
 
@@ -27,7 +27,7 @@ pub fn is_whole() -> bool {
 
 /// Returns one of every `n` cases, because all cases take too long for every build. Returns all if the
 /// variable `CHAKRAM_WHOLE_CORPUS` is set.
-pub fn sample_one_of_each<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T> {
+pub fn sample_every_nth<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T> {
     let n = if is_whole() { 1 } else { n };
     all.into_iter().step_by(n).collect()
 }
@@ -44,7 +44,7 @@ pub fn pick_one_per_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
 }
 
 /// Counts the calling test as skipped because of `missing` data.
-pub fn note_skipped(missing: &'static str) {
+pub fn count_test_as_skipped(missing: &'static str) {
     // The test harness names each thread after its test. The harness ends the process with `exit`,
     // which calls `report_skipped`.
     let test = std::thread::current().name().unwrap_or("?").to_owned();

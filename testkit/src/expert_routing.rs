@@ -18,7 +18,7 @@ pub struct Routing {
 
 /// Result of a routing with a fixed number of slots (token places) per expert.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitedCopies {
+pub struct SlotLimitedCopies {
     /// Number of slots sent, including free slots, by source and destination rank.
     pub slots: Copies,
     pub kept: u64,
@@ -38,7 +38,12 @@ pub struct TwoLevelCopies {
 impl Routing {
     /// Creates a routing with all choices: on each rank, `times` tokens choose every set of
     /// `chosen` experts.
-    pub fn of_every_choice(ranks: usize, experts: usize, chosen: usize, times: usize) -> Self {
+    pub fn from_every_expert_choice(
+        ranks: usize,
+        experts: usize,
+        chosen: usize,
+        times: usize,
+    ) -> Self {
         let mut choices = Vec::new();
         for set in 0..1_u64 << experts {
             if set.count_ones() as usize == chosen {
@@ -163,7 +168,7 @@ impl Routing {
 
     /// Counts copies if each rank has `slots` slots (token places) per expert. Tokens fill the
     /// slots in order, and tokens without a slot are dropped. Free slots are sent too.
-    pub fn copies_in_slots(&self, slots: u64) -> LimitedCopies {
+    pub fn copies_in_slots(&self, slots: u64) -> SlotLimitedCopies {
         let [mut kept, mut dropped, mut free] = [0; 3];
         let mut sent = vec![vec![0; self.ranks]; self.ranks];
         for (from, tokens) in self.tokens.iter().enumerate() {
@@ -182,7 +187,7 @@ impl Routing {
                 sent[from][self.rank_of(expert)] += slots;
             }
         }
-        LimitedCopies {
+        SlotLimitedCopies {
             slots: sent,
             kept,
             dropped,
@@ -236,7 +241,7 @@ mod tests {
     #[test]
     fn tokens_have_different_experts() {
         for routing in [
-            Routing::of_every_choice(2, 6, 3, 2),
+            Routing::from_every_expert_choice(2, 6, 3, 2),
             Routing::drawn(2, 40, &[9, 1, 1, 4, 1, 2], 3, 5),
         ] {
             assert_eq!(routing.tokens[0].len(), 40);

@@ -186,8 +186,8 @@ pub fn serve_step_by_step(
     let (mut now, mut next) = (0_u64, 0_usize);
     let mut steps: Vec<PlainStep> = Vec::new();
     // A composed step that has not begun, and the running step with its end time.
-    let mut composed: Option<PlainComposition> = None;
-    let mut flying: Option<(u64, PlainComposition)> = None;
+    let mut composed: Option<PlainComposedStep> = None;
+    let mut flying: Option<(u64, PlainComposedStep)> = None;
     loop {
         while next < requests.len() && requests[next].arrival <= now {
             if !all[next].times.is_refused {
@@ -381,7 +381,7 @@ pub fn serve_step_by_step(
         let yields = |&(who, past, count): &(usize, usize, usize)| {
             past + count == requests[who].prompt.len() + all[who].answered + all[who].coming
         };
-        let step = PlainComposition {
+        let step = PlainComposedStep {
             yields: parts.iter().map(yields).collect(),
             parts,
             put_back,
@@ -420,7 +420,7 @@ pub fn serve_step_by_step(
 }
 
 /// A composed step.
-struct PlainComposition {
+struct PlainComposedStep {
     parts: Vec<(usize, usize, usize)>,
     /// For each part, `true` if its computation yields a token of the answer.
     yields: Vec<bool>,
@@ -432,9 +432,9 @@ struct PlainComposition {
 fn begin_step(
     engine: &PlainEngine,
     now: u64,
-    step: PlainComposition,
+    step: PlainComposedStep,
     steps: &mut Vec<PlainStep>,
-) -> (u64, PlainComposition) {
+) -> (u64, PlainComposedStep) {
     let [base, token, request, read] = engine.times;
     let mut time = base;
     for &(_, past, count) in &step.parts {
@@ -454,7 +454,7 @@ fn begin_step(
 /// Adds the tokens that a completed step generated to their requests.
 fn deliver(
     end: u64,
-    step: PlainComposition,
+    step: PlainComposedStep,
     engine: &PlainEngine,
     requests: &[PlainLlmRequest],
     all: &mut [RequestProgress],

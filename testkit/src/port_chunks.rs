@@ -52,7 +52,7 @@ struct ServerArrival {
 }
 
 /// Returns the times at which a server begins to serve each of its arrivals, in order.
-fn serve_in_order(comers: &mut [ServerArrival]) -> Vec<u64> {
+fn service_start_times(comers: &mut [ServerArrival]) -> Vec<u64> {
     comers.sort();
     let mut free = 0;
     let mut begins = Vec::new();
@@ -66,7 +66,7 @@ fn serve_in_order(comers: &mut [ServerArrival]) -> Vec<u64> {
 
 /// Replaces the arrival times `at` of successive chunks by the times at which the chunks have
 /// passed these stages.
-fn cross_stages(stages: &[u64], at: &mut [u64]) {
+fn pass_chunks_through_stages(stages: &[u64], at: &mut [u64]) {
     for stage in stages {
         let mut free = 0;
         for at in &mut *at {
@@ -77,7 +77,7 @@ fn cross_stages(stages: &[u64], at: &mut [u64]) {
 }
 
 /// Returns the end times of all accesses and of all messages, in ps.
-pub fn end_times(job: &TransferJob) -> (Vec<u64>, Vec<u64>) {
+pub fn access_and_message_end_times(job: &TransferJob) -> (Vec<u64>, Vec<u64>) {
     let set_out = |_| (0..job.chunks).map(|k| k * job.apart).collect::<Vec<_>>();
     let mut chunks: Vec<Vec<u64>> = job.accesses.iter().map(set_out).collect();
     let mut arrivals = vec![0; job.messages.len()];
@@ -105,7 +105,7 @@ pub fn end_times(job: &TransferJob) -> (Vec<u64>, Vec<u64>) {
                     continue;
                 }
                 if !store {
-                    cross_stages(&job.stages, &mut chunks[number]);
+                    pass_chunks_through_stages(&job.stages, &mut chunks[number]);
                     let before = job.pool_latency + job.latency;
                     chunks[number].iter_mut().for_each(|at| *at += before);
                 }
@@ -119,7 +119,7 @@ pub fn end_times(job: &TransferJob) -> (Vec<u64>, Vec<u64>) {
                     });
                 }
             }
-            let begins = serve_in_order(&mut comers);
+            let begins = service_start_times(&mut comers);
             for (comer, begin) in comers.iter().zip(begins) {
                 let index = comer.index as usize;
                 match (comer.chunk, store) {
@@ -141,7 +141,7 @@ pub fn end_times(job: &TransferJob) -> (Vec<u64>, Vec<u64>) {
     for (access, chunks) in job.accesses.iter().zip(&mut chunks) {
         let mut behind = 0;
         if access.store {
-            cross_stages(&job.stages, chunks);
+            pass_chunks_through_stages(&job.stages, chunks);
             behind = job.pool_latency + job.latency;
         }
         ends.push(*chunks.last().unwrap() + behind);

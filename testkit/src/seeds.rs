@@ -18,7 +18,7 @@ fn seed_files(target: &str) -> Vec<PathBuf> {
 }
 
 /// Runs `body` on every seed of `target`. At least one seed must exist.
-pub fn every_seed(target: &str, body: fn(&[u8])) {
+pub fn run_on_every_seed(target: &str, body: fn(&[u8])) {
     for seed in seed_files(target) {
         println!("{}", seed.display());
         body(&std::fs::read(seed).expect("a seed can be read"));
@@ -27,7 +27,7 @@ pub fn every_seed(target: &str, body: fn(&[u8])) {
 
 /// Runs `body` on random mutations of every seed of `target`: some bytes are changed, cut, repeated or
 /// taken from another seed. Each seed is mutated `CHAKRAM_MUTATIONS` times (default 200).
-pub fn every_mutation(target: &str, body: fn(&[u8])) {
+pub fn run_on_seed_mutations(target: &str, body: fn(&[u8])) {
     let seeds: Vec<Vec<u8>> = seed_files(target)
         .iter()
         .map(|path| std::fs::read(path).expect("a seed can be read"))

@@ -102,7 +102,7 @@ pub struct PlainRequest {
 
 /// Times of a served request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PlainTimes {
+pub struct PlainRequestTimes {
     pub end: u64,
     pub compute: u64,
     pub preempted: u64,
@@ -112,7 +112,7 @@ pub struct PlainTimes {
 
 /// A batch in service on a processor.
 #[derive(Clone, Debug)]
-struct PlainFlight {
+struct PlainRunningBatch {
     requests: Vec<usize>,
     /// Index of the next job.
     job: usize,
@@ -124,7 +124,7 @@ struct PlainFlight {
 
 /// A waiting request.
 #[derive(Clone, Debug)]
-struct PlainWaiting {
+struct PlainWaitingRequest {
     request: usize,
     /// If the request was preempted: the next job, the time of preemption, and the request's index
     /// in the order of starts.
@@ -143,12 +143,12 @@ pub fn serve_plainly(
     processors: usize,
     preemption: Option<u64>,
     requests: &[PlainRequest],
-) -> Vec<PlainTimes> {
-    let mut times = vec![PlainTimes::default(); requests.len()];
-    let mut running: Vec<Option<PlainFlight>> = vec![None; processors];
+) -> Vec<PlainRequestTimes> {
+    let mut times = vec![PlainRequestTimes::default(); requests.len()];
+    let mut running: Vec<Option<PlainRunningBatch>> = vec![None; processors];
     // For each processor, the time that preemption takes before its next request.
     let mut blocked = vec![0_u64; processors];
-    let mut queue: Vec<PlainWaiting> = Vec::new();
+    let mut queue: Vec<PlainWaitingRequest> = Vec::new();
     let mut coming = 0;
     let mut serial = 0;
     let left = |request: usize, job: usize| -> u64 { requests[request].jobs[job..].iter().sum() };
@@ -181,7 +181,7 @@ pub fn serve_plainly(
             break;
         };
         // `take` removes the next request or batch for a processor from the queue, and returns it.
-        let take = |queue: &mut Vec<PlainWaiting>| -> Vec<PlainWaiting> {
+        let take = |queue: &mut Vec<PlainWaitingRequest>| -> Vec<PlainWaitingRequest> {
             if let PlainPolicy::Batching(most, wait) = policy {
                 let mut chosen: Option<(u64, usize, usize)> = None;
                 for one in queue.iter() {
@@ -211,17 +211,17 @@ pub fn serve_plainly(
                 });
                 return batch;
             }
-            let of = |one: &PlainWaiting| {
+            let of = |one: &PlainWaitingRequest| {
                 let job = one.stopped.map_or(0, |(job, _, _)| job);
                 (key(one.request, job, now), one.request)
             };
             let best = (0..queue.len()).min_by_key(|&i| of(&queue[i]));
             best.map(|i| queue.remove(i)).into_iter().collect()
         };
-        let mut begin = |batch: Vec<PlainWaiting>,
+        let mut begin = |batch: Vec<PlainWaitingRequest>,
                          free: u64,
-                         times: &mut Vec<PlainTimes>|
-         -> Option<PlainFlight> {
+                         times: &mut Vec<PlainRequestTimes>|
+         -> Option<PlainRunningBatch> {
             let first = batch.first()?;
             let start = now.max(free);
             let (job, number) = match first.stopped {
@@ -239,7 +239,7 @@ pub fn serve_plainly(
                 times[one.request].together = batch.len();
                 times[one.request].compute += length;
             }
-            Some(PlainFlight {
+            Some(PlainRunningBatch {
                 requests: batch.iter().map(|one| one.request).collect(),
                 job: job + 1,
                 end: start + length,
@@ -251,7 +251,8 @@ pub fn serve_plainly(
             .collect();
         ending.sort_by_key(|&p| running[p].as_ref().map(|flight| flight.serial));
         // Remove completed requests before preemption is considered at the ends of jobs.
-        let is_last = |flight: &PlainFlight| flight.job == requests[flight.requests[0]].jobs.len();
+        let is_last =
+            |flight: &PlainRunningBatch| flight.job == requests[flight.requests[0]].jobs.len();
         let (done, borders): (Vec<usize>, Vec<usize>) = ending
             .into_iter()
             .partition(|&p| running[p].as_ref().is_some_and(is_last));
@@ -271,7 +272,7 @@ pub fn serve_plainly(
                 key(one.request, job, now) < mine
             });
             if let (Some(cost), true) = (preemption, better) {
-                queue.push(PlainWaiting {
+                queue.push(PlainWaitingRequest {
                     request,
                     stopped: Some((flight.job, now, flight.serial)),
                 });
@@ -282,7 +283,7 @@ pub fn serve_plainly(
                 for &one in &flight.requests {
                     times[one].compute += length;
                 }
-                running[p] = Some(PlainFlight {
+                running[p] = Some(PlainRunningBatch {
                     job: flight.job + 1,
                     end: now + length,
                     ..flight
@@ -293,7 +294,7 @@ pub fn serve_plainly(
             .get(coming)
             .is_some_and(|request| request.ready == now)
         {
-            queue.push(PlainWaiting {
+            queue.push(PlainWaitingRequest {
                 request: coming,
                 stopped: None,
             });

@@ -3,7 +3,7 @@
 
 /// A pool of memory groups behind the switches of nodes. Rates are in GB/s.
 #[derive(Clone, Copy, Debug)]
-pub struct SwitchTree {
+pub struct SwitchMemoryPool {
     pub groups: u32,
     pub group: u32,
     pub npus_per_node: u32,
@@ -42,7 +42,7 @@ fn bytes_per_ps(gb: u32) -> f64 {
 }
 
 /// Returns the rate of each NPU that is loading.
-fn progress_rates(tree: &SwitchTree, npus: &[u32]) -> Vec<f64> {
+fn rates_of_loading_npus(tree: &SwitchMemoryPool, npus: &[u32]) -> Vec<f64> {
     let with = |like: &dyn Fn(u32) -> bool| npus.iter().filter(|npu| like(**npu)).count() as f64;
     let node = |npu: u32| npu / tree.npus_per_node;
     let port = |npu: u32| bytes_per_ps(tree.port) / with(&|other| other == npu);
@@ -58,7 +58,7 @@ fn progress_rates(tree: &SwitchTree, npus: &[u32]) -> Vec<f64> {
 
 /// Returns the time of a chunk in all stages except the longest, for a load that begins while these
 /// NPUs load.
-fn time_until_change(tree: &SwitchTree, load: &MemoryLoad, npus: &[u32]) -> f64 {
+fn chunk_time_outside_bottleneck(tree: &SwitchMemoryPool, load: &MemoryLoad, npus: &[u32]) -> f64 {
     let round = tree.links_chunk as f64 * f64::from(tree.groups);
     let piece = load.bytes.min(round / f64::from(tree.npus));
     let node = |npu: u32| npu / tree.npus_per_node;
@@ -73,7 +73,7 @@ fn time_until_change(tree: &SwitchTree, load: &MemoryLoad, npus: &[u32]) -> f64 
 }
 
 /// Returns the end of each load in ps; latencies are not included.
-pub fn load_end_times(tree: &SwitchTree, loads: &[MemoryLoad]) -> Vec<f64> {
+pub fn load_end_times(tree: &SwitchMemoryPool, loads: &[MemoryLoad]) -> Vec<f64> {
     /// Smaller amounts (bytes) are rounding errors.
     const NOTHING: f64 = 1e-6;
     let mut left: Vec<f64> = loads.iter().map(|load| load.bytes).collect();
@@ -86,9 +86,9 @@ pub fn load_end_times(tree: &SwitchTree, loads: &[MemoryLoad]) -> Vec<f64> {
             .collect();
         let npus: Vec<u32> = busy.iter().map(|&i| loads[i].npu).collect();
         for &i in &busy {
-            fills[i].get_or_insert_with(|| time_until_change(tree, &loads[i], &npus));
+            fills[i].get_or_insert_with(|| chunk_time_outside_bottleneck(tree, &loads[i], &npus));
         }
-        let rates = progress_rates(tree, &npus);
+        let rates = rates_of_loading_npus(tree, &npus);
         let over = busy
             .iter()
             .zip(&rates)

@@ -318,7 +318,7 @@ pub fn capture(folder: &Path, captured: bool) -> String {
         let captured_ns = [("captured_ns", Field::Uint(end * 1000))];
         let attributes = if captured { &captured_ns[..] } else { &[] };
         let mut writer =
-            TraceWriter::with_metadata(Vec::new(), attributes).expect("it is a vector");
+            TraceWriter::start_with_metadata(Vec::new(), attributes).expect("it is a vector");
         let kernel = Op::Compute {
             flops: 0,
             bytes: 0,

@@ -17,7 +17,7 @@ use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, Wo
 use std::collections::BTreeMap;
 use testkit::corpus::assert_expected;
 pub use testkit::corpus::{
-    CaseFiles, corpus_path, is_whole, note_skipped, pick_one_per_list, sample_one_of_each,
+    CaseFiles, corpus_path, count_test_as_skipped, is_whole, pick_one_per_list, sample_every_nth,
     unpack_cases,
 };
 

@@ -7,7 +7,7 @@ use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{Machine, SendCompletion};
 use chakram::report::{
-    CollectiveRecord, CriticalPathSummary, Observer, Report, RunSegment, replay_to_report,
+    CollectiveRecord, CriticalPathSegment, CriticalPathSummary, Observer, Report, replay_to_report,
 };
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
@@ -18,18 +18,18 @@ use serde_json::Value;
 
 /// Keeps the critical path.
 #[derive(Default)]
-struct PathKeeper(Vec<RunSegment>);
+struct PathKeeper(Vec<CriticalPathSegment>);
 
 impl Observer for PathKeeper {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn critical_path(&mut self, path: &[RunSegment]) {
+    fn critical_path(&mut self, path: &[CriticalPathSegment]) {
         self.0 = path.to_vec();
     }
 }
 
-fn followed(workload: &Workload, comm: CommTiming) -> (Report, Vec<RunSegment>) {
+fn followed(workload: &Workload, comm: CommTiming) -> (Report, Vec<CriticalPathSegment>) {
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let options = ReplayOptions::with_changes(|options| options.comm = comm);
     let prepared = CompiledReplay::new(workload, &machine, &options).unwrap();

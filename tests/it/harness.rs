@@ -11,66 +11,66 @@ pub mod plan_file;
 pub mod replay;
 pub mod validate;
 
-use testkit::seeds::{every_mutation, every_seed};
+use testkit::seeds::{run_on_every_seed, run_on_seed_mutations};
 
 #[test]
 fn seeds_of_the_files_of_astra_sim_hold() {
-    every_seed("astra_sim", astra_sim::run);
+    run_on_every_seed("astra_sim", astra_sim::run);
 }
 
 #[test]
 fn seeds_of_edits_hold() {
-    every_seed("edit", edit::run);
+    run_on_every_seed("edit", edit::run);
     // Seeds of `replay` are also traces.
-    every_seed("replay", edit::run);
-    every_seed("et_reader", edit::run);
+    run_on_every_seed("replay", edit::run);
+    run_on_every_seed("et_reader", edit::run);
 }
 
 #[test]
 fn seeds_of_traces_to_look_at_hold() {
-    every_seed("inspect", inspect::run);
-    every_seed("et_reader", inspect::run);
+    run_on_every_seed("inspect", inspect::run);
+    run_on_every_seed("et_reader", inspect::run);
 }
 
 #[test]
 fn seeds_of_model_files_hold() {
-    every_seed("model_file", model_file::run);
+    run_on_every_seed("model_file", model_file::run);
 }
 
 #[test]
 fn seeds_of_plan_files_hold() {
-    every_seed("plan_file", plan_file::run);
+    run_on_every_seed("plan_file", plan_file::run);
 }
 
 #[test]
 fn mutated_plans_hold() {
-    every_mutation("plan_file", plan_file::run);
+    run_on_seed_mutations("plan_file", plan_file::run);
 }
 
 #[test]
 fn seeds_of_machine_files_hold() {
-    every_seed("machine_file", machine_file::run);
+    run_on_every_seed("machine_file", machine_file::run);
 }
 
 #[test]
 fn seeds_of_replays_hold() {
-    every_seed("replay", replay::run);
+    run_on_every_seed("replay", replay::run);
 }
 
 #[test]
 fn seeds_of_validations_hold() {
-    every_seed("validate", validate::run);
+    run_on_every_seed("validate", validate::run);
 }
 
 #[test]
 fn seeds_of_conversions_hold() {
-    every_seed("pytorch_convert", convert::run);
+    run_on_every_seed("pytorch_convert", convert::run);
 }
 
 #[test]
 fn seeds_of_algorithms_hold() {
-    every_seed("msccl", msccl::run);
-    every_mutation("msccl", msccl::run);
+    run_on_every_seed("msccl", msccl::run);
+    run_on_seed_mutations("msccl", msccl::run);
 }
 
 proptest::proptest! {

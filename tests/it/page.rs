@@ -2,7 +2,7 @@
 //! and, if a browser is installed, in the rendered document.
 
 use super::commands::answer;
-use super::corpus::{corpus_path, note_skipped};
+use super::corpus::{corpus_path, count_test_as_skipped};
 use super::files::{Folder, trace};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ fn browser() -> Option<String> {
         version.is_ok_and(|output| output.status.success())
     });
     if found.is_none() {
-        note_skipped("there is no Chromium, and CHAKRAM_BROWSER names no browser like it");
+        count_test_as_skipped("there is no Chromium, and CHAKRAM_BROWSER names no browser like it");
     }
     found
 }

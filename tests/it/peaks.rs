@@ -95,7 +95,7 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
     let machine = Machine::load_preset("dgx-a100").unwrap();
     let basis = CompiledReplay::new(&workload, &machine, &roofline())
         .unwrap()
-        .pricing_coverage();
+        .duration_source_counts();
     assert_eq!((basis.priced, basis.fell_back, basis.unknown), (1, 1, 1));
     // As recorded, the format does not matter if most kernels have a recorded duration. A kernel
     // without a duration is still an error.

@@ -3,7 +3,7 @@
 
 use super::commands::answer;
 use chakram::report::json::{ReportDocument, write_json};
-use chakram::report::report_csv::CsvTable;
+use chakram::report::report_csv::ReportCsvTable;
 use chakram::report::text::TextStyle;
 use chakram::report::{Report, compare, report_csv, report_text};
 use std::path::Path;
@@ -47,10 +47,10 @@ fn reports_read_back_say_the_same() {
     for asked in SINGLE {
         let report = single(&replayed(asked, &["--format", "json"]));
         for (table, name) in [
-            (CsvTable::Npus, "npus"),
-            (CsvTable::Collectives, "collectives"),
-            (CsvTable::Operators, "operators"),
-            (CsvTable::Memory, "memory"),
+            (ReportCsvTable::Npus, "npus"),
+            (ReportCsvTable::Collectives, "collectives"),
+            (ReportCsvTable::Operators, "operators"),
+            (ReportCsvTable::Memory, "memory"),
         ] {
             let direct = replayed(asked, &["--format", "csv", "--table", name]);
             assert_eq!(

@@ -7,8 +7,8 @@ use chakram::engine::{
 use chakram::generate::{GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern};
 use chakram::machine::Machine;
 use chakram::model::{
-    ActivationFunction, ExpertRouting, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind,
-    OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
+    ActivationFunction, ExpertRoutingCounts, LayerOperator, LayerRole, Model, ModelLayer,
+    OperatorKind, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
 };
 use chakram::report::Observer;
 use chakram::trace::{NodeView, Op, Sink, TensorClass, TraceError};
@@ -110,7 +110,7 @@ fn experts(tokens: u64, experts: u64, chosen: u64) -> Model {
         biases: false,
         dropout: false,
         rotary: true,
-        experts: Some(ExpertRouting { experts, chosen }),
+        experts: Some(ExpertRoutingCounts { experts, chosen }),
         ..GPT
     };
     transformer("experts", block, PositionEncoding::Rotary, false)

@@ -17,7 +17,7 @@ mod rows;
 mod table;
 
 use super::commands::chakram;
-use super::corpus::sample_one_of_each;
+use super::corpus::sample_every_nth;
 use rows::{Row, rows};
 use serde_json::Value;
 
@@ -120,7 +120,7 @@ fn the_constant_is_that_of_its_row() {
 #[test]
 fn small_rows_are_predicted() {
     let Some(rows) = rows() else { return };
-    for (name, _) in sample_one_of_each(2, &ERRORS[..SMALL]) {
+    for (name, _) in sample_every_nth(2, &ERRORS[..SMALL]) {
         let row = named(&rows, name);
         check(name, error(row, predicted(row, &[])));
     }
@@ -129,7 +129,7 @@ fn small_rows_are_predicted() {
 #[test]
 fn small_rows_notice_what_is_left_out() {
     let Some(rows) = rows() else { return };
-    for (effect, name, worth) in sample_one_of_each(2, EFFECTS) {
+    for (effect, name, worth) in sample_every_nth(2, EFFECTS) {
         let row = named(&rows, name);
         let [all, less] =
             [&[][..], &["--without", effect]].map(|more| error(row, predicted(row, more)));

@@ -6,7 +6,7 @@ use super::super::kineto::EventCategory;
 use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
 use super::super::timeline_events::TimelineEvent;
 use super::host_waits::{CallResultUses, HostWait, WaitSource};
-use super::thread_chains::ActivityBounds;
+use super::thread_chains::ActivityEndBounds;
 use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlacement, DependencyStats};
 
 /// Calls of CUDA, HIP, SYCL (unified runtime and its predecessor), Level Zero and CANN that return only after
@@ -47,9 +47,9 @@ fn is_blocking_call(name: &str) -> bool {
 /// Finds the host's waits for the device. The host waits in synchronizing calls, and in calls that
 /// return only after the copy that they request. A copy that blocks the host also waits for earlier
 /// work on the copy's stream.
-pub(super) fn host_syncs(
+pub(super) fn find_device_waits_of_host(
     rank: &RankTimeline,
-    bounds: &mut ActivityBounds,
+    bounds: &mut ActivityEndBounds,
     waits: &mut Vec<HostWait>,
     found: &mut DependencyStats,
 ) {
@@ -57,7 +57,7 @@ pub(super) fn host_syncs(
         return;
     }
     let launches = DeviceEventIndex::new(rank);
-    let syncs = syncs_by_correlation(rank);
+    let syncs = sync_events_by_correlation(rank);
     for (index, item) in rank.items.iter().enumerate() {
         if rank.role_of_interval(item) != HostIntervalKind::Runtime
             || !is_blocking_call(rank.event_name(item.event))
@@ -68,7 +68,7 @@ pub(super) fn host_syncs(
         let stream = syncs
             .binary_search_by_key(&event.correlation, |&(correlation, _)| correlation)
             .ok()
-            .and_then(|i| sync_stream(rank, syncs[i].1));
+            .and_then(|i| stream_of_sync_event(rank, syncs[i].1));
         // Among the launched events (on the call's stream, if the capture names a stream), the
         // event that ended last.
         let last = match stream {
@@ -118,7 +118,7 @@ pub(super) fn host_syncs(
 
 /// Creates the activities of all device events and device calls, with their dependencies. Returns the
 /// activity of each device event.
-pub(super) fn place_device_activities(
+pub(super) fn create_device_activities(
     rank: &RankTimeline,
     calls: &CommCalls,
     activities: &mut Activities,
@@ -209,7 +209,7 @@ fn stream_waits(
     found: &mut DependencyStats,
 ) {
     let launches = DeviceEventIndex::new(rank);
-    let runtime = index_by_correlation(rank);
+    let runtime = runtime_calls_by_correlation(rank);
     let start_of = |correlation: u64| {
         let at = runtime
             .binary_search_by_key(&correlation, |&(key, _)| key)
@@ -301,7 +301,7 @@ fn link_collectives(
         }
         // A Kineto trace without a host trace names no storages, so only times can show which
         // kernel waited.
-        let timed = waited_in_time(rank, call, &streams);
+        let timed = kernels_waiting_for_call(rank, call, &streams);
         match timed.len() {
             0 => found.unawaited += 1,
             _ => found.by_time += 1,
@@ -318,7 +318,11 @@ const AT_ONCE: i64 = 20_000;
 /// Returns the kernels that waited for `call`. A kernel that waited was launched before the call
 /// ended. A kernel that waited began right after the call, on a stream that was idle when the call
 /// ended. `communicating` lists the streams that run communication.
-fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -> Vec<u32> {
+fn kernels_waiting_for_call(
+    rank: &RankTimeline,
+    call: &CommCall,
+    communicating: &[i64],
+) -> Vec<u32> {
     if !call.asked.results.is_empty() {
         return Vec::new();
     }
@@ -401,7 +405,7 @@ impl DeviceEventIndex {
     }
 }
 
-fn index_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
+fn runtime_calls_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     let runtime = rank.items.iter().enumerate();
     let runtime =
         runtime.filter(|(_, item)| rank.role_of_interval(item) == HostIntervalKind::Runtime);
@@ -412,7 +416,7 @@ fn index_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     list
 }
 
-fn syncs_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
+fn sync_events_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     let syncs = rank.events.iter().enumerate();
     let syncs = syncs.filter(|(_, event)| event.category == EventCategory::Sync);
     let mut list: Vec<(u64, u32)> = syncs
@@ -423,7 +427,7 @@ fn syncs_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
 }
 
 /// Returns the stream of a synchronization event; `None` if the event covers all streams.
-fn sync_stream(rank: &RankTimeline, event: u32) -> Option<i64> {
+fn stream_of_sync_event(rank: &RankTimeline, event: u32) -> Option<i64> {
     let event = &rank.events[event as usize];
     let name = rank.kineto.texts.get(event.name);
     let stream = rank.details_of_event(event).stream;

@@ -22,14 +22,14 @@ pub(super) fn link_handoffs(
     if free.len() < 2 {
         return;
     }
-    let gaps = find_gaps(chains, &free, &activities.list);
+    let gaps = find_thread_gaps(chains, &free, &activities.list);
     let works: usize = free
         .iter()
         .map(|&thread| chains.activities_of(thread).len())
         .sum();
     // If there are few gaps, searching each thread is cheaper than building a list of all ends.
     let merged = (gaps.len().saturating_mul(free.len()) > works)
-        .then(|| ActivityEnds::new(chains, &free, &activities.list));
+        .then(|| ActivitiesByEnd::new(chains, &free, &activities.list));
     for ThreadGap {
         thread,
         since,
@@ -63,7 +63,7 @@ pub(super) fn link_handoffs(
 
 /// Returns the gaps that are longer than Python's usual gaps, and the start of every thread except
 /// the first.
-fn find_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap> {
+fn find_thread_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap> {
     /// Minimum length of a gap, in ns; Python causes shorter gaps.
     const NOTICEABLE: i64 = 100_000;
     let mut gaps = Vec::new();
@@ -95,7 +95,7 @@ struct ThreadGap {
 }
 
 /// Activities of several threads, sorted by end.
-struct ActivityEnds {
+struct ActivitiesByEnd {
     /// For each entry, an activity's index and its thread.
     list: Vec<(u32, u32)>,
     /// For each entry, the index of the last earlier entry that belongs to another thread, or
@@ -103,7 +103,7 @@ struct ActivityEnds {
     of_another: Vec<u32>,
 }
 
-impl ActivityEnds {
+impl ActivitiesByEnd {
     fn new(chains: &ThreadChains, threads: &[u32], list: &[Activity]) -> Self {
         let of = |&thread: &u32| {
             chains
@@ -169,9 +169,9 @@ mod tests {
                     list.push(Activity { kind, begin, end });
                 }
             }
-            let chains = ThreadChains::of_chains(chains);
+            let chains = ThreadChains::from_sorted_chains(chains);
             let all: Vec<u32> = (0..threads as u32).collect();
-            let merged = ActivityEnds::new(&chains, &all, &list);
+            let merged = ActivitiesByEnd::new(&chains, &all, &list);
             for time in -1..100 {
                 for &thread in &all {
                     let others = all.iter().filter(|&&other| other != thread);

@@ -114,7 +114,7 @@ pub(super) fn find_host_waits(
         let thread = rank.items[call.item as usize].thread;
         let before = waits.len();
         if call.is_message() {
-            match wait_for_message(rank, call, index, &segments[thread as usize]) {
+            match find_message_wait(rank, call, index, &segments[thread as usize]) {
                 Some(wait) => {
                     found.message_waits += 1;
                     waits.push(wait);
@@ -137,7 +137,7 @@ pub(super) fn find_host_waits(
             let used = uses.find_wait_before_first_use(rank, calls, index, &segments);
             let timed = match used {
                 Some(wait) if wait.from < wait.to => None,
-                _ => find_wait_by_time(rank, call, index, &segments[thread as usize]),
+                _ => find_idle_wait(rank, call, index, &segments[thread as usize]),
             };
             match (timed, used) {
                 (Some(_), _) => found.by_time += 1,
@@ -157,7 +157,7 @@ pub(super) fn find_host_waits(
 /// Returns the wait for a message. The recorded interval of a message ends when the program has
 /// waited for the message. Programs wait between operators. If the interval ends during an
 /// operator's own time, no thread waited.
-fn wait_for_message(
+fn find_message_wait(
     rank: &RankTimeline,
     call: &CommCall,
     index: usize,
@@ -182,7 +182,7 @@ fn wait_for_message(
 
 /// Returns the wait of a thread that was idle, outside operators, until the call ended. Right after
 /// the launch, a shorter idle time is sufficient.
-fn find_wait_by_time(
+fn find_idle_wait(
     rank: &RankTimeline,
     call: &CommCall,
     index: usize,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 type FreeLanes = BinaryHeap<Reverse<(i64, u32)>>;
 
 /// Creates the activity of every call that the host executed, with its dependencies.
-pub(super) fn place_in_flight(
+pub(super) fn create_in_flight_activities(
     rank: &RankTimeline,
     calls: &CommCalls,
     chains: &ThreadChains,

@@ -38,7 +38,7 @@ const ROUNDED_PART: i64 = 64;
 
 /// Position of a host interval's own work among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SiblingPosition {
+pub(super) struct OwnWorkPosition {
     /// Start and end, in ns, of the time between the children around the position; of the whole
     /// host interval if `is_whole`.
     pub span: (i64, i64),
@@ -52,16 +52,16 @@ pub(super) struct SiblingPosition {
 }
 
 /// Returns, for each host interval, the position of its own work among its children.
-pub(super) fn find_places(rank: &RankTimeline) -> Vec<SiblingPosition> {
+pub(super) fn find_own_work_positions(rank: &RankTimeline) -> Vec<OwnWorkPosition> {
     let on_host = rank.devices.is_empty();
-    let places = rank.items.iter().map(|item| SiblingPosition {
+    let places = rank.items.iter().map(|item| OwnWorkPosition {
         span: (item.start, item.end),
         before: 0,
         is_whole: false,
         part_of: None,
         children: 0,
     });
-    let mut places: Vec<SiblingPosition> = places.collect();
+    let mut places: Vec<OwnWorkPosition> = places.collect();
     let mut only_helpers = vec![on_host; rank.items.len()];
     let mut launched = vec![false; rank.items.len()];
     // Children come after their parents in the list, so a single pass suffices.
@@ -89,7 +89,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<SiblingPosition> {
         }
     }
     for (index, item) in rank.items.iter().enumerate().rev() {
-        let own = is_helper(rank, index) && only_helpers[index];
+        let own = is_view_or_allocation(rank, index) && only_helpers[index];
         if item.parent != NONE && !own {
             only_helpers[item.parent as usize] = false;
         }
@@ -107,7 +107,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<SiblingPosition> {
             && is_operator
             && place.children > 0
             && only_helpers[index]
-            && !is_helper(rank, index)
+            && !is_view_or_allocation(rank, index)
         {
             place.is_whole = true;
             place.span = (item.start, item.end);
@@ -117,7 +117,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<SiblingPosition> {
     places
 }
 
-fn is_helper(rank: &RankTimeline, item: usize) -> bool {
+fn is_view_or_allocation(rank: &RankTimeline, item: usize) -> bool {
     let item = &rank.items[item];
     let plain = rank.item_name(item).strip_prefix("aten::");
     let helps = |plain| is_view(plain) || ALLOCATORS.binary_search(&plain).is_ok();
@@ -125,10 +125,10 @@ fn is_helper(rank: &RankTimeline, item: usize) -> bool {
 }
 
 /// Returns the host intervals of a thread, sorted by position.
-pub(super) fn order_items(
+pub(super) fn order_host_intervals(
     rank: &RankTimeline,
     items: std::ops::Range<u32>,
-    places: &[SiblingPosition],
+    places: &[OwnWorkPosition],
 ) -> Vec<u32> {
     let mut order = Vec::with_capacity(items.len());
     // Open host intervals, each with the number of children seen so far.

@@ -3,33 +3,33 @@
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::HostWait;
-use super::own_places::{self, SiblingPosition};
+use super::own_places::{self, OwnWorkPosition};
 use super::{Activities, Activity, ActivityKind, is_work};
 
 /// Upper bounds on when the activities of host intervals end.
-pub(super) struct ActivityBounds {
+pub(super) struct ActivityEndBounds {
     /// For each host interval that launches something, the latest possible end of its activity. The
     /// interval's time after the launch belongs to the next activity.
     pub latest: Vec<i64>,
 }
 
-impl ActivityBounds {
+impl ActivityEndBounds {
     pub(super) fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut this = Self {
             latest: vec![i64::MAX; rank.items.len()],
         };
         for call in calls.list.iter().filter(|call| call.worker != NONE) {
-            this.bound_item(call.item, call.launched);
+            this.bound_interval_end(call.item, call.launched);
         }
         for device in &rank.devices {
             if let Some(launch) = rank.items.get(device.launch as usize) {
-                this.bound_item(device.launch, device.start.max(launch.start));
+                this.bound_interval_end(device.launch, device.start.max(launch.start));
             }
         }
         this
     }
 
-    fn bound_item(&mut self, item: u32, time: i64) {
+    fn bound_interval_end(&mut self, item: u32, time: i64) {
         let latest = &mut self.latest[item as usize];
         *latest = (*latest).min(time);
     }
@@ -39,10 +39,10 @@ impl ActivityBounds {
 pub(super) struct ThreadChains(Vec<Vec<u32>>);
 
 /// Chooses the time of each host interval's activity, and orders the activities of each thread.
-pub(super) fn build_chains(
+pub(super) fn build_thread_chains(
     rank: &RankTimeline,
     calls: &CommCalls,
-    bounds: ActivityBounds,
+    bounds: ActivityEndBounds,
     waits: &[HostWait],
     activities: &mut Activities,
 ) -> ThreadChains {
@@ -54,7 +54,7 @@ pub(super) fn build_chains(
     }
     // For each host interval, choose the longest part of its own time without a wait, between the
     // child calls around its position.
-    let places = own_places::find_places(rank);
+    let places = own_places::find_own_work_positions(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
         // The host interval launched its work before the position of its own work. So use the time
         // up to the launch.
@@ -63,11 +63,11 @@ pub(super) fn build_chains(
     };
     let mut place: Vec<(i64, i64)> = (0..rank.items.len())
         .map(|item| match places[item] {
-            SiblingPosition {
+            OwnWorkPosition {
                 part_of: Some(mark),
                 ..
             } => (mark, mark),
-            SiblingPosition {
+            OwnWorkPosition {
                 is_whole: true,
                 span,
                 ..
@@ -165,7 +165,7 @@ pub(super) fn build_chains(
         .reserve_exact(most + rank.devices.len() + waited);
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
-        let mut order = own_places::order_items(rank, own.items.clone(), &places);
+        let mut order = own_places::order_host_intervals(rank, own.items.clone(), &places);
         // Most activities are already in order. Only host intervals that overlap without nesting,
         // or that contain waits, change their places.
         order.sort_by_key(|&item| place[item as usize]);
@@ -256,7 +256,7 @@ impl ThreadChains {
 #[cfg(test)]
 impl ThreadChains {
     /// Wraps existing chains, without checks.
-    pub(super) fn of_chains(chains: Vec<Vec<u32>>) -> Self {
+    pub(super) fn from_sorted_chains(chains: Vec<Vec<u32>>) -> Self {
         Self(chains)
     }
 }

@@ -56,7 +56,7 @@ struct C10dSignature {
     splits: Option<(usize, usize)>,
 }
 
-const fn signature_layout(
+const fn build_c10d_signature(
     name: &'static str,
     act: CommOp,
     output: Option<usize>,
@@ -83,7 +83,7 @@ use CommOp::Collective;
 /// Argument positions of the `c10d` operators, from their schemas in PyTorch's
 /// `torch/csrc/distributed/c10d/Ops.cpp`.
 static LAYOUTS: [C10dSignature; 18] = [
-    signature_layout(
+    build_c10d_signature(
         "allreduce_",
         Collective(AllReduce),
         Some(0),
@@ -91,7 +91,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(4),
     ),
-    signature_layout(
+    build_c10d_signature(
         "allreduce_coalesced_",
         Collective(AllReduce),
         Some(0),
@@ -99,7 +99,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    signature_layout(
+    build_c10d_signature(
         "broadcast_",
         Collective(Broadcast),
         Some(0),
@@ -107,7 +107,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         Some(2),
         Some(4),
     ),
-    signature_layout(
+    build_c10d_signature(
         "reduce_",
         Collective(Reduce),
         Some(0),
@@ -115,7 +115,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         Some(3),
         Some(5),
     ),
-    signature_layout(
+    build_c10d_signature(
         "allgather_",
         Collective(AllGather),
         Some(0),
@@ -123,7 +123,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    signature_layout(
+    build_c10d_signature(
         "_allgather_base_",
         Collective(AllGather),
         Some(0),
@@ -131,7 +131,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    signature_layout(
+    build_c10d_signature(
         "allgather_coalesced_",
         Collective(AllGather),
         Some(0),
@@ -139,7 +139,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    signature_layout(
+    build_c10d_signature(
         "allgather_into_tensor_coalesced_",
         Collective(AllGather),
         Some(0),
@@ -147,7 +147,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    signature_layout(
+    build_c10d_signature(
         "reduce_scatter_",
         Collective(ReduceScatter),
         Some(0),
@@ -155,7 +155,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(4),
     ),
-    signature_layout(
+    build_c10d_signature(
         "_reduce_scatter_base_",
         Collective(ReduceScatter),
         Some(0),
@@ -163,7 +163,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(4),
     ),
-    signature_layout(
+    build_c10d_signature(
         "reduce_scatter_tensor_coalesced_",
         Collective(ReduceScatter),
         Some(0),
@@ -171,7 +171,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(4),
     ),
-    signature_layout(
+    build_c10d_signature(
         "gather_",
         Collective(Gather),
         Some(0),
@@ -179,7 +179,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         Some(3),
         Some(4),
     ),
-    signature_layout(
+    build_c10d_signature(
         "scatter_",
         Collective(Scatter),
         Some(0),
@@ -189,7 +189,7 @@ static LAYOUTS: [C10dSignature; 18] = [
     ),
     C10dSignature {
         splits: Some((3, 4)),
-        ..signature_layout(
+        ..build_c10d_signature(
             "alltoall_base_",
             Collective(AllToAll),
             Some(0),
@@ -198,7 +198,7 @@ static LAYOUTS: [C10dSignature; 18] = [
             Some(5),
         )
     },
-    signature_layout(
+    build_c10d_signature(
         "alltoall_",
         Collective(AllToAll),
         Some(0),
@@ -206,13 +206,13 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    signature_layout("barrier", Collective(Barrier), None, None, None, Some(3)),
-    signature_layout("send", CommOp::Send, None, Some(0), Some(2), None),
-    signature_layout("recv_", CommOp::Receive, Some(0), None, Some(2), None),
+    build_c10d_signature("barrier", Collective(Barrier), None, None, None, Some(3)),
+    build_c10d_signature("send", CommOp::Send, None, Some(0), Some(2), None),
+    build_c10d_signature("recv_", CommOp::Receive, Some(0), None, Some(2), None),
 ];
 
 /// Returns the operation of the operator `name`; does not parse arguments.
-pub(super) fn act_of(name: &str) -> Option<CommOp> {
+pub(super) fn comm_op_of_operator(name: &str) -> Option<CommOp> {
     find_signature(name).map(|layout| layout.act)
 }
 
@@ -222,7 +222,7 @@ fn find_signature(name: &str) -> Option<&'static C10dSignature> {
 }
 
 /// Parses the call of the operator `name` from its arguments `inputs` and their `types`, both JSON.
-pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommOp, CallArgs)> {
+pub(super) fn parse_comm_call(name: &str, inputs: &str, types: &str) -> Option<(CommOp, CallArgs)> {
     let layout = find_signature(name)?;
     let values: Value = serde_json::from_str(inputs).ok()?;
     let at = |place: Option<usize>| place.and_then(|i| values.get(i));
@@ -362,7 +362,7 @@ impl CallArgs {
 }
 
 /// Returns the group name of a functional operator: its last string argument.
-pub(super) fn functional_group(inputs: &str) -> Option<String> {
+pub(super) fn parse_functional_group_name(inputs: &str) -> Option<String> {
     let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
     let last = values.iter().rev().find_map(Value::as_str)?;
     // If the observer cannot serialize a value, it writes a placeholder such as `<Object>`.
@@ -371,7 +371,7 @@ pub(super) fn functional_group(inputs: &str) -> Option<String> {
 
 /// Returns the group among the inputs of a `record_param_comms`: the pair `[name, description]`. Since schema 1.0.3,
 /// the first rank, the stride and the number of ranks follow the pair.
-pub fn positional_group(inputs: &str) -> Option<ProcessGroup> {
+pub fn parse_group_of_record(inputs: &str) -> Option<ProcessGroup> {
     let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
     let named = |value: &Value| match value.as_array()?.as_slice() {
         [Value::String(name), Value::String(desc)] if !name.is_empty() => {
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn arguments_say_bytes_roots_and_results() {
         // 4,096 floats of 4 B to root 2, not asynchronous.
-        let (act, asked) = parse_call(
+        let (act, asked) = parse_comm_call(
             "c10d::reduce_",
             r#"[[[7, 8, 0, 4096, 4, "cpu"]], "<Object>", "<Object>", 2, 0, false, -1]"#,
             r#"["GenericList[Tensor(float)]","Object","Object","Int","Int","Bool","Int"]"#,
@@ -468,7 +468,7 @@ mod tests {
     fn lists_of_tensors_are_summed_and_uneven_splits_noticed() {
         // The call has one input of 40 B and two outputs of 10 B and 30 B.
         let lists = r#"[[[1,2,0,10,1,"cpu"],[3,4,0,30,1,"cpu"]], [[5,6,0,20,1,"cpu"],[7,9,0,20,1,"cpu"]], "<Object>", true, -1]"#;
-        let (_, found) = parse_call("c10d::alltoall_", lists, "[]").unwrap();
+        let (_, found) = parse_comm_call("c10d::alltoall_", lists, "[]").unwrap();
         assert_eq!((found.bytes_in, found.bytes_out), (40, 40));
         assert_eq!(found.results, [2, 4]);
         assert_eq!(
@@ -477,7 +477,7 @@ mod tests {
         );
         assert_eq!(found.asynchronous, Some(true));
         let base = r#"[[1,2,0,40,1,"cpu"],[3,4,0,40,1,"cpu"],"<Object>",[10,30],[20,20],false,-1]"#;
-        let (_, based) = parse_call("c10d::alltoall_base_", base, "[]").unwrap();
+        let (_, based) = parse_comm_call("c10d::alltoall_base_", base, "[]").unwrap();
         assert!(based.uneven);
         assert_eq!(
             (based.sends, based.receives),
@@ -510,7 +510,7 @@ mod tests {
     #[test]
     fn messages_have_an_other_end_and_a_tag() {
         let send = r#"[[[7, 8, 0, 32768, 4, "cpu"]], "<Object>", 2, 6]"#;
-        let (act, found) = parse_call(
+        let (act, found) = parse_comm_call(
             "c10d::send",
             send,
             r#"["GenericList[Tensor(c10::BFloat16)]"]"#,
@@ -528,24 +528,27 @@ mod tests {
     #[test]
     fn functional_operators_name_their_group() {
         let inputs = r#"[[7, 8, 0, 4096, 4, "cpu"], "sum", 4, "12"]"#;
-        assert_eq!(functional_group(inputs).as_deref(), Some("12"));
-        assert_eq!(functional_group(r#"[[1,2,0,4,4,"cpu"], "<Object>"]"#), None);
+        assert_eq!(parse_functional_group_name(inputs).as_deref(), Some("12"));
+        assert_eq!(
+            parse_functional_group_name(r#"[[1,2,0,4,4,"cpu"], "<Object>"]"#),
+            None
+        );
     }
 
     #[test]
     fn records_name_their_group_by_place() {
         let inputs =
             r#"[[[7,8,0,4096,4,"cuda:0"]], 5, ["3","mesh_tp"], 0, "allreduce", [], [], 0, 1, 4]"#;
-        let group = positional_group(inputs).expect("it names one");
+        let group = parse_group_of_record(inputs).expect("it names one");
         assert_eq!((group.name.as_str(), group.desc.as_str()), ("3", "mesh_tp"));
         assert_eq!(group.ranks, [0, 1, 2, 3]);
         // The wait operator has no group. Schema 1.0.1 contains a pointer instead of the group.
         assert_eq!(
-            positional_group(r#"[5, ["",""], -1, "wait", [], []]"#),
+            parse_group_of_record(r#"[5, ["",""], -1, "wait", [], []]"#),
             None
         );
         assert_eq!(
-            positional_group(r#"[5, 94130, 0, "allreduce", [], []]"#),
+            parse_group_of_record(r#"[5, 94130, 0, "allreduce", [], []]"#),
             None
         );
     }

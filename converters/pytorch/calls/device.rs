@@ -8,20 +8,20 @@
 //!   other source.
 //! - The kernel's name, which is ambiguous: every all-to-all is named SendRecv.
 
-use super::super::call_names::carrier_kind;
+use super::super::call_names::comm_kind_of_interval;
 use super::super::kineto::is_graph_launch;
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::super::timeline_events::TimelineEvent;
-use super::args::{self, parse_call};
+use super::args::{self, parse_comm_call};
 use super::requests::{CommRequest, DeferredRequests};
-use super::{CallArgs, CommCall, CommCalls, CommKernels, CommOp};
+use super::{CallArgs, CommCall, CommCalls, CommKernelRules, CommOp};
 use crate::comm_kernels::KernelNameHint;
 use chakram_trace::format::{CollectiveKind, Dtype};
 
 /// Finds the calls of kernels and appends them to `calls`.
 pub(super) fn append_device_calls(
     rank: &RankTimeline,
-    kernels: &CommKernels,
+    kernels: &CommKernelRules,
     calls: &mut CommCalls,
 ) {
     let mut found: Vec<CommCall> = Vec::new();
@@ -38,7 +38,7 @@ pub(super) fn append_device_calls(
         let hint = find(event.name);
         if let KernelNameHint::Communicates(kind) = hint {
             communicating.push((i, kind));
-        } else if states_collective(rank, event) {
+        } else if has_collective_arguments(rank, event) {
             communicating.push((i, None));
         }
     }
@@ -49,10 +49,10 @@ pub(super) fn append_device_calls(
         .map(|device| {
             (
                 device.launch,
-                LaunchContext::around_device(rank, device).is_empty(),
+                LaunchContext::from_device_interval(rank, device).is_empty(),
             )
         });
-    let deferred = DeferredRequests::find_deferred(rank, &launches.collect());
+    let deferred = DeferredRequests::find_deferred_requests(rank, &launches.collect());
     for &request in &deferred.unlaunched {
         let requested = LaunchContext::from_request(request)
             .recorded_calls(rank)
@@ -67,19 +67,20 @@ pub(super) fn append_device_calls(
             calls.unknown.push(i);
             continue;
         }
-        let context = LaunchContext::around_device(rank, device);
+        let context = LaunchContext::from_device_interval(rank, device);
         let event = &rank.events[device.event as usize];
-        let mut made = match context.is_range_alone() && states_collective(rank, event) {
-            // The kernel's own arguments are more specific than the records around its launch, so ignore these
-            // records.
-            true => Vec::new(),
-            false => launched_calls(rank, device.launch, &context, &deferred),
-        };
+        let mut made =
+            match context.has_only_library_range() && has_collective_arguments(rank, event) {
+                // The kernel's own arguments are more specific than the records around its launch, so ignore these
+                // records.
+                true => Vec::new(),
+                false => launched_calls(rank, device.launch, &context, &deferred),
+            };
         // One graph launch runs many kernels, and each kernel is a separate call, so kernels without a recorded call
         // are not merged.
         let alone = made.is_empty();
         if alone {
-            let told = kernel_call(rank, device, kind);
+            let told = comm_call_of_kernel(rank, device, kind);
             made.extend(told.map(|(act, asked)| (device.launch, act, asked)));
         }
         if made.is_empty() {
@@ -124,7 +125,7 @@ pub(super) fn append_device_calls(
             }
         }
     }
-    let dropped = dropped_calls(rank, &found, &deferred);
+    let dropped = calls_without_kernels(rank, &found, &deferred);
     let named = |call: CommCall| {
         let ids = ids.get_or_insert_with(|| OperatorIdsByStart::new(rank));
         CommCall {
@@ -147,7 +148,7 @@ fn launched_calls(
 ) -> Vec<(u32, CommOp, CallArgs)> {
     let mut calls = context.recorded_calls(rank);
     if context.is_empty() {
-        let requests = deferred.requests_of_item(launch).iter();
+        let requests = deferred.requests_executed_by_launch(launch).iter();
         calls.extend(
             requests.flat_map(|&request| LaunchContext::from_request(request).recorded_calls(rank)),
         );
@@ -156,7 +157,7 @@ fn launched_calls(
 }
 
 /// Returns the calls whose launches have no kernel, without the calls in `found`.
-fn dropped_calls(
+fn calls_without_kernels(
     rank: &RankTimeline,
     found: &[CommCall],
     deferred: &DeferredRequests,
@@ -165,7 +166,7 @@ fn dropped_calls(
     known.sort_unstable();
     let mut dropped: Vec<CommCall> = Vec::new();
     for &launch in &rank.dropped {
-        let context = LaunchContext::around_item(rank, launch);
+        let context = LaunchContext::from_launch_interval(rank, launch);
         let made = launched_calls(rank, launch, &context, deferred);
         let at = rank.items[launch as usize].end;
         for (item, act, asked) in made {
@@ -202,7 +203,7 @@ fn is_of_graph(rank: &RankTimeline, device: &DeviceInterval) -> bool {
 }
 
 /// Returns true if a kernel's own arguments describe a collective.
-fn states_collective(rank: &RankTimeline, event: &TimelineEvent) -> bool {
+fn has_collective_arguments(rank: &RankTimeline, event: &TimelineEvent) -> bool {
     let named = |args: &[(String, String)]| args.iter().any(|(key, _)| key == "Collective name");
     rank.args_of(event).is_some_and(named)
 }
@@ -234,7 +235,7 @@ impl OperatorIdsByStart {
 
 /// Returns the call of a kernel. Uses the kernel's own arguments if there are any. Otherwise uses
 /// the kind in the kernel's name, and the inputs of the surrounding operator.
-fn kernel_call(
+fn comm_call_of_kernel(
     rank: &RankTimeline,
     device: &DeviceInterval,
     kind: Option<CollectiveKind>,
@@ -245,7 +246,9 @@ fn kernel_call(
         return Some(told);
     }
     let kind = kind?;
-    let operator = rank.items.get(rank.operator_of(device) as usize);
+    let operator = rank
+        .items
+        .get(rank.operator_of_device_event(device) as usize);
     let node = operator.and_then(|item| rank.host.nodes.get(item.host as usize));
     let form = node.map(|node| rank.host.form_of_node(node));
     let bytes = form.map_or(0, |form| form.bytes_in);
@@ -291,16 +294,16 @@ impl LaunchContext {
     }
 
     /// Returns true if only the library's own range surrounds the launch.
-    fn is_range_alone(&self) -> bool {
+    fn has_only_library_range(&self) -> bool {
         self.records.is_empty() && self.operator == NONE && self.range != NONE
     }
 
-    fn around_device(rank: &RankTimeline, device: &DeviceInterval) -> Self {
-        Self::around_item(rank, device.launch)
+    fn from_device_interval(rank: &RankTimeline, device: &DeviceInterval) -> Self {
+        Self::from_launch_interval(rank, device.launch)
     }
 
     /// Returns the context of the launch `launch`.
-    fn around_item(rank: &RankTimeline, launch: u32) -> Self {
+    fn from_launch_interval(rank: &RankTimeline, launch: u32) -> Self {
         let mut this = Self {
             records: Vec::new(),
             operator: NONE,
@@ -312,9 +315,9 @@ impl LaunchContext {
                 this.records.push(i);
             } else if name == "nccl:coalesced" && this.records.is_empty() {
                 this.records = records_in_batch(rank, i, launch);
-            } else if args::act_of(name).is_some() && this.operator == NONE {
+            } else if args::comm_op_of_operator(name).is_some() && this.operator == NONE {
                 this.operator = i;
-            } else if carrier_kind(name).is_some() && this.range == NONE {
+            } else if comm_kind_of_interval(name).is_some() && this.range == NONE {
                 this.range = i;
             }
         }
@@ -324,17 +327,17 @@ impl LaunchContext {
     fn recorded_calls(&self, rank: &RankTimeline) -> Vec<(u32, CommOp, CallArgs)> {
         let recorded = self.records.iter();
         let mut made: Vec<_> = recorded
-            .filter_map(|&i| recorded_call(rank, i).map(|(act, asked)| (i, act, asked)))
+            .filter_map(|&i| parse_recorded_call(rank, i).map(|(act, asked)| (i, act, asked)))
             .collect();
         let from_operator = || {
             let item = rank.items.get(self.operator as usize)?;
             let node = rank.host.nodes.get(item.host as usize)?;
             let args = rank.host.args.get(node.args as usize)?;
-            parse_call(rank.item_name(item), &args.inputs, &args.input_types)
+            parse_comm_call(rank.item_name(item), &args.inputs, &args.input_types)
         };
         let Some((act, asked)) = from_operator() else {
             if made.is_empty() {
-                made.extend(self.call_of_range(rank));
+                made.extend(self.parse_call_of_library_range(rank));
             }
             return made;
         };
@@ -364,9 +367,9 @@ impl LaunchContext {
 impl LaunchContext {
     /// Returns the call that the library's range describes. The range states the kind and the size
     /// of the tensor.
-    fn call_of_range(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
+    fn parse_call_of_library_range(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
         let item = rank.items.get(self.range as usize)?;
-        let kind = carrier_kind(rank.item_name(item))?.collective_kind()?;
+        let kind = comm_kind_of_interval(rank.item_name(item))?.collective_kind()?;
         let form = rank
             .host
             .form_of_node(rank.host.nodes.get(item.host as usize)?);
@@ -396,7 +399,7 @@ fn records_in_batch(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
 
 /// Parses a `record_param_comms`, either from the host node's attributes or from the Kineto event's
 /// arguments.
-pub(super) fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, CallArgs)> {
+pub(super) fn parse_recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, CallArgs)> {
     let item = &rank.items[index as usize];
     let event = &rank.events[item.event as usize];
     let host = rank.host.nodes.get(item.host as usize);
@@ -408,12 +411,12 @@ pub(super) fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, 
 /// Returns the group that a `record_param_comms` names in its attributes, or else among its inputs. Before schema
 /// 1.1.0, only the inputs name the group.
 pub(super) fn recorded_group(rank: &RankTimeline, index: u32) -> Option<String> {
-    if let Some((_, asked)) = recorded_call(rank, index) {
+    if let Some((_, asked)) = parse_recorded_call(rank, index) {
         return asked.group;
     }
     let item = &rank.items[index as usize];
     let node = rank.host.nodes.get(item.host as usize)?;
-    let group = args::positional_group(&rank.host.args.get(node.args as usize)?.inputs)?;
+    let group = args::parse_group_of_record(&rank.host.args.get(node.args as usize)?.inputs)?;
     Some(group.name)
 }
 
@@ -434,7 +437,7 @@ fn call_of(
             .filter(|value| !value.is_empty())
             .or_else(|| of(kineto?, argument))
     };
-    let act = act_named(&text("collective_name", "Collective name")?)?;
+    let act = comm_op_of_nccl_name(&text("collective_name", "Collective name")?)?;
     let dtype = text("dtype", "dtype").unwrap_or_default();
     // If the type is unknown, the element size is unknown too, so record only the call itself.
     let size = element_bytes(&dtype).unwrap_or(0);
@@ -513,7 +516,7 @@ fn is_uneven(list: &str) -> bool {
 }
 
 /// Returns the operation that NCCL's process group calls `name`.
-fn act_named(name: &str) -> Option<CommOp> {
+fn comm_op_of_nccl_name(name: &str) -> Option<CommOp> {
     use CollectiveKind as Kind;
     use CommOp::Collective;
     let plain = name.trim_start_matches("nccl:").trim_start_matches('_');
@@ -564,9 +567,13 @@ mod tests {
             ("broadcast_oop", CollectiveKind::Broadcast),
         ];
         for (name, kind) in kinds {
-            assert_eq!(act_named(name), Some(CommOp::Collective(kind)), "{name}");
+            assert_eq!(
+                comm_op_of_nccl_name(name),
+                Some(CommOp::Collective(kind)),
+                "{name}"
+            );
         }
-        assert_eq!(act_named("wait"), None);
+        assert_eq!(comm_op_of_nccl_name("wait"), None);
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! The interval's name does not identify the operation, because gloo implements a reduce-scatter as
 //! an all-reduce.
 
-use super::super::call_names::{carrier_kind, operator_kind};
+use super::super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
 use super::super::rank_timeline::{InFlightInterval, NONE, RankTimeline};
-use super::args::{self, parse_call};
+use super::args::{self, parse_comm_call};
 use super::{CommCall, CommCalls};
 
 /// Finds the calls of `rank` that host backends executed.
@@ -16,9 +16,9 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
     let mut askers: Vec<(u64, u32)> = Vec::new();
     for (i, item) in rank.items.iter().enumerate() {
         let name = rank.item_name(item);
-        if args::act_of(name).is_some() {
+        if args::comm_op_of_operator(name).is_some() {
             askers.push((rank.events[item.event as usize].rf_id, i as u32));
-        } else if operator_kind(name).is_some() && !launches_kernels(rank) {
+        } else if comm_kind_of_operator(name).is_some() && !launches_kernels(rank) {
             calls.never_ran.push(name.to_owned());
         }
     }
@@ -32,10 +32,10 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
         // An interval fits an operator of the same kind that started earlier.
         let fits = |item: u32| {
             let item = &rank.items[item as usize];
-            let kinds = operator_kind(rank.item_name(item))
-                .zip(carrier_kind(rank.event_name(flight.event)));
+            let kinds = comm_kind_of_operator(rank.item_name(item))
+                .zip(comm_kind_of_interval(rank.event_name(flight.event)));
             item.start <= flight.start
-                && kinds.is_none_or(|(asked, made)| asked.is_carried_by(made))
+                && kinds.is_none_or(|(asked, made)| asked.can_be_executed_by_interval(made))
         };
         match asker.filter(|&(_, item)| fits(item)) {
             Some((asker, _)) => flights[asker].push(flight),
@@ -50,7 +50,7 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
             }
             continue;
         }
-        match build_call(rank, rf_id, item, flights) {
+        match build_host_comm_call(rank, rf_id, item, flights) {
             Some(call) => calls.list.push(call),
             None => calls.never_ran.push(name.to_owned()),
         }
@@ -61,10 +61,10 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
 /// Returns true if the host launched anything on a device. If anything was launched, kernels
 /// execute the calls.
 fn launches_kernels(rank: &RankTimeline) -> bool {
-    rank.has_device()
+    rank.has_device_work()
 }
 
-fn build_call(
+fn build_host_comm_call(
     rank: &RankTimeline,
     rf_id: u64,
     index: u32,
@@ -73,9 +73,11 @@ fn build_call(
     let item = &rank.items[index as usize];
     let node = rank.host.nodes.get(item.host as usize)?;
     let args = rank.host.args.get(node.args as usize)?;
-    let (act, mut asked) = parse_call(rank.item_name(item), &args.inputs, &args.input_types)?;
+    let (act, mut asked) = parse_comm_call(rank.item_name(item), &args.inputs, &args.input_types)?;
     // Functional operators wrap the `c10d` operator and carry the group's name.
-    asked.group = rank.ancestors_of(index).find_map(|i| group_around(rank, i));
+    asked.group = rank
+        .ancestors_of(index)
+        .find_map(|i| enclosing_group_name(rank, i));
     if asked.group.is_none() {
         asked.group = recorded_group(rank, index);
     }
@@ -126,13 +128,13 @@ fn recorded_group(rank: &RankTimeline, operator: u32) -> Option<String> {
     super::device::recorded_group(rank, record as u32)
 }
 
-fn group_around(rank: &RankTimeline, item: u32) -> Option<String> {
+fn enclosing_group_name(rank: &RankTimeline, item: u32) -> Option<String> {
     let item = &rank.items[item as usize];
     if !rank.item_name(item).starts_with("_c10d_functional::") {
         return None;
     }
     let node = rank.host.nodes.get(item.host as usize)?;
-    args::functional_group(&rank.host.args.get(node.args as usize)?.inputs)
+    args::parse_functional_group_name(&rank.host.args.get(node.args as usize)?.inputs)
 }
 
 /// Returns the period when an interval moved data: the longest period without an operator on the interval's worker.

@@ -31,14 +31,17 @@ pub(super) struct DeferredRequests {
 
 impl DeferredRequests {
     /// Returns the requests that the launch `item` executes, in program order.
-    pub fn requests_of_item(&self, item: u32) -> &[CommRequest] {
+    pub fn requests_executed_by_launch(&self, item: u32) -> &[CommRequest] {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
     /// Finds the requests whose launch is outside the request's own interval. `communicating` has
     /// an entry for the host interval of each launch of communication kernels. The value is true if
     /// the launch is outside every request.
-    pub fn find_deferred(rank: &RankTimeline, communicating: &BTreeMap<u32, bool>) -> Self {
+    pub fn find_deferred_requests(
+        rank: &RankTimeline,
+        communicating: &BTreeMap<u32, bool>,
+    ) -> Self {
         let mut found = Self::default();
         if !communicating.values().any(|&outside| outside) && rank.dropped.is_empty() {
             return found;
@@ -47,7 +50,7 @@ impl DeferredRequests {
         launched.sort_unstable();
         let roles = HostIntervalRole::classify_intervals(rank);
         for thread in &rank.threads {
-            let mut walk = ThreadTraversal::default();
+            let mut walk = RequestTraversal::default();
             for index in thread.items.clone() {
                 let item = &rank.items[index as usize];
                 let event = &rank.events[item.event as usize];
@@ -63,17 +66,17 @@ impl DeferredRequests {
                     HostIntervalRole::Operator => walk.open_request(NONE, index, item.end),
                     HostIntervalRole::Launch => match communicating.get(&index) {
                         Some(true) => {
-                            let requests = walk.take_unlaunched();
+                            let requests = walk.take_unlaunched_requests();
                             found.by_launch.insert(index, requests);
                         }
-                        Some(false) => walk.launch_own(),
+                        Some(false) => walk.mark_open_request_launched(),
                         // The profiler may have dropped the launch of these requests, or a graph capture may have
                         // recorded the launch.
                         None if launched.binary_search(&index).is_err() => {
-                            if !walk.launch_own_and_check_open()
-                                && rank.encloser_is_no_operator(index)
+                            if !walk.mark_launched_if_request_open()
+                                && rank.has_no_enclosing_operator(index)
                             {
-                                let requests = walk.take_unlaunched();
+                                let requests = walk.take_unlaunched_requests();
                                 found.by_launch.insert(index, requests);
                             }
                         }
@@ -102,7 +105,7 @@ impl HostIntervalRole {
         let texts = &rank.kineto.texts;
         let roles = (0..texts.len() as u32).map(|name| match texts.get(name) {
             "record_param_comms" => Self::Record,
-            name if args::act_of(name).is_some() => Self::Operator,
+            name if args::comm_op_of_operator(name).is_some() => Self::Operator,
             name if is_launch(name) => Self::Launch,
             _ => Self::Other,
         });
@@ -112,7 +115,7 @@ impl HostIntervalRole {
 
 /// State of a thread's traversal.
 #[derive(Debug, Default)]
-struct ThreadTraversal {
+struct RequestTraversal {
     /// The open request, its end, and whether it launched a kernel itself.
     open: Option<(CommRequest, i64, bool)>,
     /// Requests that have ended and wait for a launch.
@@ -121,7 +124,7 @@ struct ThreadTraversal {
     last: Vec<CommRequest>,
 }
 
-impl ThreadTraversal {
+impl RequestTraversal {
     /// Closes the open request if it ended by `now`.
     fn close_ended(&mut self, now: i64, unlaunched: &mut Vec<CommRequest>) {
         let Some((request, _, own)) = self.open.take_if(|(_, end, _)| *end <= now) else {
@@ -151,19 +154,19 @@ impl ThreadTraversal {
     }
 
     /// Records that the open request launched its own kernel.
-    fn launch_own(&mut self) {
+    fn mark_open_request_launched(&mut self) {
         if let Some((.., own)) = &mut self.open {
             *own = true;
         }
     }
 
-    fn launch_own_and_check_open(&mut self) -> bool {
-        self.launch_own();
+    fn mark_launched_if_request_open(&mut self) -> bool {
+        self.mark_open_request_launched();
         self.open.is_some()
     }
 
     /// Returns the requests that a launch outside all requests executes.
-    fn take_unlaunched(&mut self) -> Vec<CommRequest> {
+    fn take_unlaunched_requests(&mut self) -> Vec<CommRequest> {
         if !self.pending.is_empty() {
             self.last = std::mem::take(&mut self.pending);
         }

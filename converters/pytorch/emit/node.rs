@@ -4,17 +4,17 @@ use super::super::activities::{Activities, Activity, ActivityKind, ActivityLane}
 use super::super::alike_kernels::{KernelWork, SameNameKernels};
 use super::super::calls::{CommCalls, CommOp, first_dtype};
 use super::super::kineto::EventCategory;
-use super::super::op_cost::{OpCosts, device_time};
+use super::super::op_cost::{HostIntervalCosts, duration_of_device_interval};
 use super::super::op_work::OpCost;
 use super::super::rank_timeline::{
     HostInterval, HostIntervalKind, NONE, RankTimeline, StepWindows,
 };
 use super::lanes::FIRST_FLIGHT;
-use super::{EmitContext, clamp_to_ns};
+use super::{JobEmitContext, clamp_to_nonnegative_ns};
 use chakram_base::units::Span;
 use chakram_trace::format::origin;
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::split_sizes::{SplitSizes, split_text};
+use chakram_trace::format::split_sizes::{SplitSizes, format_size_list};
 use chakram_trace::format::write::{
     AttributeValue, NamedAttribute, NodeExtras, NodeIo, TraceWriter,
 };
@@ -25,9 +25,9 @@ pub(super) struct ActivityEmitter<'a> {
     pub rank: &'a RankTimeline,
     pub calls: &'a CommCalls,
     pub activities: &'a Activities,
-    pub job: &'a EmitContext<'a>,
+    pub job: &'a JobEmitContext<'a>,
     pub ids: &'a [u32],
-    pub efforts: &'a OpCosts,
+    pub efforts: &'a HostIntervalCosts,
     /// Kernels with known work, used to estimate the work of other kernels of the same name.
     pub alike: SameNameKernels,
     /// Element type of each host node form.
@@ -50,7 +50,7 @@ impl<'a> ActivityEmitter<'a> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
             ActivityKind::Device(index) if !self.is_unknown_communication(index) => {
-                Some(self.stated_work(index))
+                Some(self.recorded_work_of_kernel(index))
             }
             _ => None,
         })
@@ -63,14 +63,16 @@ impl<'a> ActivityEmitter<'a> {
 
     /// Returns the work of a kernel or copy. A kernel's work is recorded with its operator, and a
     /// copy's work with the copy itself.
-    fn stated_work(&self, index: u32) -> KernelWork {
+    fn recorded_work_of_kernel(&self, index: u32) -> KernelWork {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];
         let (cost, dtype) = match event.category {
             EventCategory::Kernel => {
                 // The launch is a driver call inside the kernel's operator.
-                let operator = self.rank.operator_of(own);
-                let cost = self.efforts.share_of_kernel(operator, own, event.name);
+                let operator = self.rank.operator_of_device_event(own);
+                let cost = self
+                    .efforts
+                    .cost_of_device_interval(operator, own, event.name);
                 (cost, self.compute_dtype(operator))
             }
             _ => {
@@ -84,7 +86,7 @@ impl<'a> ActivityEmitter<'a> {
         };
         KernelWork {
             name: event.name,
-            time: device_time(own),
+            time: duration_of_device_interval(own),
             cost,
             dtype,
         }
@@ -122,7 +124,7 @@ impl<'a> ActivityEmitter<'a> {
             if item.parent != NONE {
                 attributes.push((origin::PARENT, self.id_of(item.parent)));
             }
-            attributes.extend(self.origin_attributes(item_index, item));
+            attributes.extend(self.step_and_python_attributes(item_index, item));
             let event = &self.rank.events[item.event as usize];
             if event.rf_id != 0 && !self.rank.ordered {
                 attributes.push(("rf_id", AttributeValue::Int(event.rf_id as i64)));
@@ -141,8 +143,10 @@ impl<'a> ActivityEmitter<'a> {
                 let form = self.rank.host.form_of_node(node);
                 attributes.push(("scope", AttributeValue::Int(i64::from(form.scope))));
                 let texts = &self.rank.host.texts;
-                extra.inputs = io_labels(texts.get(form.shapes_in), texts.get(form.types_in));
-                extra.outputs = io_labels(texts.get(form.shapes_out), texts.get(form.types_out));
+                extra.inputs =
+                    shapes_and_types_io(texts.get(form.shapes_in), texts.get(form.types_in));
+                extra.outputs =
+                    shapes_and_types_io(texts.get(form.shapes_out), texts.get(form.types_out));
             }
         }
         let (op, flops_unknown) = self.activity_op(activity);
@@ -155,7 +159,7 @@ impl<'a> ActivityEmitter<'a> {
         }
         extra.attributes = attributes;
         let mut view = NodeView::new(u64::from(self.ids[work as usize]), name, op);
-        let (send, receive) = self.split_texts(activity, op);
+        let (send, receive) = self.format_split_sizes(activity, op);
         view.flops_unknown = flops_unknown;
         view.splits = SplitSizes {
             send: &send,
@@ -174,7 +178,7 @@ impl<'a> ActivityEmitter<'a> {
                     view.eager = time.eager && !self.rank.untimed;
                 }
             }
-            _ => view.recorded = timed(clamp_to_ns(activity.end - activity.begin)),
+            _ => view.recorded = timed(clamp_to_nonnegative_ns(activity.end - activity.begin)),
         }
         writer.write_node(&view, causes, &extra)
     }
@@ -182,7 +186,7 @@ impl<'a> ActivityEmitter<'a> {
     /// Returns two texts for an unequal all-to-all: the bytes that it sends to each member, and the
     /// bytes that it receives from each member. Both texts are empty for other operations, and if
     /// the sizes are unknown.
-    fn split_texts(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
+    fn format_split_sizes(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
         let ActivityKind::Call(call) = activity.kind else {
             return <_>::default();
         };
@@ -199,8 +203,10 @@ impl<'a> ActivityEmitter<'a> {
         let call = &self.calls.list[call as usize];
         let members = self.job.groups[call.group as usize].ranks.len();
         let text = |parts: &Option<Vec<u64>>, bytes: u64| match parts {
-            Some(parts) if parts.is_empty() => split_text(&vec![bytes / members as u64; members]),
-            Some(parts) if parts.len() == members => split_text(parts),
+            Some(parts) if parts.is_empty() => {
+                format_size_list(&vec![bytes / members as u64; members])
+            }
+            Some(parts) if parts.len() == members => format_size_list(parts),
             _ => String::new(),
         };
         let asked = &call.asked;
@@ -212,7 +218,7 @@ impl<'a> ActivityEmitter<'a> {
 
     /// Returns a host interval's step and Python call, if they differ from those of the enclosing
     /// interval.
-    fn origin_attributes(
+    fn step_and_python_attributes(
         &self,
         index: u32,
         item: &HostInterval,
@@ -221,8 +227,9 @@ impl<'a> ActivityEmitter<'a> {
         let step = self.steps.step_of_interval(item);
         let step =
             step.filter(|_| around.and_then(|around| self.steps.step_of_interval(around)) != step);
-        let stack = self.rank.stacks.stack_of_item(index);
-        let stack = (stack != self.rank.stacks.stack_of_item(item.parent)).then_some(stack);
+        let stack = self.rank.stacks.innermost_python_call_of_item(index);
+        let stack =
+            (stack != self.rank.stacks.innermost_python_call_of_item(item.parent)).then_some(stack);
         let step = step.map(|step| (origin::STEP, AttributeValue::Uint(step)));
         let stack = stack.map(|stack| (origin::STACK, AttributeValue::Uint(stack.into())));
         step.into_iter().chain(stack)
@@ -271,7 +278,7 @@ impl<'a> ActivityEmitter<'a> {
             flops,
             bytes,
             flops_unknown,
-        } = self.efforts.cost_of_item(item);
+        } = self.efforts.cost_of_host_interval(item);
         let works = flops > 0 || bytes > 0 || flops_unknown;
         if !(self.job.host_computes && works) {
             return (Op::Host, false);
@@ -290,7 +297,7 @@ impl<'a> ActivityEmitter<'a> {
             let bytes = self.rank.details_of_event(event).bytes;
             return (Op::Communication { bytes }, false);
         }
-        let told = self.stated_work(index);
+        let told = self.recorded_work_of_kernel(index);
         let alike = match told.is_known() {
             true => None,
             false => self.alike.estimate_work(told.name, told.time),
@@ -344,7 +351,7 @@ impl<'a> ActivityEmitter<'a> {
     }
 }
 
-fn io_labels<'a>(shapes: &'a str, types: &'a str) -> NodeIo<'a> {
+fn shapes_and_types_io<'a>(shapes: &'a str, types: &'a str) -> NodeIo<'a> {
     NodeIo {
         values: "",
         shapes,

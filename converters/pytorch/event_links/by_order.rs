@@ -9,7 +9,7 @@
 
 use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
 use crate::pytorch::host::{HostTrace, NONE};
-use crate::pytorch::is_in_flight;
+use crate::pytorch::is_in_flight_interval_name;
 use crate::pytorch::kineto::{EventCategory, KinetoTrace};
 use chakram_trace::graph::{NameTable, stable_hash};
 use std::cmp::Reverse;
@@ -35,9 +35,9 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeL
     let mut link = HostNodeLinks::without_links(kineto.events.len());
     link.method = LinkMethod::Order;
     let mut keys = kineto.texts.clone();
-    let hosts = host_threads(host, &mut keys, &mut link);
-    let tracks = kineto_threads(kineto);
-    let mut agreement = ShapeAgreement::default();
+    let hosts = operators_by_host_thread(host, &mut keys, &mut link);
+    let tracks = operators_by_kineto_track(kineto);
+    let mut agreement = ShapeComparisonCache::default();
     let mut partial = false;
     for (tid, track) in pair_threads(&hosts, &tracks) {
         let (nodes, events) = (&hosts[&tid], &tracks[&track]);
@@ -50,19 +50,20 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeL
             ..ThreadLinks::default()
         };
         let longer = events.of.len() as f64 > nodes.of.len() as f64 * LONGER + 8.0;
-        let (from, to) = match find_window(&nodes.names, &events.names).filter(|_| longer) {
-            Some(found) => {
-                partial = true;
-                row.windows = found.alike;
-                (found.from, found.to)
-            }
-            None => (0, events.of.len()),
-        };
+        let (from, to) =
+            match find_matching_event_range(&nodes.names, &events.names).filter(|_| longer) {
+                Some(found) => {
+                    partial = true;
+                    row.windows = found.alike;
+                    (found.from, found.to)
+                }
+                None => (0, events.of.len()),
+            };
         row.window = (from as u64, to as u64);
         for (node, event) in pair_operators(nodes, events, from..to) {
             link.host_of[event as usize] = node;
             row.linked += 1;
-            match agreement.compare_event(host, kineto, node, event) {
+            match agreement.compare_event_shapes(host, kineto, node, event) {
                 Some(true) => (row.compared, row.agreeing) = (row.compared + 1, row.agreeing + 1),
                 Some(false) => row.compared += 1,
                 None => {}
@@ -85,12 +86,12 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeL
     link.host_only = nodes - link.linked;
     let of_kineto: usize = tracks.values().map(|track| track.of.len()).sum();
     link.kineto_only = of_kineto as u64 - link.linked;
-    link.window = partial.then(|| window_of(kineto, &link.host_of));
+    link.window = partial.then(|| window_of_linked_events(kineto, &link.host_of));
     link
 }
 
 /// Returns the operators of each host thread, sorted by id.
-fn host_threads(
+fn operators_by_host_thread(
     host: &HostTrace,
     keys: &mut NameTable,
     link: &mut HostNodeLinks,
@@ -108,7 +109,7 @@ fn host_threads(
         }
         // The observer assigns intervals in flight to the requesting thread, but Kineto assigns
         // them to the worker, so they cannot match.
-        if is_in_flight(name) {
+        if is_in_flight_interval_name(name) {
             continue;
         }
         let Some(key) = keys.intern_name(name) else {
@@ -123,14 +124,14 @@ fn host_threads(
 
 /// Returns each track's operators, sorted by start. If two operators start at the same time, the
 /// longer operator comes first.
-fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
+fn operators_by_kineto_track(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
         .filter(|&i| {
             let event = &kineto.events[i as usize];
             matches!(
                 event.category,
                 EventCategory::CpuOp | EventCategory::Annotation
-            ) && !is_in_flight(kineto.texts.get(event.name))
+            ) && !is_in_flight_interval_name(kineto.texts.get(event.name))
         })
         .collect();
     order.sort_by_key(|&i| {
@@ -198,7 +199,7 @@ struct MatchedEventRange {
 
 /// Finds the range of `events` with the same names as `nodes`. Sequences of names vote for the
 /// range's offset. The offset with the most votes wins.
-fn find_window(nodes: &[u32], events: &[u32]) -> Option<MatchedEventRange> {
+fn find_matching_event_range(nodes: &[u32], events: &[u32]) -> Option<MatchedEventRange> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {
         return None;
@@ -242,7 +243,7 @@ fn pair_operators(
 }
 
 /// Returns the window from the start of the first linked event to the end of the last linked event.
-fn window_of(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
+fn window_of_linked_events(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
     let linked = kineto.events.iter().zip(host_of);
     let linked = linked
         .filter(|(_, host)| **host != NONE)
@@ -261,11 +262,11 @@ fn window_of(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
 
 /// Cached results of comparing shapes, so that each pair of shape texts is compared only once.
 #[derive(Default)]
-struct ShapeAgreement(BTreeMap<(u32, u32), bool>);
+struct ShapeComparisonCache(BTreeMap<(u32, u32), bool>);
 
-impl ShapeAgreement {
+impl ShapeComparisonCache {
     /// Returns whether a node and an event have equal shapes; `None` if Kineto recorded no shapes.
-    fn compare_event(
+    fn compare_event_shapes(
         &mut self,
         host: &HostTrace,
         kineto: &KinetoTrace,
@@ -310,12 +311,12 @@ mod tests {
         let iteration = |n: u32| (0..40).map(move |i| if n == 2 && i == 20 { 99 } else { i % 17 });
         let events: Vec<u32> = (0..4).flat_map(iteration).collect();
         let nodes: Vec<u32> = iteration(2).collect();
-        let found = find_window(&nodes, &events).expect("it is there");
+        let found = find_matching_event_range(&nodes, &events).expect("it is there");
         assert_eq!((found.from, found.to, found.alike), (80, 120, 1));
         let plain: Vec<u32> = iteration(0).collect();
-        let found = find_window(&plain, &events).expect("it is there");
+        let found = find_matching_event_range(&plain, &events).expect("it is there");
         assert_eq!((found.from, found.to, found.alike), (0, 40, 3));
-        assert!(find_window(&[5], &[6]).is_none());
+        assert!(find_matching_event_range(&[5], &[6]).is_none());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// kind have the same number or no number. Pairs the removed files by process, and returns the
 /// pairs sorted by process. The captures of these pairs must state their ranks. Removes nothing if
 /// a process has two files of one kind, or if a file contains no process id.
-pub(super) fn take_unnumbered(
+pub(super) fn take_files_without_distinct_rank(
     ranks: &mut FilesByRank,
     held: &InMemoryFiles,
 ) -> Result<Vec<CapturePair>, TraceError> {

@@ -1,8 +1,8 @@
 //! Stores the files of a job that are in memory: standard input, and the contents of archives.
 
 use super::{PIPE, STANDARD_INPUT, is_pipe};
-use crate::pytorch::sniff::{CaptureFileKind, beginning_of, kind_of, pid_of};
-use crate::pytorch::tar::for_each_file;
+use crate::pytorch::sniff::{CaptureFileKind, find_process_id, kind_of, read_json_beginning};
+use crate::pytorch::tar::for_each_tar_file;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{DecompressedStream, read_all};
 use std::collections::BTreeMap;
@@ -30,12 +30,12 @@ impl InMemoryFiles {
     /// Returns the first bytes of a file, decompressed.
     pub fn file_beginning(&self, path: &Path) -> std::result::Result<Vec<u8>, TraceError> {
         let Some(bytes) = self.get(path) else {
-            return beginning_of(DecompressedStream::open_path(path)?, path);
+            return read_json_beginning(DecompressedStream::open_path(path)?, path);
         };
-        let path = display_path(path);
+        let path = path_for_messages(path);
         let stream = DecompressedStream::from_bytes(bytes)
             .map_err(|source| TraceError::from_io(path, "decompress", source))?;
-        beginning_of(stream, path)
+        read_json_beginning(stream, path)
     }
 
     /// Returns the kind of a file.
@@ -48,7 +48,7 @@ impl InMemoryFiles {
 
     /// Returns the id of the process that wrote a file, if the beginning of the file contains it.
     pub fn read_process_id(&self, path: &Path) -> std::result::Result<Option<u64>, TraceError> {
-        Ok(pid_of(&self.file_beginning(path)?))
+        Ok(find_process_id(&self.file_beginning(path)?))
     }
 
     /// Reads the captures of the archive `path` into memory. Returns the names of the captures, and of the archive's
@@ -56,16 +56,16 @@ impl InMemoryFiles {
     pub fn unpack_archive(
         &mut self,
         path: &Path,
-    ) -> std::result::Result<UnpackedArchive, TraceError> {
+    ) -> std::result::Result<UnpackedFileNames, TraceError> {
         let stream = match self.get(path).cloned() {
             Some(bytes) => read_archive(DecompressedStream::from_bytes(&bytes), path),
             None => read_archive(Ok(DecompressedStream::open_path(path)?), path),
         };
-        let (captures, others) =
-            stream.map_err(|source| TraceError::from_io(display_path(path), "unpack", source))?;
+        let (captures, others) = stream
+            .map_err(|source| TraceError::from_io(path_for_messages(path), "unpack", source))?;
         let names = captures.keys().cloned().collect();
         Arc::make_mut(&mut self.0).extend(captures);
-        Ok(UnpackedArchive {
+        Ok(UnpackedFileNames {
             captures: names,
             others,
         })
@@ -73,7 +73,7 @@ impl InMemoryFiles {
 }
 
 /// Names of the files in an archive.
-pub struct UnpackedArchive {
+pub struct UnpackedFileNames {
     /// Captures, now in memory.
     pub captures: Vec<PathBuf>,
     /// Other files.
@@ -81,7 +81,7 @@ pub struct UnpackedArchive {
 }
 
 /// Returns the name of a file for messages.
-pub fn display_path(path: &Path) -> &Path {
+pub fn path_for_messages(path: &Path) -> &Path {
     match is_pipe(path) {
         true => Path::new(STANDARD_INPUT),
         false => path,
@@ -93,7 +93,7 @@ type ArchiveFiles = (BTreeMap<PathBuf, Arc<[u8]>>, Vec<PathBuf>);
 
 fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<ArchiveFiles> {
     let (mut captures, mut others) = (BTreeMap::new(), Vec::new());
-    for_each_file(stream?, |name, file| {
+    for_each_tar_file(stream?, |name, file| {
         // The name is used only for messages and to find the rank; no file with this name is
         // opened.
         let name = path.join(name.trim_start_matches(['/', '.']));
@@ -101,7 +101,7 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
         let size = file.size();
         file.take(PACKED_BEGINNING).read_to_end(&mut first)?;
         let beginning = DecompressedStream::from_bytes(&first);
-        let beginning = beginning.map(|stream| beginning_of(stream, &name));
+        let beginning = beginning.map(|stream| read_json_beginning(stream, &name));
         let kind = match beginning {
             Ok(Ok(text)) => kind_of(&text),
             _ => CaptureFileKind::Other,

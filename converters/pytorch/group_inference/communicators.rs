@@ -9,7 +9,7 @@
 
 use super::super::calls::{CommCall, CommCalls, CommOp};
 use super::super::rank_timeline::RankTimeline;
-use super::{JobGroup, unique_name};
+use super::{JobGroup, unique_group_name};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ struct Communicator {
 
 /// Returns the group of each communicator. `own` contains the declared groups of each rank; undeclared groups are
 /// added to `groups`.
-pub(super) fn assign_groups(
+pub(super) fn assign_communicator_groups(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
     groups: &mut Vec<JobGroup>,
@@ -73,7 +73,7 @@ pub(super) fn assign_groups(
                     let numbers: Vec<u32> = members.iter().map(|&(r, _)| ranks[r].rank).collect();
                     let group = groups.len() as u32;
                     groups.push(JobGroup {
-                        name: unique_name(UNNAMED, numbers[0], groups),
+                        name: unique_group_name(UNNAMED, numbers[0], groups),
                         called: UNNAMED.to_owned(),
                         desc: String::new(),
                         ranks: numbers,
@@ -142,21 +142,25 @@ impl Communicator {
     }
 
     /// Returns the distance and key of the nearest communicator in `of`, a list of one rank's communicators.
-    fn nearest_in(&self, of: &[Self], apart: bool) -> Option<(i64, CommunicatorKey)> {
+    fn nearest_communicator_on_rank(
+        &self,
+        of: &[Self],
+        apart: bool,
+    ) -> Option<(i64, CommunicatorKey)> {
         let all = of.iter();
         let all = all.filter_map(|other| Some((self.distance_to(other, apart)?, other.key)));
         all.min()
     }
 
     /// Returns the rank, distance and key of the nearest communicator on each other rank, nearest first.
-    fn nearest_on_ranks(
+    fn nearest_communicators_by_rank(
         &self,
         seen: &[Vec<Self>],
         apart: bool,
     ) -> Vec<(i64, usize, CommunicatorKey)> {
         let others = seen.iter().enumerate().filter(|(r, _)| *r != self.rank);
         let near = others.filter_map(|(r, of)| {
-            let (distance, key) = self.nearest_in(of, apart)?;
+            let (distance, key) = self.nearest_communicator_on_rank(of, apart)?;
             Some((distance, r, key))
         });
         let mut near: Vec<_> = near.collect();
@@ -172,7 +176,7 @@ impl Communicator {
         seen: &[Vec<Self>],
         apart: bool,
     ) -> Option<Vec<(usize, CommunicatorKey)>> {
-        let near = self.nearest_on_ranks(seen, apart);
+        let near = self.nearest_communicators_by_rank(seen, apart);
         let others = (self.key.1 as usize).checked_sub(1)?;
         let last = match others {
             0 => 0,
@@ -180,7 +184,7 @@ impl Communicator {
         };
         if near
             .get(others)
-            .is_some_and(|next| !is_clear_majority(last, next.0))
+            .is_some_and(|next| !is_clearly_farther(last, next.0))
         {
             return None;
         }
@@ -192,7 +196,7 @@ impl Communicator {
 }
 
 /// Returns true if the distance `other` is clearly larger than `own`.
-fn is_clear_majority(own: i64, other: i64) -> bool {
+fn is_clearly_farther(own: i64, other: i64) -> bool {
     other > own.saturating_mul(3).saturating_add(CLEAR)
 }
 
@@ -227,7 +231,8 @@ fn find_declared_group(
             let members = groups[group as usize].ranks.iter();
             let present = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
             let others = present.filter(|&r| r != communicator.rank);
-            let distances = others.map(|r| communicator.nearest_in(&seen[r], apart));
+            let distances =
+                others.map(|r| communicator.nearest_communicator_on_rank(&seen[r], apart));
             // The distance to a group is the distance to its farthest member with a capture. If no
             // other member has a capture, the distance is unknown, and no group is chosen.
             let farthest = distances
@@ -241,7 +246,7 @@ fn find_declared_group(
             .collect::<Option<_>>()?;
         near.sort_unstable();
         match near[..] {
-            [(best, group), (next, _), ..] if is_clear_majority(best, next) => Some(group),
+            [(best, group), (next, _), ..] if is_clearly_farther(best, next) => Some(group),
             _ => None,
         }
     })

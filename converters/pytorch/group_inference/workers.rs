@@ -44,8 +44,8 @@ impl WorkerPools {
         threads.sort_unstable();
         threads.dedup();
         let mut ways = vec![
-            pair_consecutive(&threads),
-            split_at_gaps(&threads, own.len()),
+            pair_consecutive_threads(&threads),
+            split_threads_at_gaps(&threads, own.len()),
         ];
         // A partition with more pools than declared groups is impossible.
         ways.retain(|pools| !pools.is_empty() && pools.len() <= own.len());
@@ -55,7 +55,7 @@ impl WorkerPools {
 }
 
 /// Pairs threads with consecutive numbers.
-fn pair_consecutive(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
+fn pair_consecutive_threads(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
     let mut pools: Vec<Vec<u32>> = Vec::new();
     let mut before = None;
     for &(tid, thread) in threads {
@@ -70,7 +70,7 @@ fn pair_consecutive(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
 
 /// Splits threads into `groups` runs at the largest gaps between their numbers. Returns an empty list if a run
 /// would have more than two threads, because a group has only two.
-fn split_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
+fn split_threads_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     if threads.len() < groups {
         return Vec::new();
     }
@@ -127,10 +127,10 @@ pub(super) fn assign_worker_groups(
                 .map(|(own, pools)| groups_of_threads(own, pools, (way, places)))
                 .collect();
             if let Some(given) = given
-                && sizes_fit(calls, groups, &given)
+                && group_sizes_fit_calls(calls, groups, &given)
                 && !scored.iter().any(|(.., other)| *other == given)
             {
-                let score = score_assignment(ranks, calls, groups, &given);
+                let score = score_worker_groups(ranks, calls, groups, &given);
                 scored.push((score, (way, places), given));
             }
         }
@@ -175,7 +175,11 @@ fn groups_of_threads(
 }
 
 /// Returns true if each call's number of members fits the group of its worker.
-fn sizes_fit(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u32>]) -> bool {
+fn group_sizes_fit_calls(
+    calls: &[CommCalls],
+    groups: &[JobGroup],
+    given: &[BTreeMap<u32, u32>],
+) -> bool {
     calls.iter().zip(given).all(|(calls, given)| {
         calls.list.iter().all(|call| {
             let group = given
@@ -191,7 +195,7 @@ fn sizes_fit(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u3
 
 /// Returns the number of groups whose calls do not match, and the mean deviation, in ns, between
 /// the end times of matching calls. Constant offsets between the hosts' clocks are removed first.
-fn score_assignment(
+fn score_worker_groups(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
     groups: &[JobGroup],
@@ -249,16 +253,19 @@ mod tests {
     fn worker_threads_come_in_pairs() {
         // Four threads and two groups are paired in order; three threads are split at the largest gap.
         let four = [(24_463, 0), (24_464, 1), (24_478, 2), (24_479, 3)];
-        assert_eq!(split_at_gaps(&four, 2), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(split_threads_at_gaps(&four, 2), [vec![0, 1], vec![2, 3]]);
         let interleaved = [(19, 0), (21, 1), (22, 2), (26, 3)];
-        assert_eq!(split_at_gaps(&interleaved, 2), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(
+            split_threads_at_gaps(&interleaved, 2),
+            [vec![0, 1], vec![2, 3]]
+        );
         let three = [(24_463, 0), (24_464, 1), (24_478, 2)];
-        assert_eq!(split_at_gaps(&three, 2), [vec![0, 1], vec![2]]);
+        assert_eq!(split_threads_at_gaps(&three, 2), [vec![0, 1], vec![2]]);
         assert!(
-            split_at_gaps(&[(1, 0), (2, 1), (3, 2)], 1).is_empty(),
+            split_threads_at_gaps(&[(1, 0), (2, 1), (3, 2)], 1).is_empty(),
             "no group has three"
         );
-        assert_eq!(pair_consecutive(&four), [vec![0, 1], vec![2, 3]]);
-        assert_eq!(pair_consecutive(&three), [vec![0, 1], vec![2]]);
+        assert_eq!(pair_consecutive_threads(&four), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(pair_consecutive_threads(&three), [vec![0, 1], vec![2]]);
     }
 }

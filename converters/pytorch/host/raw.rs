@@ -216,11 +216,11 @@ impl<'a> RawHostNode<'a> {
                 }
                 "attrs" => {
                     node.attrs.scan_attributes(scan)?;
-                    return seen.record_first(0);
+                    return seen.record_key_if_new(0);
                 }
                 "op_schema" => {
                     node.op_schema = Some(Cow::Borrowed(scan.read_plain_string()?));
-                    return seen.record_first(1);
+                    return seen.record_key_if_new(1);
                 }
                 "parent" | "ctrl_deps" => (2, &mut node.parent),
                 "input_shapes" => (3, &mut node.input_shapes),
@@ -236,7 +236,7 @@ impl<'a> RawHostNode<'a> {
                 _ => return scan.skip_value(),
             };
             *slot = scan.read_optional()?;
-            seen.record_first(place)
+            seen.record_key_if_new(place)
         })?;
         node.id = id?;
         node.name = Cow::Borrowed(name?);
@@ -275,7 +275,7 @@ impl<'de> Visitor<'de> for RawAttrsVisitor {
 #[cfg(test)]
 mod tests {
     use super::super::reader::HostTraceReader;
-    use crate::pytorch::stream::damage::hold_scan;
+    use crate::pytorch::stream::damage::check_scan_against_parser;
 
     #[test]
     fn what_is_scanned_is_what_the_general_parser_reads() {
@@ -308,6 +308,6 @@ mod tests {
             "1e3",
             " ",
         ];
-        hold_scan::<HostTraceReader>(&[nested, flat], &parts);
+        check_scan_against_parser::<HostTraceReader>(&[nested, flat], &parts);
     }
 }

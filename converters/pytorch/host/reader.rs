@@ -102,7 +102,11 @@ impl HostTraceReader {
     }
 
     /// Converts a JSON text to Python's notation; returns the index of the result.
-    fn intern_python(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
+    fn intern_as_python_text(
+        &mut self,
+        json: &str,
+        at: &LocatedElement<'_>,
+    ) -> Result<u32, TraceError> {
         let Some(known) = self.json.intern_name(json) else {
             return Err(at.error_about(
                 "",
@@ -113,7 +117,7 @@ impl HostTraceReader {
         if let Some(number) = self.python.get(known as usize) {
             return Ok(*number);
         }
-        let number = self.intern_text(&python_repr::python_text(json), at)?;
+        let number = self.intern_text(&python_repr::json_to_python_text(json), at)?;
         self.python.push(number);
         Ok(number)
     }
@@ -137,7 +141,7 @@ impl HostTraceReader {
                 self.meaning.push((ArgType::Other, NONE));
                 return Err(at.error_about(json, found, OTHER_TOOL));
             };
-            let text = self.intern_python(json, at)?;
+            let text = self.intern_as_python_text(json, at)?;
             self.meaning.push((meaning, text));
         }
         Ok(known)
@@ -179,7 +183,7 @@ impl HostTraceReader {
             return Err(at.error_about(&lists.values, found, OTHER_TOOL));
         };
         Ok(OperandSummary {
-            shapes: self.intern_python(lists.shapes, at)?,
+            shapes: self.intern_as_python_text(lists.shapes, at)?,
             types: self.meaning[meaning].1,
             storages: (first, self.trace.storages.len() as u32),
             bytes,
@@ -187,7 +191,11 @@ impl HostTraceReader {
     }
 
     /// Reads the groups from a node that lists them.
-    fn take_groups(&mut self, values: &str, at: &LocatedElement<'_>) -> Result<(), TraceError> {
+    fn read_process_groups(
+        &mut self,
+        values: &str,
+        at: &LocatedElement<'_>,
+    ) -> Result<(), TraceError> {
         let hint = "delete the node, and pass the groups to commands as a JSON file";
         let texts: Vec<Cow<'_, str>> = serde_json::from_str(values).map_err(|_| {
             let found = "the process groups of this node are not a list of JSON texts".to_owned();
@@ -265,7 +273,7 @@ impl ElementReader for HostTraceReader {
             });
         }
         if raw.name == "## process_group:init ##" {
-            self.take_groups(&input.values, &at)?;
+            self.read_process_groups(&input.values, &at)?;
         }
         let op_schema = match (attrs.op_schema, &raw.op_schema) {
             (Some(raw), _) => number::value_text(raw.get()),
@@ -324,7 +332,7 @@ impl ElementReader for HostTraceReader {
         match key {
             "schema" => self.trace.schema = number::value_text(value.get()).into_owned(),
             "pid" => {
-                let pid = number::parse_whole(value.get());
+                let pid = number::parse_json_integer(value.get());
                 self.trace.pid = pid.and_then(|pid| u64::try_from(pid).ok());
             }
             _ => {}

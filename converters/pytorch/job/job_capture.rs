@@ -9,17 +9,17 @@ use crate::pytorch::clock::{self, ClockOffset};
 use crate::pytorch::emit::{self, CallMatchInfo};
 use crate::pytorch::event_links::HostNodeLinks;
 use crate::pytorch::group_inference::{self, JobGroup};
-use crate::pytorch::inferred_ranks::{self, RankModel};
+use crate::pytorch::inferred_ranks::{self, CapturedOrInferredRank};
 use crate::pytorch::profiler_cost;
 use crate::pytorch::rank_timeline::RankTimeline;
 use crate::pytorch::steps::MeasuredSteps;
-use crate::pytorch::summary::{ConversionSummary, RankConversion};
+use crate::pytorch::summary::{ConversionSummary, RankConversionSummary};
 use crate::pytorch::transfer_times::{self, CallTime, JobCalls};
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::origin::CallStacks;
-use chakram_trace::format::profiler_cost::{CaptureProfiler, ProfilerCost, UnprofiledSteps};
+use chakram_trace::format::profiler_cost::{CaptureProfilerFacts, ProfilerCost, UnprofiledSteps};
 use chakram_trace::format::scan;
 use chakram_trace::format::write::{AttributeValue, TraceWriter};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 /// A job whose ranks have been matched.
 pub(super) struct JobCapture {
     /// Captured and inferred ranks, sorted by number.
-    pub models: Vec<RankModel>,
+    pub models: Vec<CapturedOrInferredRank>,
     /// Calls of each rank, in the order of `models`; `times` and `matched` below have the same order.
     calls: Vec<CommCalls>,
     times: Vec<Vec<CallTime>>,
@@ -109,7 +109,10 @@ impl JobCapture {
         let mut matches =
             call_matching::expand_pattern(&captured, &calls, &groups).map_err(disagree)?;
         let offsets = clock::estimate_offsets(&ranks, &calls, &matches);
-        let mut models: Vec<RankModel> = (0..).zip(&ranks).map(RankModel::from_capture).collect();
+        let mut models: Vec<CapturedOrInferredRank> = (0..)
+            .zip(&ranks)
+            .map(CapturedOrInferredRank::from_capture)
+            .collect();
         if infer.is_some() {
             let found = inferred_ranks::infer_ranks(&captured, &calls, &mut groups, world);
             let found = found.map_err(|unknown| {
@@ -134,28 +137,29 @@ impl JobCapture {
         let (times, odd) = transfer_times::divide_axis(&seen, &matches, &groups);
         let starts = activities.iter().zip(&offsets);
         let starts =
-            starts.map(|(activities, offset)| offset.to_reference(activities.time_span().0));
-        let host_computes = !ranks.iter().any(RankTimeline::has_device);
+            starts.map(|(activities, offset)| offset.to_reference_time(activities.time_span().0));
+        let host_computes = !ranks.iter().any(RankTimeline::has_device_work);
         let first = starts.min().unwrap_or(0);
         let ends = activities.iter().zip(&offsets);
-        let last = ends.map(|(activities, offset)| offset.to_reference(activities.time_span().1));
+        let last =
+            ends.map(|(activities, offset)| offset.to_reference_time(activities.time_span().1));
         let captured = last.max().unwrap_or(first).saturating_sub(first);
         let by_steps = unprofiled.and_then(|steps| {
             let unprofiled = (steps.step.0 / 1000).saturating_mul(steps.captured);
             let captured = u64::try_from(captured).unwrap_or(0);
-            profiler_cost::cost_by_steps(&ranks, captured, unprofiled)
+            profiler_cost::record_cost_by_steps(&ranks, captured, unprofiled)
         });
         let costs = ranks.iter().zip(&links).map(|(rank, link)| {
             // The cost can be estimated only for PyTorch's own profiler.
             if rank.kineto.source.is_some() {
                 return None;
             }
-            let by_views = || profiler_cost::cost_by_views(rank, link.method);
+            let by_views = || profiler_cost::record_cost_by_views(rank, link.method);
             by_steps.filter(|_| !rank.untimed).or_else(by_views)
         });
         let costs: Vec<Option<ProfilerCost>> = costs.collect();
         Ok(Self {
-            met: matched_calls(&calls, &matches, &models),
+            met: match_results_of_calls(&calls, &matches, &models),
             first,
             summary: ConversionSummary::new(
                 &groups,
@@ -190,14 +194,14 @@ impl JobCapture {
         let offset = self.offsets[model.capture];
         let cost = self.costs[model.capture];
         let captured = offset
-            .to_reference(activities.time_span().1)
+            .to_reference_time(activities.time_span().1)
             .saturating_sub(self.first);
-        let job = emit::EmitContext {
+        let job = emit::JobEmitContext {
             number: model.number,
             groups: &self.groups,
             times: &self.times[i],
             matches: &self.met[i],
-            start: offset.own_time(self.first),
+            start: offset.to_own_clock_time(self.first),
             host_computes: self.host_computes,
             record_ns: cost.map_or(0, |cost| cost.record_ns),
         };
@@ -230,14 +234,14 @@ impl JobCapture {
             let dropped = AttributeValue::Uint(rank.dropped.len() as u64);
             metadata.push((scan::DROPPED_KERNELS, dropped));
         }
-        let profiler = CaptureProfiler {
+        let profiler = CaptureProfilerFacts {
             cost,
             unprofiled: self.unprofiled,
         };
         metadata.extend(profiler.attributes());
         let stacks = &rank.stacks.calls;
         let names: Vec<&str> = stacks.names.iter().map(String::as_str).collect();
-        let numbers = stacks.encode_numbers();
+        let numbers = stacks.encode_calls();
         if !stacks.is_empty() {
             let [of_names, of_calls] = CallStacks::ATTRIBUTES;
             metadata.push((of_names, AttributeValue::Texts(&names)));
@@ -247,11 +251,11 @@ impl JobCapture {
             metadata.push((lane, AttributeValue::Text(name)));
         }
         let io = |source| TraceError::from_io(to, "write", source);
-        let mut writer = TraceWriter::with_metadata(out, &metadata).map_err(io)?;
+        let mut writer = TraceWriter::start_with_metadata(out, &metadata).map_err(io)?;
         let calls = &self.calls[i];
         let written = emit::write_nodes(rank, calls, activities, &job, &mut writer)
             .map_err(|e| e.in_file(to))?;
-        self.summary.ranks.push(RankConversion::new(
+        self.summary.ranks.push(RankConversionSummary::new(
             model,
             rank,
             calls,
@@ -401,10 +405,10 @@ fn are_consecutive_captures(one: &RankCapture, other: &RankCapture) -> bool {
 }
 
 /// For each call, returns the result of matching the call across ranks.
-fn matched_calls(
+fn match_results_of_calls(
     calls: &[CommCalls],
     matches: &CallMatches,
-    models: &[RankModel],
+    models: &[CapturedOrInferredRank],
 ) -> Vec<Vec<CallMatchInfo>> {
     let mut met: Vec<Vec<CallMatchInfo>> = calls
         .iter()

@@ -10,8 +10,8 @@ use crate::pytorch::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use crate::pytorch::rank_timeline::{HostIntervalKind, RankTimeline};
 use crate::pytorch::steps::MeasuredSteps;
 use crate::pytorch::{host_alone, kineto_alone, operator_order};
-use chakram_base::bounds::allocator::return_freed;
-use chakram_base::interrupt::{self, inherit_token};
+use chakram_base::bounds::allocator::return_freed_memory;
+use chakram_base::interrupt::{self, wrap_with_current_token};
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceLocation;
@@ -47,7 +47,7 @@ impl LinkedRankFiles {
             (None, kineto) => {
                 let mut kineto = kineto.unwrap_or_default();
                 let (ordered, operators) = operator_order::assign_ids(&mut kineto);
-                let (host, link) = kineto_alone::host_trace(&kineto, operators);
+                let (host, link) = kineto_alone::build_host_trace(&kineto, operators);
                 return Ok(Self {
                     host,
                     kineto,
@@ -56,7 +56,7 @@ impl LinkedRankFiles {
                 });
             }
             (Some(host), None) => {
-                let (kineto, link) = host_alone::kineto_trace(&host);
+                let (kineto, link) = host_alone::build_kineto_trace(&host);
                 return Ok(Self {
                     host,
                     kineto,
@@ -100,7 +100,7 @@ fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     let Some(event) = kineto.events.iter().find(far) else {
         return Ok(());
     };
-    Err(refused_at(
+    Err(file_error_at_offset(
         file,
         Some(event.offset),
         format!(
@@ -113,7 +113,7 @@ fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
 
 /// Rejects operators of several processes, because the ids of correlations, streams and devices are
 /// unique only within a process.
-fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
+fn check_single_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     let counts = kineto.operators_of_processes();
     let mut processes = counts.keys().filter(|pid| pid.parse::<u64>().is_ok());
     let (Some(one), Some(other)) = (processes.next(), processes.next()) else {
@@ -133,7 +133,7 @@ fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
 }
 
 /// Rejects captures whose device work has a form that the reader does not support.
-fn check_device(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
+fn check_device_work_supported(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
     if !rank.devices.is_empty() || rank.kineto.unread.is_empty() {
         return Ok(());
     }
@@ -169,10 +169,10 @@ impl RankCapture {
     ) -> Result<Self, TraceError> {
         if let Some(kineto) = &kineto {
             check_times(kineto, file)?;
-            check_process(kineto, file)?;
+            check_single_process(kineto, file)?;
         }
         let joined = LinkedRankFiles::new(host, kineto)
-            .map_err(|no| refused_at(file, no.offset, no.found, no.hint))?;
+            .map_err(|no| file_error_at_offset(file, no.offset, no.found, no.hint))?;
         let LinkedRankFiles {
             host,
             mut kineto,
@@ -192,12 +192,12 @@ impl RankCapture {
         let number = kineto.rank.unwrap_or(number);
         if kineto.host_name.is_none() {
             let process = kineto.main_process();
-            kineto.host_name = process.and_then(|process| host_in_name(file, process));
+            kineto.host_name = process.and_then(|process| host_name_in_file_name(file, process));
         }
         let mut rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
         // Free `host_of`, because the activities now refer to their nodes directly.
         link.host_of = Vec::new();
-        rank.free_temporary();
+        rank.free_temporary_data();
         if rank.items.is_empty() && rank.devices.is_empty() {
             return Err(TraceError::invalid_file(
                 file,
@@ -205,8 +205,8 @@ impl RankCapture {
                 "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] around a step",
             ));
         }
-        check_device(&rank, file)?;
-        let mut calls = calls::find_calls(&rank, &options.comm_kernels);
+        check_device_work_supported(&rank, file)?;
+        let mut calls = calls::find_comm_calls(&rank, &options.comm_kernels);
         let activities = activities::find_activities(&rank, &mut calls);
         Ok(Self {
             rank,
@@ -306,13 +306,13 @@ impl RankCapture {
         // The calling thread also reads, so that it can later reuse the memory that it frees here.
         std::thread::scope(|scope| {
             for _ in 1..threads.min(pairs.len()) {
-                scope.spawn(inherit_token(read_next));
+                scope.spawn(wrap_with_current_token(read_next));
             }
             read_next();
         });
         // Nesting and linking temporarily needed as much memory as the result, so return this
         // memory to the system.
-        return_freed();
+        return_freed_memory();
         let parts = slots.into_iter().map(|slot| {
             let part = slot.into_inner().ok().flatten();
             part.expect("every pair was read")
@@ -323,7 +323,7 @@ impl RankCapture {
 }
 
 /// Returns the host name in the profiler's default file name, `HOST_PROCESS.TIME.pt.trace.json`.
-fn host_in_name(file: &Path, process: u64) -> Option<String> {
+fn host_name_in_file_name(file: &Path, process: u64) -> Option<String> {
     let (stem, _) = file.file_name()?.to_str()?.split_once(".pt.trace")?;
     let worker = stem.split_once('.').map_or(stem, |(worker, _)| worker);
     let host = worker.strip_suffix(&format!("_{process}"))?;
@@ -358,7 +358,7 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
 }
 
 /// Builds the error for an invalid `file`; the error states a byte offset in the file's text.
-fn refused_at(
+fn file_error_at_offset(
     file: &Path,
     offset: Option<u64>,
     found: impl Into<String>,

@@ -17,7 +17,10 @@ impl KinetoTrace {
     /// Returns the traces of the ranks in this file, sorted by rank. If the file contains one process, returns the
     /// trace unchanged.
     pub(in crate::pytorch) fn split_ranks(self) -> Vec<Self> {
-        let Some(places) = self.label_tracks().or_else(|| self.track_offsets()) else {
+        let Some(places) = self
+            .ranks_of_tracks_by_label()
+            .or_else(|| self.ranks_of_tracks_by_offset())
+        else {
             return vec![self];
         };
         let ranks: BTreeSet<u32> = places.iter().flatten().map(|place| place.0).collect();
@@ -88,7 +91,7 @@ impl KinetoTrace {
 
     /// Returns each track's rank and process, derived from the labels before process ids; `None`
     /// unless there are several labels.
-    fn label_tracks(&self) -> Option<Vec<Option<(u32, String)>>> {
+    fn ranks_of_tracks_by_label(&self) -> Option<Vec<Option<(u32, String)>>> {
         let split: Vec<Option<(&str, &str)>> = self.tracks.iter().map(split_label).collect();
         let labels: BTreeSet<(Vec<u32>, &str)> = split
             .iter()
@@ -118,7 +121,7 @@ impl KinetoTrace {
     /// Returns each track's rank and process, derived from the offsets that a merge script added.
     /// The script adds one offset per rank, a multiple of a fixed number, to process ids and device
     /// numbers.
-    fn track_offsets(&self) -> Option<Vec<Option<(u32, String)>>> {
+    fn ranks_of_tracks_by_offset(&self) -> Option<Vec<Option<(u32, String)>>> {
         let pids: Vec<Option<u64>> = self
             .tracks
             .iter()

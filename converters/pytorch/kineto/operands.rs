@@ -3,7 +3,7 @@
 //! For a tensor, Kineto writes only the element type, `float`. The host trace writes `Tensor(float)`, which
 //! all later stages expect.
 
-use crate::pytorch::elements::{element_bytes, elements_of};
+use crate::pytorch::elements::{count_tensor_elements, element_bytes};
 use crate::pytorch::python_repr;
 use chakram_trace::graph::NameTable;
 
@@ -37,12 +37,12 @@ impl OperandTable {
     ) -> Option<OperandTexts> {
         let shape = self.shapes.intern_name(dims)? as usize;
         if shape == self.known_shapes.len() {
-            let text = texts.intern_name(&python_repr::python_text(dims))?;
+            let text = texts.intern_name(&python_repr::json_to_python_text(dims))?;
             self.known_shapes.push((text, element_counts(dims)));
         }
         let kind = self.types.intern_name(types)? as usize;
         if kind == self.known_types.len() {
-            let (text, sizes) = host_types(types);
+            let (text, sizes) = to_host_trace_types(types);
             self.known_types.push((texts.intern_name(&text)?, sizes));
         }
         let (shapes, elements) = &self.known_shapes[shape];
@@ -62,11 +62,11 @@ impl OperandTable {
 fn element_counts(dims: &str) -> Vec<u64> {
     let value: serde_json::Value = serde_json::from_str(dims).unwrap_or_default();
     let arguments = value.as_array().map_or(&[][..], Vec::as_slice);
-    arguments.iter().map(elements_of).collect()
+    arguments.iter().map(count_tensor_elements).collect()
 }
 
 /// Returns the types in the host trace's notation, and the bytes per element of each tensor.
-fn host_types(types: &str) -> (String, Vec<u64>) {
+fn to_host_trace_types(types: &str) -> (String, Vec<u64>) {
     let list: Vec<String> = serde_json::from_str(types).unwrap_or_default();
     let sizes = list.iter().map(|name| element_bytes(name).unwrap_or(0));
     let sizes = sizes.collect();
@@ -76,7 +76,7 @@ fn host_types(types: &str) -> (String, Vec<u64>) {
     });
     let named: Vec<String> = named.collect();
     let json = serde_json::to_string(&named).unwrap_or_default();
-    (python_repr::python_text(&json), sizes)
+    (python_repr::json_to_python_text(&json), sizes)
 }
 
 #[cfg(test)]

@@ -134,7 +134,7 @@ impl<'a> RawKinetoEvent<'a> {
     /// Sets the fields from `values`, which are indexed as in the module `value`.
     #[inline]
     fn set_fields(&mut self, values: &[Option<&'a str>; value::COUNT]) {
-        let json = |number: u8| values[number as usize].map(JsonText::from_legal);
+        let json = |number: u8| values[number as usize].map(JsonText::from_valid_json);
         self.ph = values[value::PH as usize].unwrap_or_default().into();
         self.cat = values[value::CAT as usize].map(Cow::Borrowed);
         self.name = values[value::NAME as usize].unwrap_or_default().into();
@@ -167,15 +167,15 @@ fn scan_by_key<'a>(
 ) -> Option<usize> {
     let mut scan = JsonScanner::new(text);
     let mut seen = SeenKeys::default();
-    layouts.begin_element();
+    layouts.begin_learning_element();
     let mut note = |number: u8, value: &'a str, json: &'a str| {
-        layouts.note_value(number, json, text);
+        layouts.record_element_value(number, json, text);
         values[number as usize] = Some(value);
     };
     scan.read_object(|scan, key| {
         let number = value::index_of_key(key);
         if number != value::SKIPPED {
-            seen.record_first(number.into())?;
+            seen.record_key_if_new(number.into())?;
         }
         match number {
             // Do not record a null value, because layouts treat null as text between values.
@@ -188,7 +188,7 @@ fn scan_by_key<'a>(
             })?,
             value::PH | value::CAT | value::NAME => {
                 let json = scan.read_value()?.get();
-                note(number, unescaped_string(json)?, json);
+                note(number, content_without_escapes(json)?, json);
             }
             _ => {
                 let value = scan.read_value()?.get();
@@ -201,14 +201,14 @@ fn scan_by_key<'a>(
 }
 
 /// Returns the content of a JSON string; `None` if the string has escapes.
-fn unescaped_string(json: &str) -> Option<&str> {
+fn content_without_escapes(json: &str) -> Option<&str> {
     let content = json.strip_prefix('"')?.strip_suffix('"')?;
     (!content.contains('\\')).then_some(content)
 }
 
 impl<'a> EventArgs<'a> {
     /// Returns the field that stores the argument `key`; `None` if the argument is not kept.
-    fn slot_of(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
+    fn field_of_argument(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
         Some(match value::index_of_argument(key) {
             value::EXTERNAL_ID => &mut self.external_id,
             value::RF_ID => &mut self.rf_id,
@@ -248,7 +248,7 @@ impl<'de> Visitor<'de> for EventArgsVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<EventArgs<'de>, A::Error> {
         let mut args = EventArgs::default();
         while let Some(JsonString(key)) = entries.next_key()? {
-            let Some(slot) = args.slot_of(&key) else {
+            let Some(slot) = args.field_of_argument(&key) else {
                 entries.next_value::<IgnoredAny>()?;
                 continue;
             };
@@ -307,7 +307,7 @@ impl<'de> Visitor<'de> for AllEventArgsVisitor {
 #[cfg(test)]
 mod tests {
     use super::super::reader::KinetoReader;
-    use crate::pytorch::stream::damage::hold_scan;
+    use crate::pytorch::stream::damage::check_scan_against_parser;
 
     #[test]
     fn what_is_scanned_is_what_the_general_parser_reads() {
@@ -334,6 +334,6 @@ mod tests {
             "1e3",
             " ",
         ];
-        hold_scan::<KinetoReader>(&[plain], &parts);
+        check_scan_against_parser::<KinetoReader>(&[plain], &parts);
     }
 }

@@ -113,13 +113,13 @@ impl KinetoReader {
         }
         drop_outside(&mut trace);
         trace.tracks = self.tracks.finish_tracks();
-        trace.unread = count_unread(&trace, self.unread);
+        trace.unread = count_unread_events(&trace, self.unread);
         trace.details = self.details.into_keys();
         trace.left_out = std::mem::take(&mut self.left_out).into_iter().collect();
         Ok(trace)
     }
 
-    fn count_left_out(&mut self, event: &RawKinetoEvent<'_>) {
+    fn count_dropped_event(&mut self, event: &RawKinetoEvent<'_>) {
         let what = event.cat.as_ref().unwrap_or(&event.ph);
         match self.left_out.get_mut(&**what) {
             Some(count) => *count += 1,
@@ -405,7 +405,10 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
 
 /// Returns the number of unread events in each category. Counts only events on tracks outside the operators'
 /// process.
-fn count_unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Vec<(String, u64)> {
+fn count_unread_events(
+    trace: &KinetoTrace,
+    counts: BTreeMap<(String, u32), u64>,
+) -> Vec<(String, u64)> {
     let processes = trace.operators_of_processes();
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
     for ((category, track), count) in counts {
@@ -546,7 +549,7 @@ impl ElementReader for KinetoReader {
             }
             _ => {}
         }
-        self.count_left_out(raw);
+        self.count_dropped_event(raw);
         Ok(())
     }
 

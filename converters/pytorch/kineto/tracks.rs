@@ -32,7 +32,7 @@ pub(super) struct TrackTable {
 }
 
 /// Returns the text of a process or thread id, which is a number or a string.
-fn key_text(part: Option<JsonText<'_>>) -> Cow<'_, str> {
+fn track_id_text(part: Option<JsonText<'_>>) -> Cow<'_, str> {
     part.map_or(Cow::Borrowed(""), |part| number::value_text(part.get()))
 }
 
@@ -48,7 +48,7 @@ impl TrackTable {
         pid: Option<JsonText<'_>>,
         tid: Option<JsonText<'_>>,
     ) -> Option<u32> {
-        let (pid, tid) = (key_text(pid), key_text(tid));
+        let (pid, tid) = (track_id_text(pid), track_id_text(tid));
         // Consecutive events usually have the same track, so try the last track first.
         if let Some(last) = self.tracks.get(self.last as usize)
             && last.pid == pid
@@ -74,14 +74,14 @@ impl TrackTable {
     pub fn stream_of_track(&self, track: u32) -> i64 {
         /// First stream number for tracks whose id is a word, larger than all other stream numbers.
         const WORDS: i64 = 100_000;
-        let tid = number::parse_whole(&self.tracks[track as usize].tid);
+        let tid = number::parse_json_integer(&self.tracks[track as usize].tid);
         let number = tid.and_then(|tid| i64::try_from(tid).ok());
         number.unwrap_or(WORDS + i64::from(track))
     }
 
     /// Returns a track's device, which is its process id; −1 if the process id is a word.
     pub fn device_of_track(&self, track: u32) -> i32 {
-        let pid = number::parse_whole(&self.tracks[track as usize].pid);
+        let pid = number::parse_json_integer(&self.tracks[track as usize].pid);
         pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1)
     }
 
@@ -92,9 +92,10 @@ impl TrackTable {
         tid: Option<JsonText<'_>>,
         name: Option<JsonText<'_>>,
     ) -> Option<()> {
-        self.set_key(&key_text(pid), &key_text(tid));
+        self.set_key(&track_id_text(pid), &track_id_text(tid));
         if self.named.intern_name(&self.key)? as usize == self.names.len() {
-            self.names.push(self.texts.intern_name(&key_text(name))?);
+            self.names
+                .push(self.texts.intern_name(&track_id_text(name))?);
         }
         Some(())
     }

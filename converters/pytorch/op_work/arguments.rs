@@ -1,6 +1,6 @@
 //! Parses an operator's arguments: shapes, element types, and values of scalars.
 
-use crate::pytorch::elements::{element_bytes, elements_of};
+use crate::pytorch::elements::{count_tensor_elements, element_bytes};
 use serde_json::Value;
 
 /// Arguments of an operator, if the capture contains them.
@@ -58,7 +58,11 @@ impl OperatorArguments {
                 .is_some_and(|s| s.iter().any(Value::is_array));
             OperatorArgument {
                 shape: shape_of(shape),
-                listed: if nested { elements_of(shape) } else { 0 },
+                listed: if nested {
+                    count_tensor_elements(shape)
+                } else {
+                    0
+                },
                 element: element.and_then(element_bytes),
                 integer: element
                     .is_some_and(|name| name.ends_with("int") || name.starts_with("long")),

@@ -251,7 +251,9 @@ impl AttentionSignature {
                 .sequences
                 .map(|(offsets, _)| operands.shape_at(offsets));
             let sequences = match (offsets, q) {
-                (Some(&[offsets]), _) => self.equal_sequences(operands, offsets, queries, keys)?,
+                (Some(&[offsets]), _) => {
+                    self.count_equal_sequences(operands, offsets, queries, keys)?
+                }
                 // Without offsets, a three-dimensional tensor does not show where sequences begin,
                 // so accept only four-dimensional tensors.
                 (_, &[batch, _, _, _]) => batch,
@@ -278,7 +280,7 @@ impl AttentionSignature {
 
     /// Returns the number of sequences, which the shape of the offsets gives; `None` unless all
     /// lengths are equal or nearly so.
-    fn equal_sequences(
+    fn count_equal_sequences(
         &self,
         operands: &OperatorArguments,
         offsets: u64,

@@ -126,7 +126,7 @@ const WORDS: [&str; 22] = [
 
 /// Returns true if an operator with this name multiplies matrices. The FLOPs of such an operator
 /// are unknown unless its shapes determine them.
-pub(super) fn is_product(name: &str) -> bool {
+pub(super) fn is_matrix_product(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
     words.any(|word| WORDS.contains(&word)) && kernel_hint(&name) != ComputeHint::Moves
@@ -177,7 +177,7 @@ mod tests {
             "aten::lstm",
             "vllm::unified_attention_with_output",
         ] {
-            assert!(is_product(name), "{name}");
+            assert!(is_matrix_product(name), "{name}");
         }
         for name in [
             "aten::add",
@@ -187,7 +187,7 @@ mod tests {
             "_moe_C::moe_align_block_size",
             "aten::native_layer_norm",
         ] {
-            assert!(!is_product(name), "{name}");
+            assert!(!is_matrix_product(name), "{name}");
         }
     }
 }

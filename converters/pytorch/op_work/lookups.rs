@@ -79,7 +79,7 @@ fn row_access_of(name: &str) -> Option<RowAccess> {
 }
 
 /// Returns true if an operator reads or writes rows of a table.
-pub(in crate::pytorch) fn is_lookup(name: &str) -> bool {
+pub(in crate::pytorch) fn is_row_lookup(name: &str) -> bool {
     row_access_of(name).is_some()
 }
 

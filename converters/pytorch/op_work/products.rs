@@ -115,7 +115,7 @@ impl ProductKind {
             Self::Convolution => {
                 let output = operands.outputs.first()?;
                 let (input, weight) = (tensor(0)?, tensor(1)?);
-                let over = if is_transposed(input, weight, output) {
+                let over = if is_transposed_convolution(input, weight, output) {
                     input
                 } else {
                     output
@@ -125,7 +125,7 @@ impl ProductKind {
             Self::ConvolutionBackward => {
                 // The first arguments are the gradient of the output, the input and the weight.
                 let one = convolution_flops(tensor(0)?, tensor(2)?)?;
-                one.checked_mul(wanted_gradients(operands)?)
+                one.checked_mul(count_wanted_gradients(operands)?)
             }
             Self::Grouped => grouped_flops(tensor(0)?, tensor(1)?),
             Self::Experts => expert_flops(&operands.args),
@@ -136,7 +136,7 @@ impl ProductKind {
 /// Returns how many of two gradients (of the input and of the weight) a convolution's backward pass
 /// computes. The mask argument gives the number. Without a mask, the shapes of the results give the
 /// number, because a gradient that is not computed has no shape.
-fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
+fn count_wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
     let wanted = match operands.flags_at(MASK) {
         Some(mask) => mask.iter().take(2).filter(|wanted| **wanted).count(),
@@ -192,7 +192,7 @@ fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
 /// Returns true if a convolution is transposed, so that its weight has the shape (channels in,
 /// channels out ÷ groups, …). If a convolution has as many input channels as output channels, it
 /// counts as transposed if its output is larger than its input.
-fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
+fn is_transposed_convolution(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     let channels = |shape: &[u64]| {
         let place = shape.len().checked_sub(weight.len().saturating_sub(1));
         place.and_then(|place| shape.get(place).copied())

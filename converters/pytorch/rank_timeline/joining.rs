@@ -2,12 +2,12 @@
 
 use super::super::event_links::{HostNodeLinks, LinkMethod, TimeWindow};
 use super::super::host::HostTrace;
-use super::super::is_in_flight;
+use super::super::is_in_flight_interval_name;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::timeline_events::TimelineEvent;
 use super::{
-    HostInterval, HostThread, InFlightInterval, IntervalStacks, NONE, RankTimeline, StreamOverlaps,
-    end_of, is_device,
+    HostInterval, HostThread, InFlightInterval, IntervalPythonStacks, NONE, RankTimeline,
+    StreamOverlapCounts, end_of, is_device_category,
 };
 use std::cmp::Reverse;
 
@@ -37,24 +37,24 @@ impl RankTimeline {
             beyond: 0,
             by_operator: 0,
             dropped: Vec::new(),
-            overlaps: StreamOverlaps::default(),
-            stacks: IntervalStacks::default(),
+            overlaps: StreamOverlapCounts::default(),
+            stacks: IntervalPythonStacks::default(),
         };
         let texts = &this.kineto.texts;
-        let flies = (0..texts.len() as u32).map(|name| is_in_flight(texts.get(name)));
+        let flies = (0..texts.len() as u32).map(|name| is_in_flight_interval_name(texts.get(name)));
         let flies: Vec<bool> = flies.collect();
         let kept = kept_events(&this.kineto.events, &flies, window);
-        let on_track = this.find_threads(&kept);
-        this.take_host_events(kept, &on_track, &flies, link);
-        this.nest_items();
-        this.find_stacks();
-        this.place_devices(window);
+        let on_track = this.number_threads_by_start(&kept);
+        this.move_host_events_to_intervals(kept, &on_track, &flies, link);
+        this.find_interval_parents();
+        this.find_python_stacks();
+        this.add_device_intervals(window);
         this.events = TimelineEvent::convert_all(std::mem::take(&mut this.kineto.events));
         this
     }
 
     /// Sort the threads, so that their numbers do not depend on the order of the file.
-    fn find_threads(&mut self, kept: &[u32]) -> Vec<u32> {
+    fn number_threads_by_start(&mut self, kept: &[u32]) -> Vec<u32> {
         let mut on_track = vec![NONE; self.kineto.tracks.len()];
         let mut firsts: Vec<(i64, u32)> = Vec::new();
         for &index in kept {
@@ -78,7 +78,7 @@ impl RankTimeline {
 
     /// Moves events into sorted lists of host intervals, thread by thread. Communication in flight
     /// goes into a separate list.
-    fn take_host_events(
+    fn move_host_events_to_intervals(
         &mut self,
         kept: Vec<u32>,
         on_track: &[u32],
@@ -143,7 +143,7 @@ impl RankTimeline {
     }
 
     /// Finds the parent of each host interval.
-    fn nest_items(&mut self) {
+    fn find_interval_parents(&mut self) {
         let mut open: Vec<u32> = Vec::new();
         let mut thread = NONE;
         for i in 0..self.items.len() {
@@ -175,7 +175,11 @@ fn kept_events(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Ve
     let asked = ids.fold((u64::MAX, 0), |(low, high), event| {
         (low.min(event.rf_id), high.max(event.rf_id))
     });
-    let on_host = || events.iter().filter(|event| !is_device(event.category));
+    let on_host = || {
+        events
+            .iter()
+            .filter(|event| !is_device_category(event.category))
+    };
     let mut kept: Vec<u32> = Vec::with_capacity(on_host().count());
     for (index, event) in events.iter().enumerate() {
         // Include the id after the last operator's id, because it may belong to this operator's
@@ -185,7 +189,7 @@ fn kept_events(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Ve
         } else {
             window.contains_time(event.start_ns)
         };
-        if inside && !is_device(event.category) {
+        if inside && !is_device_category(event.category) {
             kept.push(index as u32);
         }
     }

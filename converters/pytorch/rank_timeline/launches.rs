@@ -11,40 +11,41 @@ const DEVICE_LANES: i64 = 1_000_000;
 
 impl RankTimeline {
     /// Adds the device work that starts or was launched in `window`.
-    pub(super) fn place_devices(&mut self, window: TimeWindow) {
+    pub(super) fn add_device_intervals(&mut self, window: TimeWindow) {
         let work = self.kineto.events.iter();
         let work = work.filter(|event| event.category.is_work()).count();
-        self.find_dropped();
+        self.find_dropped_launches();
         if work == 0 {
             return;
         }
         self.devices.reserve_exact(work);
-        let mut launches = LaunchKeys::new(&self.items, &self.kineto.events, window);
+        let mut launches = LaunchIndex::new(&self.items, &self.kineto.events, window);
         let devices = device_numbers(&self.kineto);
         for (index, event) in self.kineto.events.iter().enumerate() {
             if !event.category.is_work() {
                 continue;
             }
-            let launch = match launches.key_of_event(event, &self.items, &self.kineto.events) {
-                LaunchKey::Call(item) => item,
-                LaunchKey::Operator(item) => {
-                    self.by_operator += 1;
-                    item
-                }
-                // The event was launched in another step, or before the capture began.
-                LaunchKey::Beyond => {
-                    self.beyond += 1;
-                    continue;
-                }
-                LaunchKey::Before if window.contains_time(event.start_ns) => {
-                    self.unlaunched += 1;
-                    NONE
-                }
-                LaunchKey::Before => {
-                    self.beyond += 1;
-                    continue;
-                }
-            };
+            let launch =
+                match launches.origin_of_device_event(event, &self.items, &self.kineto.events) {
+                    DeviceEventOrigin::Call(item) => item,
+                    DeviceEventOrigin::Operator(item) => {
+                        self.by_operator += 1;
+                        item
+                    }
+                    // The event was launched in another step, or before the capture began.
+                    DeviceEventOrigin::Beyond => {
+                        self.beyond += 1;
+                        continue;
+                    }
+                    DeviceEventOrigin::Before if window.contains_time(event.start_ns) => {
+                        self.unlaunched += 1;
+                        NONE
+                    }
+                    DeviceEventOrigin::Before => {
+                        self.beyond += 1;
+                        continue;
+                    }
+                };
             let details = self.kineto.details_of_event(event);
             let device = devices.binary_search(&details.device).unwrap_or(0) as i64;
             self.devices.push(DeviceInterval {
@@ -67,13 +68,14 @@ impl RankTimeline {
     /// Finds launches whose kernels are missing from the file. Launches that only capture work into
     /// a graph run nothing and do not count. If kernels have no correlation id, missing kernels
     /// cannot be detected.
-    fn find_dropped(&mut self) {
+    fn find_dropped_launches(&mut self) {
         let events = &self.kineto.events;
         let mut ran: Option<Vec<u64>> = None;
         let ran = &mut ran;
         let roles = self.kineto.texts.len() as u32;
-        let roles = (0..roles).map(|name| LaunchRole::from_call_name(self.kineto.texts.get(name)));
-        let roles: Vec<LaunchRole> = roles.collect();
+        let roles = (0..roles)
+            .map(|name| RuntimeCallRole::classify_runtime_call(self.kineto.texts.get(name)));
+        let roles: Vec<RuntimeCallRole> = roles.collect();
         for thread in &self.threads {
             let mut captures = false;
             for index in thread.items.clone() {
@@ -83,10 +85,10 @@ impl RankTimeline {
                     continue;
                 }
                 match roles[event.name as usize] {
-                    LaunchRole::BeginsCapture => captures = true,
-                    LaunchRole::EndsCapture => captures = false,
-                    LaunchRole::Launches if !captures && event.correlation != 0 => {
-                        let ran = ran.get_or_insert_with(|| correlations_of_work(events));
+                    RuntimeCallRole::BeginsCapture => captures = true,
+                    RuntimeCallRole::EndsCapture => captures = false,
+                    RuntimeCallRole::Launches if !captures && event.correlation != 0 => {
+                        let ran = ran.get_or_insert_with(|| sorted_device_correlation_ids(events));
                         let known = ran.binary_search(&event.correlation).is_ok();
                         if !known {
                             self.dropped.push(index);
@@ -124,7 +126,7 @@ impl RankTimeline {
             if let Some(next) = next.filter(|next| own.end > next.start) {
                 overlaps.events += 1;
                 match (self.launch_name(own), self.launch_name(next)) {
-                    (_, name) if is_programmatic(name) => overlaps.programmatic += 1,
+                    (_, name) if is_programmatic_launch(name) => overlaps.programmatic += 1,
                     (_, name) if own.launch == next.launch && is_graph_launch(name) => {
                         overlaps.in_graphs += 1;
                     }
@@ -150,21 +152,21 @@ impl RankTimeline {
 
 /// Returns true if a call with this name can launch a kernel that starts before the previous kernel
 /// on its stream ends.
-fn is_programmatic(name: &str) -> bool {
+fn is_programmatic_launch(name: &str) -> bool {
     name.contains("LaunchKernelEx")
 }
 
 /// Role of a runtime call, determined by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum LaunchRole {
+enum RuntimeCallRole {
     Other,
     Launches,
     BeginsCapture,
     EndsCapture,
 }
 
-impl LaunchRole {
-    fn from_call_name(name: &str) -> Self {
+impl RuntimeCallRole {
+    fn classify_runtime_call(name: &str) -> Self {
         match name {
             name if is_launch(name) => Self::Launches,
             name if name.contains("StreamBeginCapture") => Self::BeginsCapture,
@@ -175,7 +177,7 @@ impl LaunchRole {
 }
 
 /// Returns the correlation ids of device work, sorted.
-fn correlations_of_work(events: &[KinetoEvent]) -> Vec<u64> {
+fn sorted_device_correlation_ids(events: &[KinetoEvent]) -> Vec<u64> {
     let work = events.iter().filter(|event| event.category.is_work());
     let mut ran: Vec<u64> = work.map(|event| event.correlation).collect();
     ran.sort_unstable();
@@ -183,7 +185,7 @@ fn correlations_of_work(events: &[KinetoEvent]) -> Vec<u64> {
 }
 
 /// Where a device event comes from.
-enum LaunchKey {
+enum DeviceEventOrigin {
     /// The call of this host interval launched the event.
     Call(u32),
     /// The event belongs to the operator of this host interval.
@@ -195,7 +197,7 @@ enum LaunchKey {
 }
 
 /// Finds host intervals by the ids that device events also contain.
-struct LaunchKeys {
+struct LaunchIndex {
     /// Correlation id and host interval of each runtime call, sorted by id.
     calls: Vec<(u64, u32)>,
     /// External id and host interval of each operator, sorted by id; built on first use.
@@ -204,10 +206,10 @@ struct LaunchKeys {
     beyond: Vec<u64>,
 }
 
-impl LaunchKeys {
+impl LaunchIndex {
     fn new(items: &[HostInterval], events: &[KinetoEvent], window: TimeWindow) -> Self {
         // A call that launches nothing has the correlation id 0, so skip it.
-        let calls = number_items(items, events, EventCategory::Runtime, |event| {
+        let calls = intervals_sorted_by_number(items, events, EventCategory::Runtime, |event| {
             event.correlation
         });
         let outside = events.iter().filter(|event| {
@@ -222,35 +224,35 @@ impl LaunchKeys {
         }
     }
 
-    fn key_of_event(
+    fn origin_of_device_event(
         &mut self,
         event: &KinetoEvent,
         items: &[HostInterval],
         events: &[KinetoEvent],
-    ) -> LaunchKey {
+    ) -> DeviceEventOrigin {
         if event.correlation != 0
             && let Some(call) =
-                latest_with_number(&self.calls, event.correlation, event.start_ns, items)
+                last_interval_with_number(&self.calls, event.correlation, event.start_ns, items)
         {
-            return LaunchKey::Call(call);
+            return DeviceEventOrigin::Call(call);
         }
         if self.beyond.binary_search(&event.correlation).is_ok() {
-            return LaunchKey::Beyond;
+            return DeviceEventOrigin::Beyond;
         }
         // In traces until 2024, the external id only repeats the correlation id, so it does not
         // identify the operator.
         let told = event.external_id != 0 && event.external_id != event.correlation;
         if !told {
-            return LaunchKey::Before;
+            return DeviceEventOrigin::Before;
         }
         let operators = self.operators.get_or_insert_with(|| {
-            number_items(items, events, EventCategory::CpuOp, |event| {
+            intervals_sorted_by_number(items, events, EventCategory::CpuOp, |event| {
                 event.external_id
             })
         });
-        match latest_with_number(operators, event.external_id, event.start_ns, items) {
-            Some(operator) => LaunchKey::Operator(operator),
-            None => LaunchKey::Before,
+        match last_interval_with_number(operators, event.external_id, event.start_ns, items) {
+            Some(operator) => DeviceEventOrigin::Operator(operator),
+            None => DeviceEventOrigin::Before,
         }
     }
 }
@@ -258,7 +260,7 @@ impl LaunchKeys {
 /// Returns the last host interval with `number` that starts at or before `time`. If all such
 /// intervals start later, returns the first one. Several intervals may have the same number,
 /// because numbers wrap around.
-fn latest_with_number(
+fn last_interval_with_number(
     list: &[(u64, u32)],
     number: u64,
     time: i64,
@@ -275,7 +277,7 @@ fn latest_with_number(
 
 /// Returns the host intervals of a category with their `number`, sorted by number and start.
 /// Intervals without a number are omitted.
-fn number_items(
+fn intervals_sorted_by_number(
     items: &[HostInterval],
     events: &[KinetoEvent],
     category: EventCategory,

@@ -1,12 +1,12 @@
 //! Finds the profiler step and the Python calls around host intervals.
 
 use super::{HostInterval, HostIntervalKind, NONE, RankTimeline, TimeWindow};
-use chakram_trace::format::origin::{CallStacks, PythonCall, profiled_step};
+use chakram_trace::format::origin::{CallStacks, PythonCall, parse_profiled_step};
 use std::cmp::Reverse;
 
 /// Python calls around the host intervals of a rank.
 #[derive(Clone, Debug, Default)]
-pub struct IntervalStacks {
+pub struct IntervalPythonStacks {
     /// All calls that were running at the start of an interval.
     pub calls: CallStacks,
     /// For each interval, the innermost call around it, or [`NONE`]. Empty if no calls were
@@ -14,10 +14,10 @@ pub struct IntervalStacks {
     innermost: Vec<u32>,
 }
 
-impl IntervalStacks {
+impl IntervalPythonStacks {
     /// Returns the number, counted from 1, of the innermost call around an interval; 0 if there is
     /// none.
-    pub fn stack_of_item(&self, item: u32) -> u32 {
+    pub fn innermost_python_call_of_item(&self, item: u32) -> u32 {
         let innermost = self.innermost.get(item as usize).copied();
         innermost.map_or(0, |call| call.wrapping_add(1))
     }
@@ -38,7 +38,7 @@ impl StepWindows {
 }
 
 /// A Python call on a thread.
-struct StackInterval {
+struct PythonCallInterval {
     start: i64,
     end: i64,
     /// Index of the function's name in the Kineto trace's string table.
@@ -56,7 +56,7 @@ impl RankTimeline {
                 from: item.start,
                 to: item.end,
             };
-            Some((profiled_step(self.item_name(item))?, window))
+            Some((parse_profiled_step(self.item_name(item))?, window))
         });
         let mut steps: Vec<(u64, TimeWindow)> = steps.collect();
         steps.sort_by_key(|(number, of)| (of.from, *number));
@@ -65,17 +65,18 @@ impl RankTimeline {
 
     /// Finds the Python calls around each interval: the calls that were running on the interval's thread when
     /// the interval started. Ranges that are named after modules count as calls.
-    pub(super) fn find_stacks(&mut self) {
+    pub(super) fn find_python_stacks(&mut self) {
         let texts = &self.kineto.texts;
-        let modules = (0..texts.len() as u32).map(|name| CallStacks::is_module(texts.get(name)));
+        let modules =
+            (0..texts.len() as u32).map(|name| CallStacks::is_module_call(texts.get(name)));
         let modules: Vec<bool> = modules.collect();
         if self.kineto.python.is_empty() && !modules.contains(&true) {
             return;
         }
-        let mut of_track: Vec<Vec<StackInterval>> = Vec::new();
+        let mut of_track: Vec<Vec<PythonCallInterval>> = Vec::new();
         of_track.resize_with(self.kineto.tracks.len(), Vec::new);
         for call in std::mem::take(&mut self.kineto.python) {
-            of_track[call.track as usize].push(StackInterval {
+            of_track[call.track as usize].push(PythonCallInterval {
                 start: call.start_ns,
                 end: call.start_ns.saturating_add_unsigned(call.duration_ns),
                 name: call.name,
@@ -83,50 +84,51 @@ impl RankTimeline {
         }
         let is_range = |item: &HostInterval| {
             let event = &self.kineto.events[item.event as usize];
-            HostIntervalKind::of_category(event.category) == HostIntervalKind::Annotation
+            HostIntervalKind::from_event_category(event.category) == HostIntervalKind::Annotation
         };
         for item in &self.items {
             let event = &self.kineto.events[item.event as usize];
             if is_range(item) && modules[event.name as usize] {
-                of_track[event.track as usize].push(StackInterval {
+                of_track[event.track as usize].push(PythonCallInterval {
                     start: item.start,
                     end: item.end,
                     name: event.name,
                 });
             }
         }
-        let mut found = FoundStacks::default();
+        let mut found = PythonStackSearch::default();
         let mut innermost = vec![NONE; self.items.len()];
         for thread in &self.threads {
             let calls = &mut of_track[thread.track as usize];
             // If two calls start at the same time, the longer call encloses the shorter one.
             calls.sort_by_key(|call| (call.start, Reverse(call.end)));
             let own = thread.items.start as usize..thread.items.end as usize;
-            found.place_calls(
+            found.find_innermost_calls(
                 calls,
                 &self.items[own.clone()],
                 &mut innermost[own],
                 is_range,
             );
         }
-        self.stacks = found.keep_used(innermost, |name| self.kineto.texts.get(name).to_owned());
+        self.stacks =
+            found.keep_used_calls(innermost, |name| self.kineto.texts.get(name).to_owned());
     }
 }
 
 /// All Python calls, on any thread, that were running when some interval started.
 #[derive(Default)]
-struct FoundStacks {
+struct PythonStackSearch {
     /// Name and caller of each call, both as indices.
     calls: Vec<(u32, u32)>,
 }
 
-impl FoundStacks {
+impl PythonStackSearch {
     /// For each of `items`, finds the innermost of `calls` that contains the item's start. `items` and `calls`
     /// belong to one thread and are sorted by start. A call that only opens a range ends before the
     /// range does. So a call contains a range only if the call ends later than the range.
-    fn place_calls(
+    fn find_innermost_calls(
         &mut self,
-        calls: &[StackInterval],
+        calls: &[PythonCallInterval],
         items: &[HostInterval],
         innermost: &mut [u32],
         is_range: impl Fn(&HostInterval) -> bool,
@@ -135,7 +137,7 @@ impl FoundStacks {
         let mut open: Vec<(u32, i64)> = Vec::new();
         let mut calls = calls.iter().peekable();
         for (item, innermost) in items.iter().zip(innermost) {
-            let around = |call: &&StackInterval| {
+            let around = |call: &&PythonCallInterval| {
                 let (start, end) = (call.start, call.end);
                 start < item.start || start == item.start && end >= item.end
             };
@@ -157,7 +159,11 @@ impl FoundStacks {
 
     /// Keeps only calls that contain intervals, and assigns new indices to these calls and to their
     /// names.
-    fn keep_used(self, mut innermost: Vec<u32>, name: impl Fn(u32) -> String) -> IntervalStacks {
+    fn keep_used_calls(
+        self,
+        mut innermost: Vec<u32>,
+        name: impl Fn(u32) -> String,
+    ) -> IntervalPythonStacks {
         let mut is_used = vec![false; self.calls.len()];
         for &call in innermost.iter().filter(|&&call| call != NONE) {
             is_used[call as usize] = true;
@@ -185,7 +191,7 @@ impl FoundStacks {
         for call in innermost.iter_mut().filter(|call| **call != NONE) {
             *call = number[*call as usize];
         }
-        IntervalStacks {
+        IntervalPythonStacks {
             calls: kept,
             innermost,
         }

@@ -38,16 +38,16 @@ fn for_each_segment(items: &[HostInterval], first: u32, mut take: impl FnMut(Thr
         return;
     };
     for (i, item) in items.iter().enumerate() {
-        advance_until(&mut take, &mut open, &mut now, items, first, item.start);
+        assign_time_until(&mut take, &mut open, &mut now, items, first, item.start);
         open.push(first + i as u32);
     }
     let last = items.iter().map(|item| item.end).max().unwrap_or(now);
-    advance_until(&mut take, &mut open, &mut now, items, first, last);
+    assign_time_until(&mut take, &mut open, &mut now, items, first, last);
 }
 
 /// Assigns the time from `now` to `until` to the innermost open host interval, and closes the
 /// intervals that end in this period.
-fn advance_until(
+fn assign_time_until(
     take: &mut impl FnMut(ThreadSegment),
     open: &mut Vec<u32>,
     now: &mut i64,

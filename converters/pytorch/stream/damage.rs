@@ -18,13 +18,15 @@ pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize
 /// The inputs are `texts`, in which some positions are replaced by one of `parts`. The scanner must
 /// return the parser's values, and must be able to read nearly all valid texts. Layouts learned
 /// from one text are used for the following texts.
-pub(in crate::pytorch) fn hold_scan<F: ElementReader + Default>(texts: &[&str], parts: &[&str])
-where
+pub(in crate::pytorch) fn check_scan_against_parser<F: ElementReader + Default>(
+    texts: &[&str],
+    parts: &[&str],
+) where
     for<'de> F::Element<'de>: Debug + PartialEq,
 {
     let (mut scanned, mut parsed) = (0, 0);
     let mut reader = F::default();
-    for_each_damaged(texts, parts, |text| {
+    for_each_damaged_text(texts, parts, |text| {
         let mut element = F::Element::default();
         let found = reader
             .scan_element(text, &mut element)
@@ -41,7 +43,7 @@ where
 
 /// Calls `check` 100,000 times. Each call uses the next of `texts`. In each text, up to two
 /// positions are replaced by parts from `parts`.
-fn for_each_damaged(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
+fn for_each_damaged_text(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
     let mut below = pseudo_random(5);
     for round in 0..100_000 {
         let mut text = texts[round % texts.len()].to_owned();

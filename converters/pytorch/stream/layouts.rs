@@ -71,14 +71,14 @@ impl ElementLayouts {
         // The first step is the tree's root.
         let mut next = 0;
         loop {
-            let step = self.find_fitting(next, scan.remaining_text())?;
+            let step = self.find_matching_layout_step(next, scan.remaining_text())?;
             scan.advance_by(step.length as usize);
             if step.value == END {
                 return Some(scan.consumed_bytes());
             }
             let value = match step.value {
-                value if value != SKIPPED && value < plain => scan.plain_here()?,
-                _ => scan.value_here()?,
+                value if value != SKIPPED && value < plain => scan.read_plain_string_here()?,
+                _ => scan.read_value_here()?,
             };
             *values.get_mut(step.value as usize)? = Some(value);
             next = step.next;
@@ -87,27 +87,27 @@ impl ElementLayouts {
 
     /// Tries `first` and its siblings in order, and returns the first step whose text is a prefix of `text`.
     #[inline]
-    fn find_fitting(&self, first: u32, text: &[u8]) -> Option<&LayoutStep> {
+    fn find_matching_layout_step(&self, first: u32, text: &[u8]) -> Option<&LayoutStep> {
         let mut step = self.steps.get(first as usize)?;
-        while !self.matches_step(step, text) {
+        while !self.text_matches_layout_step(step, text) {
             step = self.steps.get(step.sibling as usize)?;
         }
         Some(step)
     }
 
     #[inline]
-    fn matches_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
+    fn text_matches_layout_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
         // Near the end, the text may have less than one word left. Then the step does not match.
         let Some((first, rest)) = text.split_first_chunk() else {
             return false;
         };
         (u64::from_le_bytes(*first) ^ step.first) & step.first_mask == 0
-            && (step.length <= 8 || self.ends_step(step, rest))
+            && (step.length <= 8 || self.rest_matches_layout_step(step, rest))
     }
 
     /// Returns true if `text` begins with a step's second and later words.
     #[inline]
-    fn ends_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
+    fn rest_matches_layout_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
         let (chunks, _) = text.as_chunks();
         let (Some(chunks), Some((last, words))) = (chunks.get(..words.len()), words.split_last())
@@ -120,13 +120,13 @@ impl ElementLayouts {
     }
 
     /// Starts learning an element.
-    pub fn begin_element(&mut self) {
+    pub fn begin_learning_element(&mut self) {
         self.values.clear();
     }
 
     /// Records the value with the index `value` of an element. `text` must be a slice of `of`, the element's
     /// text.
-    pub fn note_value(&mut self, value: u8, text: &str, of: &str) {
+    pub fn record_element_value(&mut self, value: u8, text: &str, of: &str) {
         let start = (text.as_ptr() as usize).wrapping_sub(of.as_ptr() as usize);
         self.values.push(RecordedValue {
             value,
@@ -166,7 +166,9 @@ impl ElementLayouts {
         };
         let (mut at, mut last, mut tried) = (first, NONE, 0);
         while let Some(step) = self.steps.get(at as usize) {
-            if step.length as usize == text.len() && step.value == value && self.is_step(step, text)
+            if step.length as usize == text.len()
+                && step.value == value
+                && self.equals_layout_step(step, text)
             {
                 return Some(at);
             }
@@ -197,7 +199,7 @@ impl ElementLayouts {
         Some(new)
     }
 
-    fn is_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
+    fn equals_layout_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
         let words = [step.first].into_iter().chain(words.iter().copied());
         let bytes = words.flat_map(u64::to_le_bytes);
@@ -233,9 +235,9 @@ mod tests {
                 places.push(start..text.len());
             }
         }
-        layouts.begin_element();
+        layouts.begin_learning_element();
         for (number, place) in (1..).zip(places) {
-            layouts.note_value(number, &text[place], &text);
+            layouts.record_element_value(number, &text[place], &text);
         }
         layouts.learn_layout(&text);
     }

@@ -52,7 +52,8 @@ pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
     at: &LocatedElement<'_>,
 ) -> Result<Option<T>, TraceError> {
     let Some(value) = value else { return Ok(None) };
-    let number = number::parse_whole(value.get()).and_then(|number| T::try_from(number).ok());
+    let number =
+        number::parse_json_integer(value.get()).and_then(|number| T::try_from(number).ok());
     number.map(Some).ok_or_else(|| {
         let bits = 8 * size_of::<T>();
         let found = format!(
@@ -76,7 +77,11 @@ pub(super) fn error_at_offset(offset: u64, found: String, hint: &str) -> TraceEr
 /// Builds the error for a value that the parser rejected. The value is at the start of `text`, and `text`
 /// begins at `offset` in the whole text.
 #[cold]
-pub(super) fn explain_error(text: &[u8], offset: u64, error: &serde_json::Error) -> TraceError {
+pub(super) fn explain_parse_error(
+    text: &[u8],
+    offset: u64,
+    error: &serde_json::Error,
+) -> TraceError {
     let lines = text.split_inclusive(|b| *b == b'\n');
     let before: usize = lines
         .take(error.line().saturating_sub(1))

@@ -18,7 +18,7 @@ impl<'a> JsonText<'a> {
     }
 
     /// Wraps `text`, which the scanner has already validated.
-    pub fn from_legal(text: &'a str) -> Self {
+    pub fn from_valid_json(text: &'a str) -> Self {
         Self(text)
     }
 
@@ -71,14 +71,14 @@ impl<'a> JsonScanner<'a> {
 
     /// Reads a string without escapes that begins exactly here, and returns its content.
     #[inline]
-    pub fn plain_here(&mut self) -> Option<&'a str> {
+    pub fn read_plain_string_here(&mut self) -> Option<&'a str> {
         (*self.text.as_bytes().get(self.at)? == b'"').then_some(())?;
         self.read_plain_string()
     }
 
     /// Reads any value except `null` that begins exactly here.
     #[inline]
-    pub fn value_here(&mut self) -> Option<&'a str> {
+    pub fn read_value_here(&mut self) -> Option<&'a str> {
         let start = self.at;
         match *self.text.as_bytes().get(start)? {
             b'0'..=b'9' => self.skip_number()?,
@@ -111,7 +111,7 @@ impl<'a> JsonScanner<'a> {
     pub fn read_plain_string(&mut self) -> Option<&'a str> {
         self.take_byte(b'"')?;
         let start = self.at;
-        let end = plain_end(self.text.as_bytes(), start)?;
+        let end = end_of_plain_text(self.text.as_bytes(), start)?;
         self.at = end + 1;
         (self.text.as_bytes()[end] == b'"').then_some(())?;
         self.text.get(start..end)
@@ -144,22 +144,22 @@ impl<'a> JsonScanner<'a> {
     /// Skips any value.
     #[inline]
     pub fn skip_value(&mut self) -> Option<()> {
-        self.skip_within(DEEPEST)
+        self.skip_value_up_to_depth(DEEPEST)
     }
 
-    fn skip_within(&mut self, deeper: u32) -> Option<()> {
+    fn skip_value_up_to_depth(&mut self, deeper: u32) -> Option<()> {
         match self.peek_byte()? {
             b'"' => self.skip_string(),
             b'[' => {
-                if self.plain_list() {
+                if self.skip_plain_list() {
                     return Some(());
                 }
                 let deeper = deeper.checked_sub(1)?;
-                self.read_list(|scan| scan.skip_within(deeper))
+                self.read_list(|scan| scan.skip_value_up_to_depth(deeper))
             }
             b'{' => {
                 let deeper = deeper.checked_sub(1)?;
-                self.read_object(|scan, _| scan.skip_within(deeper))
+                self.read_object(|scan, _| scan.skip_value_up_to_depth(deeper))
             }
             b't' => self.skip_literal("true"),
             b'f' => self.skip_literal("false"),
@@ -170,7 +170,7 @@ impl<'a> JsonScanner<'a> {
 
     /// Skips a list of integers and strings, such as the arguments of operators. Lists may be
     /// nested. If the next value has another form, returns `false` and consumes nothing.
-    fn plain_list(&mut self) -> bool {
+    fn skip_plain_list(&mut self) -> bool {
         let bytes = self.text.as_bytes();
         let (mut at, mut depth) = (self.at, 0);
         // `expected` is true if a value must come next. `optional` is true if the innermost list
@@ -312,7 +312,7 @@ pub(in crate::pytorch) struct SeenKeys(u32);
 impl SeenKeys {
     /// Records a key; returns `None` if it is a duplicate, which the general parser reports.
     #[inline]
-    pub fn record_first(&mut self, key: u32) -> Option<()> {
+    pub fn record_key_if_new(&mut self, key: u32) -> Option<()> {
         let new = self.0 & 1 << key == 0;
         self.0 |= 1 << key;
         new.then_some(())
@@ -323,7 +323,7 @@ impl SeenKeys {
 #[inline]
 fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
-        at = plain_end(bytes, at)?;
+        at = end_of_plain_text(bytes, at)?;
         match bytes[at] {
             b'"' => return Some(at + 1),
             b'\\' => {}
@@ -344,7 +344,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
 /// text ends first, because more digits may follow in the next window.
 #[inline]
 fn digits_end(bytes: &[u8], mut at: usize) -> Option<usize> {
-    while let Some(word) = word_at(bytes, at) {
+    while let Some(word) = eight_bytes_at(bytes, at) {
         let found = mark_first_non_digit(word);
         if found != 0 {
             return Some(at + found.trailing_zeros() as usize / 8);
@@ -357,7 +357,7 @@ fn digits_end(bytes: &[u8], mut at: usize) -> Option<usize> {
 
 /// Returns the eight bytes at `at`.
 #[inline]
-pub(super) fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn eight_bytes_at(bytes: &[u8], at: usize) -> Option<u64> {
     let bytes = bytes.get(at..)?.first_chunk::<8>()?;
     Some(u64::from_le_bytes(*bytes))
 }
@@ -375,8 +375,8 @@ fn mark_first_non_digit(word: u64) -> u64 {
 /// Returns the offset of the first byte from `at` on that ends the plain part of a string: a quote,
 /// a backslash, or a control character (invalid in strings).
 #[inline]
-fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
-    while let Some(word) = word_at(bytes, at) {
+fn end_of_plain_text(bytes: &[u8], mut at: usize) -> Option<usize> {
+    while let Some(word) = eight_bytes_at(bytes, at) {
         let found = mark_string_end(word);
         if found != 0 {
             return Some(at + found.trailing_zeros() as usize / 8);
@@ -415,10 +415,14 @@ mod tests {
                 bytes[22] = b'"';
                 let ends = matches!(special, b'"' | b'\\') || special < b' ';
                 let expected = if ends { place } else { 22 };
-                assert_eq!(plain_end(&bytes, 0), Some(expected), "{special} at {place}");
+                assert_eq!(
+                    end_of_plain_text(&bytes, 0),
+                    Some(expected),
+                    "{special} at {place}"
+                );
             }
         }
-        assert_eq!(plain_end(b"no end at all", 0), None);
+        assert_eq!(end_of_plain_text(b"no end at all", 0), None);
     }
 
     /// The general parser defines which values are valid.

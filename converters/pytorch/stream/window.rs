@@ -48,7 +48,7 @@ impl<'s> TextWindow<'s> {
             ended: false,
             separator: Vec::new(),
         };
-        this.refill(MAX_VALUE)?;
+        this.refill_window(MAX_VALUE)?;
         // Skip a byte order mark.
         if this.remaining_bytes().starts_with(b"\xef\xbb\xbf") {
             this.at += 3;
@@ -100,7 +100,7 @@ impl<'s> TextWindow<'s> {
     /// Moves the window's start to the next byte, and fills the window. If the window already
     /// begins at the next byte, enlarges the window instead. Fails if a value is longer than
     /// `longest` bytes.
-    pub fn refill(&mut self, longest: usize) -> Result<(), TraceError> {
+    pub fn refill_window(&mut self, longest: usize) -> Result<(), TraceError> {
         let held = self.end - self.at;
         if held >= longest {
             let found = format!("a value here is longer than {} MiB", longest >> 20);
@@ -147,14 +147,14 @@ impl<'s> TextWindow<'s> {
             if self.ended {
                 return Ok(None);
             }
-            self.refill(MAX_VALUE)?;
+            self.refill_window(MAX_VALUE)?;
         }
     }
 
     /// If an object follows, consumes the comma and the blanks before it. Returns whether an object
     /// follows.
     #[inline]
-    pub fn next_object(&mut self) -> bool {
+    pub fn advance_to_next_object(&mut self) -> bool {
         let text = &self.window[self.at..self.valid];
         let separator = &self.separator;
         // The separator is usually the same as the one before the previous object.

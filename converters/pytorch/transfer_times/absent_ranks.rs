@@ -8,7 +8,7 @@
 //!
 //! If an absent member is always the last to start, even the smallest time contains waiting. If the
 //! smallest time exceeds the 95th percentile of NCCL's kernel times without contention
-//! ([`NcclTime`]), the smallest time is assumed to contain waiting. NCCL's typical time then
+//! ([`ExpectedNcclKernelTimes`]), the smallest time is assumed to contain waiting. NCCL's typical time then
 //! replaces it. NCCL's distribution is known for groups within one host over NVLink. For other
 //! groups, the smallest time is used, although it may be too long.
 //!
@@ -25,8 +25,8 @@
 use super::{CallTime, JobCalls};
 use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
 use crate::pytorch::group_inference::JobGroup;
-use crate::pytorch::inferred_ranks::RankModel;
-use crate::pytorch::nccl_times::{NcclTime, NvlinkRate};
+use crate::pytorch::inferred_ranks::CapturedOrInferredRank;
+use crate::pytorch::nccl_times::{ExpectedNcclKernelTimes, NvlinkRate};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::CommRef;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,12 +36,12 @@ fn expected_time(
     job: &JobCalls<'_>,
     matched: &MatchedCollective,
     members: &[u32],
-) -> Option<NcclTime> {
+) -> Option<ExpectedNcclKernelTimes> {
     let &(rank, call) = matched.members.first()?;
     let timeline = &job.timelines[job.models[rank as usize].capture];
     let call = &job.calls[rank as usize].list[call as usize];
     let device = device_of_host(&timeline.kineto.device_names, members)?;
-    let rate = NvlinkRate::of_device(device)?;
+    let rate = NvlinkRate::from_device_name(device)?;
     if !call.on_device() || call.parts > 1 {
         return None;
     }
@@ -93,7 +93,7 @@ impl SizeClassTimes {
 }
 
 /// Bounds the transfers of collectives with uncaptured members. Returns the number of changed calls.
-pub(super) fn bound_transfers(
+pub(super) fn bound_collective_transfers(
     times: &mut [Vec<CallTime>],
     job: &JobCalls<'_>,
     matches: &CallMatches,
@@ -117,7 +117,7 @@ pub(super) fn bound_transfers(
         if let Some(own) = own.filter(|&transfer| transfer > 0).min() {
             let class = classes.entry(class(matched)).or_default();
             class.transfers.push(own);
-            class.seen += observed_members(matched, models);
+            class.seen += count_observed_members(matched, models);
             class.members += size(matched);
             class.on_device |= matched.members.iter().any(on_device);
         }
@@ -138,7 +138,8 @@ pub(super) fn bound_transfers(
         larger = Some((*class, *least));
     }
     let mut changed = 0;
-    let partial = |matched: &&MatchedCollective| observed_members(matched, models) < size(matched);
+    let partial =
+        |matched: &&MatchedCollective| count_observed_members(matched, models) < size(matched);
     for matched in matches.collectives.iter().filter(partial) {
         let Some(&least) = smallest.get(&class(matched)) else {
             continue;
@@ -162,7 +163,7 @@ pub(super) fn bound_transfers(
 /// Returns the number of members of a collective whose starts were observed. An inferred rank
 /// counts if its model is captured, because the model's start was observed, in this collective or
 /// in a parallel one.
-fn observed_members(matched: &MatchedCollective, models: &[RankModel]) -> usize {
+fn count_observed_members(matched: &MatchedCollective, models: &[CapturedOrInferredRank]) -> usize {
     let captures = matched
         .members
         .iter()
@@ -173,10 +174,10 @@ fn observed_members(matched: &MatchedCollective, models: &[RankModel]) -> usize 
 
 /// If every captured member of a collective waits, delays the collective's first inferred member.
 /// Returns the number of changed calls.
-pub(super) fn delay_inferred(
+pub(super) fn delay_first_inferred_member(
     times: &mut [Vec<CallTime>],
     matches: &CallMatches,
-    models: &[RankModel],
+    models: &[CapturedOrInferredRank],
 ) -> u64 {
     let mut changed = 0;
     for matched in &matches.collectives {

@@ -8,7 +8,7 @@ use chakram_converters::pytorch::{CaptureFileKind, HostTrace, KinetoTrace, sniff
 use chakram_trace::format::TraceContents;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use testkit::corpus::{corpus_path, sample_one_of_each};
+use testkit::corpus::{corpus_path, sample_every_nth};
 
 /// Files of the corpus that are not valid JSON. Each has the name that makes it invalid (according
 /// to `captures/scripts/capture_edge.py`). Kineto replaced the backslash by a slash.
@@ -42,7 +42,7 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
 
 /// Parses the whole file as JSON. Returns `None` if the file is not valid JSON.
 fn parsed(path: &Path) -> Option<Value> {
-    let contents = TraceContents::open_any(path).expect("the corpus is there");
+    let contents = TraceContents::open_any_file(path).expect("the corpus is there");
     serde_json::from_slice(contents.as_slice()).ok()
 }
 
@@ -56,7 +56,7 @@ fn captures_are_read_as_a_plain_parse_reads_them() {
     paths.sort();
     assert!(paths.len() > 170, "{paths:?}");
     let (mut hosts, mut devices, mut others) = (0, 0, 0);
-    for path in sample_one_of_each(4, paths) {
+    for path in sample_every_nth(4, paths) {
         let name = path.to_string_lossy().replace('\\', "/");
         let broken = NOT_JSON
             .iter()

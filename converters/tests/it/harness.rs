@@ -4,44 +4,44 @@
 mod pytorch;
 mod sources;
 
-use testkit::seeds::{every_mutation, every_seed};
+use testkit::seeds::{run_on_every_seed, run_on_seed_mutations};
 
 #[test]
 fn seeds_of_host_traces_hold() {
-    every_seed("pytorch_host", pytorch::host);
+    run_on_every_seed("pytorch_host", pytorch::host);
 }
 
 #[test]
 fn seeds_of_device_traces_hold() {
-    every_seed("pytorch_kineto", pytorch::read_device);
+    run_on_every_seed("pytorch_kineto", pytorch::read_device);
 }
 
 #[test]
 fn seeds_of_text_workloads_hold() {
-    every_seed("text_workload", sources::text_workload);
-    every_mutation("text_workload", sources::text_workload);
+    run_on_every_seed("text_workload", sources::text_workload);
+    run_on_seed_mutations("text_workload", sources::text_workload);
 }
 
 #[test]
 fn seeds_of_profiles_hold() {
-    every_seed("xplane", sources::xplane);
-    every_mutation("xplane", sources::xplane);
+    run_on_every_seed("xplane", sources::xplane);
+    run_on_seed_mutations("xplane", sources::xplane);
 }
 
 #[test]
 fn seeds_of_exports_hold() {
-    every_seed("nsys", sources::nsys);
-    every_mutation("nsys", sources::nsys);
+    run_on_every_seed("nsys", sources::nsys);
+    run_on_seed_mutations("nsys", sources::nsys);
 }
 
 #[test]
 fn seeds_of_schedules_hold() {
-    every_seed("goal", sources::goal);
-    every_mutation("goal", sources::goal);
+    run_on_every_seed("goal", sources::goal);
+    run_on_seed_mutations("goal", sources::goal);
 }
 
 #[test]
 fn seeds_of_workloads_of_simai_hold() {
-    every_seed("simai", sources::simai);
-    every_mutation("simai", sources::simai);
+    run_on_every_seed("simai", sources::simai);
+    run_on_seed_mutations("simai", sources::simai);
 }

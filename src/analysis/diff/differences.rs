@@ -91,7 +91,7 @@ fn compare_labelled_traces(sides: &[ComparedTrace<'_>; 2], many: usize) -> Trace
         // differ.
         if x.record.bytes != y.record.bytes {
             let partners = |one: u64, other: u64| {
-                let nodes = sides[0].with_id(one).zip(sides[1].with_id(other));
+                let nodes = sides[0].node_with_id(one).zip(sides[1].node_with_id(other));
                 nodes.is_some_and(|(one, other)| pairs.partner_of_node(0, one) == Some(other))
             };
             fields::compare_nodes(x, y, &partners, &mut buffer);

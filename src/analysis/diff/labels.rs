@@ -22,7 +22,7 @@ fn hash_neighbour(label: u64, way: EdgeDirection, control: bool) -> u64 {
 }
 
 #[inline]
-fn hash_pairs(
+fn hash_node_with_neighbours(
     side: &ComparedTrace<'_>,
     node: u32,
     own: u64,
@@ -39,7 +39,7 @@ fn hash_pairs(
 
 /// Returns one label per node. A label combines the node's `base` label with the labels of all transitive
 /// predecessors, or of all transitive successors.
-pub(super) fn hash_ancestry(
+pub(super) fn hash_transitive_neighbours(
     side: &ComparedTrace<'_>,
     base: &[u64],
     way: EdgeDirection,
@@ -49,7 +49,9 @@ pub(super) fn hash_ancestry(
         for _ in 0..LOOSE_ROUNDS {
             let new = side.unordered.iter();
             let new: Vec<_> = new
-                .map(|&node| hash_pairs(side, node, base[node as usize], labels, way))
+                .map(|&node| {
+                    hash_node_with_neighbours(side, node, base[node as usize], labels, way)
+                })
                 .collect();
             for (&node, label) in side.unordered.iter().zip(new) {
                 labels[node as usize] = label;
@@ -57,7 +59,8 @@ pub(super) fn hash_ancestry(
         }
     };
     let set = |labels: &mut [u64], node: u32| {
-        labels[node as usize] = hash_pairs(side, node, base[node as usize], labels, way);
+        labels[node as usize] =
+            hash_node_with_neighbours(side, node, base[node as usize], labels, way);
     };
     match way {
         EdgeDirection::Predecessors => {
@@ -80,10 +83,10 @@ pub(super) fn hash_ancestry(
 
 /// Returns one label per node. A label combines the node's `base` label with the labels of all nodes that are
 /// connected with the node, in any direction.
-pub(super) fn hash_component(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
-    let up = hash_ancestry(side, base, EdgeDirection::Predecessors);
-    let down = hash_ancestry(side, &up, EdgeDirection::Successors);
-    hash_ancestry(side, &down, EdgeDirection::Predecessors)
+pub(super) fn hash_connected_component(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
+    let up = hash_transitive_neighbours(side, base, EdgeDirection::Predecessors);
+    let down = hash_transitive_neighbours(side, &up, EdgeDirection::Successors);
+    hash_transitive_neighbours(side, &down, EdgeDirection::Predecessors)
 }
 
 /// Returns one label per node. A label combines the node's `base` label with the labels of all nodes at most
@@ -92,14 +95,14 @@ pub(super) fn hash_vicinity(side: &ComparedTrace<'_>, base: &[u64], steps: usize
     let mut labels = base.to_vec();
     for _ in 0..steps {
         let new = side.raw.node_indices().map(|node| {
-            let own = hash_pairs(
+            let own = hash_node_with_neighbours(
                 side,
                 node,
                 labels[node as usize],
                 &labels,
                 EdgeDirection::Predecessors,
             );
-            hash_pairs(side, node, own, &labels, EdgeDirection::Successors)
+            hash_node_with_neighbours(side, node, own, &labels, EdgeDirection::Successors)
         });
         labels = new.collect();
     }

@@ -23,7 +23,7 @@ pub(super) mod same_ids;
 
 use super::side::{ComparedTrace, EdgeDirection};
 use super::{labels, node_labels};
-use chakram_base::interrupt::inherit_token;
+use chakram_base::interrupt::wrap_with_current_token;
 use color_refinement::ColorRefinement;
 use equal_labels::pair_unique_labels;
 
@@ -94,7 +94,7 @@ pub(super) fn run_both<T: Send>(
         return [first(), second()];
     }
     std::thread::scope(|scope| {
-        let second = scope.spawn(inherit_token(second));
+        let second = scope.spawn(wrap_with_current_token(second));
         let first = first();
         let second = second.join();
         [
@@ -105,7 +105,7 @@ pub(super) fn run_both<T: Send>(
 }
 
 /// Returns the results of `work` for both traces. If the traces have many nodes, the traces are processed in parallel.
-pub(super) fn compute_both_sides<T: Send>(
+pub(super) fn map_both_traces<T: Send>(
     sides: &[ComparedTrace<'_>; 2],
     work: impl Fn(&ComparedTrace<'_>) -> T + Sync,
 ) -> [T; 2] {
@@ -121,14 +121,19 @@ pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMa
     if sides[0].len().min(sides[1].len()) >= many && same_ids::pair_same_ids(sides, &mut pairs) {
         pair_by_neighbours(sides, &mut pairs);
     }
-    pair_by_refinement(sides, &mut pairs, LabelKind::Key, labels::hash_component);
+    pair_by_refinement(
+        sides,
+        &mut pairs,
+        LabelKind::Key,
+        labels::hash_connected_component,
+    );
     for base in [LabelKind::Content, LabelKind::Key, LabelKind::Kind] {
         pair_by_surroundings(sides, &mut pairs, base);
     }
     if !pairs.is_complete() {
         pair_unique_labels(
             &mut pairs,
-            &compute_both_sides(sides, |side| {
+            &map_both_traces(sides, |side| {
                 node_labels::compute_labels(side.raw, node_labels::hash_name)
             }),
         );
@@ -151,9 +156,9 @@ pub(super) enum LabelKind {
 impl LabelKind {
     pub fn labels_of_trace<'s>(self, side: &'s ComparedTrace<'_>) -> &'s [u64] {
         match self {
-            Self::Content => side.labels_by_content(),
-            Self::Key => side.labels_by_key(),
-            Self::Kind => side.labels_by_kind(),
+            Self::Content => side.labels_by_record_content(),
+            Self::Key => side.labels_by_name_lane_and_peers(),
+            Self::Kind => side.labels_by_name_and_type(),
         }
     }
 }
@@ -164,15 +169,15 @@ impl LabelKind {
 /// this case, only labels of whole records distinguish the two nodes.
 fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     pair_by_refinement(sides, pairs, base, |side, base| {
-        labels::hash_ancestry(side, base, EdgeDirection::Predecessors)
+        labels::hash_transitive_neighbours(side, base, EdgeDirection::Predecessors)
     });
     pair_by_refinement(sides, pairs, base, |side, base| {
-        labels::hash_ancestry(side, base, EdgeDirection::Successors)
+        labels::hash_transitive_neighbours(side, base, EdgeDirection::Successors)
     });
     // Begin with the widest vicinity, because it is the strongest evidence.
     for steps in [3, 1, 0] {
         if !pairs.is_complete() {
-            let labels = compute_both_sides(sides, |side| {
+            let labels = map_both_traces(sides, |side| {
                 labels::hash_vicinity(side, base.labels_of_trace(side), steps)
             });
             pair_unique_labels(pairs, &labels);
@@ -191,24 +196,36 @@ fn pair_by_refinement(
     if pairs.is_complete() {
         return;
     }
-    let labels = compute_both_sides(sides, |side| label(side, base.labels_of_trace(side)));
+    let labels = map_both_traces(sides, |side| label(side, base.labels_of_trace(side)));
     let Some(mut classes) = ColorRefinement::new(sides, pairs, &labels) else {
         return;
     };
     let finer: [fn(&ComparedTrace<'_>) -> Vec<u64>; 6] = [
-        |side| labels::hash_component(side, side.labels_by_content()),
-        |side| labels::hash_ancestry(side, side.labels_by_content(), EdgeDirection::Predecessors),
-        |side| labels::hash_ancestry(side, side.labels_by_content(), EdgeDirection::Successors),
-        |side| labels::hash_vicinity(side, side.labels_by_content(), 1),
-        |side| labels::hash_vicinity(side, side.labels_by_key(), 2),
-        |side| side.labels_by_content().to_vec(),
+        |side| labels::hash_connected_component(side, side.labels_by_record_content()),
+        |side| {
+            labels::hash_transitive_neighbours(
+                side,
+                side.labels_by_record_content(),
+                EdgeDirection::Predecessors,
+            )
+        },
+        |side| {
+            labels::hash_transitive_neighbours(
+                side,
+                side.labels_by_record_content(),
+                EdgeDirection::Successors,
+            )
+        },
+        |side| labels::hash_vicinity(side, side.labels_by_record_content(), 1),
+        |side| labels::hash_vicinity(side, side.labels_by_name_lane_and_peers(), 2),
+        |side| side.labels_by_record_content().to_vec(),
     ];
     for finer in finer {
         if classes.is_tied() {
-            classes.split_by_labels(&compute_both_sides(sides, finer));
+            classes.split_by_labels(&map_both_traces(sides, finer));
         }
     }
-    classes.pair_in_order();
+    classes.pair_class_members_in_order();
 }
 
 /// Pairs two groups of nodes: neighbours of pairs, and nodes at the same position between pairs in

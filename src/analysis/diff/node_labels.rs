@@ -29,7 +29,7 @@ pub(super) fn type_of(op: &Op<'_>) -> u8 {
 }
 
 /// Hashes the name and type of a node.
-pub(super) fn hash_kind(view: &CompactNodeView<'_>) -> u64 {
+pub(super) fn hash_name_and_type(view: &CompactNodeView<'_>) -> u64 {
     stable_hash(&(view.name, type_of(&view.op)))
 }
 
@@ -39,7 +39,7 @@ pub(super) fn hash_name(view: &CompactNodeView<'_>) -> u64 {
 }
 
 /// Hashes the name, type, lane and peers of a node, but not its times, sizes and other properties.
-pub(super) fn hash_key(view: &CompactNodeView<'_>) -> u64 {
+pub(super) fn hash_name_type_lane_and_peers(view: &CompactNodeView<'_>) -> u64 {
     let group = |group: GroupName<'_>| match group {
         GroupName::World => 0,
         GroupName::Number(number) => stable_hash(&number),
@@ -63,7 +63,7 @@ pub(super) fn hash_key(view: &CompactNodeView<'_>) -> u64 {
 pub(super) fn hash_content(item: &RawTraceNode<'_>) -> u64 {
     let (view, record) = (&item.view, &item.record);
     let times = (view.recorded.0, view.delay.0, view.wait.0, view.eager);
-    let mut sum = mix_bits(hash_key(view) ^ stable_hash(&times));
+    let mut sum = mix_bits(hash_name_type_lane_and_peers(view) ^ stable_hash(&times));
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let from = cursor.file_offset() - record.offset;

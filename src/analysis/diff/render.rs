@@ -21,7 +21,7 @@ pub struct DiffRenderOptions<'t> {
 
 impl DiffRenderOptions<'_> {
     /// Returns how many lines to show from a list with `count` lines.
-    pub(super) fn lines_shown(&self, count: usize) -> usize {
+    pub(super) fn count_lines_to_show(&self, count: usize) -> usize {
         self.show.map_or(count, |show| show.min(count))
     }
 }

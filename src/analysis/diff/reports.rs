@@ -12,7 +12,7 @@ mod text;
 
 pub use html::render_html as html;
 pub use json::render_json as json;
-pub use read::{ComparedReports, ReportError, read_report};
+pub use read::{ComparedReportDocument, ReportError, read_report};
 pub use text::render_text as text;
 
 use super::render::{DiffThresholds, ThresholdVerdict};
@@ -85,7 +85,7 @@ pub struct ReplayDiff {
     /// Collectives that changed. The largest change of the transfer time comes first.
     pub collectives: Vec<CollectiveChange>,
     /// Finish times of ranks, largest change first.
-    pub ranks: Vec<RankShift>,
+    pub ranks: Vec<RankFinishTimeChange>,
     /// True if the numbers of ranks, nodes, calls or messages differ.
     #[serde(skip)]
     pub structure: bool,
@@ -93,7 +93,7 @@ pub struct ReplayDiff {
 
 /// A rank's change of finish time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct RankShift {
+pub struct RankFinishTimeChange {
     /// The rank; it is in both reports.
     pub rank: u32,
     /// Finish time, in picoseconds.
@@ -114,7 +114,7 @@ pub struct ReportDiff {
 
 impl ReportDiff {
     /// Compares two documents, machine by machine.
-    pub fn new(first: &ComparedReports, second: &ComparedReports) -> Self {
+    pub fn new(first: &ComparedReportDocument, second: &ComparedReportDocument) -> Self {
         let mut notes = Vec::new();
         let origins = [&first.provenance, &second.provenance];
         let [a, b] = origins.map(|origin| &origin.tool_version);
@@ -124,7 +124,7 @@ impl ReportDiff {
         notes.extend(compare_inputs(first, second));
         let mut told: Vec<&String> = Vec::new();
         for name in origins.iter().flat_map(|origin| origin.options.keys()) {
-            let value = |d: &ComparedReports| d.format_option(name);
+            let value = |d: &ComparedReportDocument| d.format_option(name);
             if !told.contains(&name) && value(first) != value(second) {
                 notes.push(format!(
                     "option {name}: {} → {}",
@@ -221,7 +221,7 @@ impl ReportDiff {
 }
 
 /// Returns notes about different inputs of two documents.
-fn compare_inputs(first: &ComparedReports, second: &ComparedReports) -> Vec<String> {
+fn compare_inputs(first: &ComparedReportDocument, second: &ComparedReportDocument) -> Vec<String> {
     let mut roles: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
     for (side, document) in [first, second].into_iter().enumerate() {
         for input in &document.provenance.inputs {

@@ -81,7 +81,7 @@ impl<'o> ComparedTrace<'o> {
     }
 
     /// Returns a node with this id, if there is one.
-    pub fn with_id(&self, id: u64) -> Option<u32> {
+    pub fn node_with_id(&self, id: u64) -> Option<u32> {
         let by_id = self.by_id.get_or_init(|| {
             let ids = (0..)
                 .zip(&self.raw.nodes)
@@ -99,19 +99,20 @@ impl<'o> ComparedTrace<'o> {
 
     /// Returns each node's label, computed from its name, type, lane and peers, but not from times, sizes or other
     /// properties.
-    pub fn labels_by_key(&self) -> &[u64] {
-        self.key
-            .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_key))
+    pub fn labels_by_name_lane_and_peers(&self) -> &[u64] {
+        self.key.get_or_init(|| {
+            node_labels::compute_labels(self.raw, node_labels::hash_name_type_lane_and_peers)
+        })
     }
 
     /// Returns each node's label, computed from its name and type.
-    pub fn labels_by_kind(&self) -> &[u64] {
+    pub fn labels_by_name_and_type(&self) -> &[u64] {
         self.kind
-            .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_kind))
+            .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_name_and_type))
     }
 
     /// Returns each node's label, computed from the whole record except id and dependencies.
-    pub fn labels_by_content(&self) -> &[u64] {
+    pub fn labels_by_record_content(&self) -> &[u64] {
         self.content.get_or_init(|| {
             let nodes = self.raw.nodes.iter();
             nodes.map(node_labels::hash_content).collect()

@@ -129,7 +129,7 @@ impl NodeChange {
 
 /// Faults of one trace file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileFault {
+pub struct FileFaultSummary {
     /// Rank of the file.
     pub rank: u32,
     /// True for a file of the second job.
@@ -160,7 +160,7 @@ pub struct DiffTally {
     /// Ranks that are only in the first job, and ranks that are only in the second.
     pub only: [Vec<u32>; 2],
     /// Faults of the files.
-    pub faults: Vec<FileFault>,
+    pub faults: Vec<FileFaultSummary>,
     /// Number of dependencies of the compared ranks, in each job.
     pub edges: [u64; 2],
     /// Number of nodes with at least one changed field.
@@ -207,7 +207,7 @@ impl DiffTally {
         };
         for (second, trace) in [(false, traces[0]), (true, traces[1])] {
             if let Some(fault) = trace.faults.first() {
-                this.faults.push(FileFault {
+                this.faults.push(FileFaultSummary {
                     rank,
                     second,
                     count: trace.faults.len(),
@@ -215,7 +215,7 @@ impl DiffTally {
                 });
             }
         }
-        (this.total, this.by) = amounts::sum_traces(traces);
+        (this.total, this.by) = amounts::sum_amounts_of_both_traces(traces);
         let view = |which: usize, node: u32| &traces[which].nodes[node as usize].view;
         let whole = |which: usize, node: u32, change| {
             let mut ids = [None; 2];

@@ -5,7 +5,7 @@
 //!
 //! | part | becomes |
 //! |---|---|
-//! | names | `n-` and 16 hexadecimal digits of their keyed hash; public names ([`is_public`]) stay |
+//! | names | `n-` and 16 hexadecimal digits of their keyed hash; public names ([`is_public_name`]) stay |
 //! | groups | numbers stay, names become `g-` and a hash, in both nodes and declarations; declarations keep only ranks |
 //! | names of lanes | `lane-` and a hash |
 //! | attributes | attributes that replays read stay if they are valid, and so do the numbers in [`NUMBERS`]; others are removed |
@@ -18,15 +18,15 @@
 //! traces of different ranks still match. Without the key, nobody can find a name by hashing guesses.
 
 use super::audit;
-use chakram_trace::format::attr::{AttrView, AttributeContent, replay_attribute};
+use chakram_trace::format::attr::{AttrView, AttributeContent, find_replay_attribute};
 use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::groups::{
-    DeclaredGroups, NODE_MARK, NODE_NAME, keep_layout_of, metadata_text, parse_metadata,
+    DeclaredGroups, NODE_MARK, NODE_NAME, match_list_notation, metadata_text, parse_group_metadata,
 };
 use chakram_trace::format::roles::{self, GroupRoles};
 use chakram_trace::format::scan::{self, DependencyVisitor};
 use chakram_trace::format::wire::{
-    FrameCursor, RawRecord, WireCursor, WireValue, repeated_varints,
+    FrameCursor, RawRecord, WireCursor, WireValue, visit_repeated_varints,
 };
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
@@ -88,7 +88,7 @@ const PUBLIC_ROLES: [&str; 10] = [
 
 /// Returns true if `name` is the name of a PyTorch operator or of a step, without private text. The name must be a
 /// known prefix followed by letters, digits and `_`. In addition, [`audit`] must not find a leak in the name.
-pub fn is_public(name: &str) -> bool {
+pub fn is_public_name(name: &str) -> bool {
     let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
     let plain = rest.is_some_and(|rest| {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
@@ -144,7 +144,7 @@ impl TraceAnonymiser {
     /// Returns the replacement for a node's name; `None` if the name is kept.
     pub fn replace_name(&self, name: &str) -> Option<String> {
         let kept = name.is_empty()
-            || self.public && is_public(name)
+            || self.public && is_public_name(name)
             || self
                 .keep
                 .iter()
@@ -303,8 +303,8 @@ impl TraceAnonymiser {
             out.append_varint(7, view.micros);
         }
         if let Some(text) = view.groups {
-            let groups = self.replace_groups(&parse_metadata(view.id, text)?);
-            let text = keep_layout_of(text, metadata_text(&groups));
+            let groups = self.replace_groups(&parse_group_metadata(view.id, text)?);
+            let text = match_list_notation(text, metadata_text(&groups));
             let mut inputs = MessageEncoder::default();
             inputs.append_bytes(1, text.as_bytes());
             out.append_bytes(8, inputs.as_bytes());
@@ -337,7 +337,7 @@ impl TraceAnonymiser {
         let Ok(name) = std::str::from_utf8(attr.name) else {
             return Ok(());
         };
-        let content = match replay_attribute(name) {
+        let content = match find_replay_attribute(name) {
             Some(known) => known.content,
             None if NUMBERS.contains(&name) => AttributeContent::Number,
             None => return Ok(()),
@@ -434,7 +434,7 @@ fn copy_list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), 
             while !list.is_empty() {
                 let offset = list.file_offset();
                 if let (1, raw) = list.read_field()? {
-                    repeated_varints(raw, offset, |value| {
+                    visit_repeated_varints(raw, offset, |value| {
                         values.push(value);
                         Ok(())
                     })?;

@@ -117,7 +117,7 @@ impl TraceAudit {
                 (1.., 8) => self.search_io(bytes, at, "inputs", &mut place),
                 (1.., 9) => self.search_io(bytes, at, "outputs", &mut place),
                 (_, number) => {
-                    self.search_unknown(bytes, at, &format!("field {number}"), &mut place, 0);
+                    self.search_unknown_field(bytes, at, &format!("field {number}"), &mut place, 0);
                 }
             }
         }
@@ -132,9 +132,13 @@ impl TraceAudit {
             place,
             |this, number, bytes, at, place| match PARTS.get((number as usize).wrapping_sub(1)) {
                 Some(part) => this.search_bytes(bytes, &format!("{which}.{part}"), place),
-                None => {
-                    this.search_unknown(bytes, at, &format!("{which}, field {number}"), place, 0)
-                }
+                None => this.search_unknown_field(
+                    bytes,
+                    at,
+                    &format!("{which}, field {number}"),
+                    place,
+                    0,
+                ),
             },
         );
     }
@@ -172,11 +176,17 @@ impl TraceAudit {
                     this.for_each_field(bytes, at, place, |this, number, bytes, at, place| {
                         match number {
                             1 => this.search_bytes(bytes, &label, place),
-                            _ => this.search_unknown(bytes, at, &label, place, 0),
+                            _ => this.search_unknown_field(bytes, at, &label, place, 0),
                         }
                     })
                 }
-                _ => this.search_unknown(bytes, at, &format!("{label}, field {number}"), place, 0),
+                _ => this.search_unknown_field(
+                    bytes,
+                    at,
+                    &format!("{label}, field {number}"),
+                    place,
+                    0,
+                ),
             }
         });
     }
@@ -205,7 +215,7 @@ impl TraceAudit {
     }
 
     /// Searches an unknown field as text and, if it can be decoded as a message, field by field.
-    fn search_unknown(
+    fn search_unknown_field(
         &mut self,
         bytes: &[u8],
         at: usize,
@@ -225,7 +235,7 @@ impl TraceAudit {
         }
         if depth < DEEPEST {
             for (part, at) in parts {
-                self.search_unknown(part, at, label, place, depth + 1);
+                self.search_unknown_field(part, at, label, place, depth + 1);
             }
         }
     }

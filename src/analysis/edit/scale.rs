@@ -21,7 +21,7 @@
 //! # Bytes
 //!
 //! If every member has a full copy of a buffer (such as the gradients in an all-reduce), the size of the buffer does
-//! not change. For sharded buffers, [`ShardScaling`] states which size stays constant: the whole buffer or each
+//! not change. For sharded buffers, [`ShardSizeRule`] states which size stays constant: the whole buffer or each
 //! member's shard. If a group grows from `m` to `m'` members, the sizes change as follows:
 //!
 //! | `comm_size` | keep-total | keep-shard |
@@ -35,7 +35,7 @@
 
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_trace::format::encoder::{self, MessageEncoder};
-use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
+use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::roles::GroupRoles;
 use chakram_trace::format::scan::{self};
 use chakram_trace::format::wire::FrameCursor;
@@ -48,18 +48,18 @@ mod rank_writer;
 
 pub use grid::{RankGrid, ScaledDimension};
 use group_scaling::{GroupNames, GroupScaling};
-use rank_writer::ScaleWriter;
+use rank_writer::ScaledRankWriter;
 
 /// The size that scaling keeps constant for a sharded buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShardScaling {
+pub enum ShardSizeRule {
     /// Size of the whole buffer. Weights and optimizer states, for example, do not grow with the number of replicas.
     KeepTotal,
     /// Size of each member's shard.
     KeepShard,
 }
 
-impl SettingChoice for ShardScaling {
+impl SettingChoice for ShardSizeRule {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::KeepTotal,
@@ -81,7 +81,7 @@ type CrossingMessage = (bool, i64, (u32, u32), i32, u64);
 #[derive(Debug)]
 pub struct JobScaling {
     along: ScaledDimension,
-    sharded: ShardScaling,
+    sharded: ShardSizeRule,
     /// Groups declared outside the traces.
     declared: DeclaredGroups,
     /// For each rank, the groups declared in its trace.
@@ -98,7 +98,7 @@ impl JobScaling {
     /// Creates the scaling, with the groups that are declared outside the traces.
     pub fn new(
         along: ScaledDimension,
-        sharded: ShardScaling,
+        sharded: ShardSizeRule,
         declared: DeclaredGroups,
     ) -> Result<Self, TraceError> {
         let mut this = Self {
@@ -157,7 +157,7 @@ impl JobScaling {
             }
             let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
             if let Some(values) = view.groups {
-                own.extend(parse_metadata(view.id, values)?);
+                own.extend(parse_group_metadata(view.id, values)?);
             }
             if matches!(view.op, Op::Collective { .. } | Op::Message { .. }) {
                 records.push((record, view));
@@ -193,8 +193,9 @@ impl JobScaling {
                 } => {
                     // Peers are stated as ranks, so the copies of a rank have different messages.
                     alike = false;
-                    if let Some((step, others)) =
-                        self.ring_step(rank, view.id, receive, peer).map_err(at)?
+                    if let Some((step, others)) = self
+                        .ring_distance_of_message(rank, view.id, receive, peer)
+                        .map_err(at)?
                     {
                         self.exchanges = true;
                         crossings.push((receive, step, others, tag, bytes));
@@ -236,7 +237,7 @@ impl JobScaling {
     /// Returns how many steps along the dimension separate a message's receiver from its sender, and the peer's other
     /// coordinates. Returns `None` if sender and receiver have the same coordinate along the
     /// dimension.
-    fn ring_step(
+    fn ring_distance_of_message(
         &self,
         rank: u32,
         node: u64,
@@ -324,7 +325,7 @@ impl JobScaling {
             let shape = self.scaling_of_group(name, ranks).ok().flatten();
             for block in 1..self.along.block_count() {
                 if let (Some(GroupScaling::Copied), Some(role)) = (shape, roles.role_of_group(name))
-                    && let Ok(number) = self.names.name_in_block(name, block).parse()
+                    && let Ok(number) = self.names.name_of_group_copy(name, block).parse()
                 {
                     scaled.add_role(number, role);
                 }
@@ -343,7 +344,7 @@ impl JobScaling {
     ) -> Option<(String, Vec<u32>)> {
         match shape {
             None => {
-                let all = 0..self.along.rank_count_after();
+                let all = 0..self.along.scaled_rank_count();
                 // An empty list means all ranks, also in the scaled job.
                 let ranks = if ranks.is_empty() {
                     Vec::new()
@@ -363,7 +364,7 @@ impl JobScaling {
                             .rank_in_block(self.along.original_position(rank), block)
                     })
                     .collect();
-                Some((self.names.name_in_block(name, block), ranks?))
+                Some((self.names.name_of_group_copy(name, block), ranks?))
             }
         }
     }
@@ -374,7 +375,7 @@ impl JobScaling {
         let mut out = Vec::with_capacity(contents.len());
         let mut message = MessageEncoder::default();
         let mut frames = FrameCursor::new(contents);
-        let writing = ScaleWriter {
+        let writing = ScaledRankWriter {
             scaling: self,
             old,
             new: rank,

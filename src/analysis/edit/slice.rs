@@ -62,7 +62,7 @@ use close::DependencyClosure;
 
 /// The nodes of one rank that a slice keeps.
 #[derive(Debug)]
-pub struct RankSelection {
+pub struct KeptNodesOfRank {
     rank: u32,
     /// One entry per node, sorted by id: true if the node is kept.
     kept: Vec<bool>,
@@ -90,7 +90,7 @@ pub struct SliceSummary {
     pub ends: Span,
 }
 
-impl RankSelection {
+impl KeptNodesOfRank {
     /// Selects the nodes of `rank` to keep, and adds the rank's communication to `matches`. `groups` contains the
     /// groups that are declared outside the traces.
     ///
@@ -127,8 +127,8 @@ impl RankSelection {
     }
 
     /// Also cuts communication nodes if their partners were cut on other ranks.
-    pub fn drop_unmatched(&mut self, unmatched: &UnmatchedCommunication) {
-        for &node in unmatched.kept_by(self.rank) {
+    pub fn cut_unmatched_communication(&mut self, unmatched: &UnmatchedCommunication) {
+        for &node in unmatched.unmatched_nodes_kept_by(self.rank) {
             self.kept[node as usize] = false;
             self.asked[node as usize] = false;
         }
@@ -167,7 +167,7 @@ fn is_metadata(record: RawRecord<'_>) -> Result<bool, TraceError> {
 
 struct SliceWriter<'w> {
     trace: &'w CheckedTrace<'w>,
-    part: &'w RankSelection,
+    part: &'w KeptNodesOfRank,
     closed: &'w DependencyClosure,
     start: Span,
 }
@@ -189,14 +189,14 @@ impl SliceWriter<'_> {
                 attributes: &attributes,
                 ..RecordEdit::default()
             };
-            edit.append_framed(first, &mut record, &mut out)?;
+            edit.append_edited_record(first, &mut record, &mut out)?;
         }
         // Indices of nodes in file order.
         let mut place: Vec<u32> = raw.node_indices().collect();
         place.sort_unstable_by_key(|&i| raw.nodes[i as usize].record.number);
         let (mut control, mut data) = (Vec::new(), Vec::new());
         for i in place {
-            let joint = self.closed.is_joint(i);
+            let joint = self.closed.is_kept_as_joint(i);
             if !self.part.kept[i as usize] && !joint {
                 continue;
             }
@@ -238,7 +238,7 @@ impl SliceWriter<'_> {
                 },
                 ..RecordEdit::default()
             };
-            edit.append_framed(item.record, &mut record, &mut out)?;
+            edit.append_edited_record(item.record, &mut record, &mut out)?;
         }
         Ok((out, sliced))
     }
@@ -256,7 +256,7 @@ impl SliceWriter<'_> {
             ..SliceSummary::default()
         };
         for &i in &self.trace.order {
-            let (kept, joint) = (self.part.kept[i as usize], self.closed.is_joint(i));
+            let (kept, joint) = (self.part.kept[i as usize], self.closed.is_kept_as_joint(i));
             if !kept && !joint {
                 continue;
             }

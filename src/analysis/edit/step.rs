@@ -1,7 +1,7 @@
 //! Selects one profiled step of a job. The traces of the step are slices, which are written only when they are
 //! opened.
 
-use super::slice::{CommunicationMatches, RankSelection, SliceTarget};
+use super::slice::{CommunicationMatches, KeptNodesOfRank, SliceTarget};
 use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceLocation;
@@ -11,21 +11,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Writes slices of a job's traces on demand. Hashes identify the slices.
-struct StepStore {
-    parts: BTreeMap<[u8; 32], (StepSource, RankSelection)>,
+struct StepSliceStore {
+    parts: BTreeMap<[u8; 32], (WholeTraceSource, KeptNodesOfRank)>,
     /// Earliest start of the step on any rank.
     start: Span,
 }
 
 /// Source of a rank's whole trace.
-enum StepSource {
+enum WholeTraceSource {
     File(RankFile),
     /// Contents that were read from a pipe. The contents are stored because a pipe can be read only once.
     Held(Arc<TraceContents>),
 }
 
-impl StepSource {
-    fn with_contents<T>(
+impl WholeTraceSource {
+    fn apply_to_contents<T>(
         &self,
         work: impl FnOnce(&[u8]) -> Result<T, TraceError>,
     ) -> Result<T, TraceError> {
@@ -41,10 +41,11 @@ impl StepSource {
     }
 }
 
-impl TraceStore for StepStore {
+impl TraceStore for StepSliceStore {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         let (source, part) = self.parts.get(hash).expect("names are those of parts");
-        let written = source.with_contents(|contents| part.write_slice(contents, self.start))?;
+        let written =
+            source.apply_to_contents(|contents| part.write_slice(contents, self.start))?;
         Ok(written.0)
     }
 }
@@ -70,18 +71,18 @@ pub fn select_step(
     let mut piped = piped.map(Arc::new);
     for file in &found.files {
         let source = match found.stream.as_ref() == Some(&file.path) {
-            false => StepSource::File(file.clone()),
+            false => WholeTraceSource::File(file.clone()),
             true => {
                 let contents = match &piped {
                     Some(contents) => Arc::clone(contents),
                     None => Arc::new(TraceContents::open_current_schema(&file.path)?),
                 };
                 piped = Some(Arc::clone(&contents));
-                StepSource::Held(contents)
+                WholeTraceSource::Held(contents)
             }
         };
-        let part = source.with_contents(|contents| {
-            RankSelection::select_nodes(contents, file.rank, &target, groups, &mut matches)
+        let part = source.apply_to_contents(|contents| {
+            KeptNodesOfRank::select_nodes(contents, file.rank, &target, groups, &mut matches)
         })?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(&step.to_le_bytes());
@@ -103,7 +104,7 @@ pub fn select_step(
         ));
     }
     let start = parts.values().map(|(_, part)| part.earliest_start()).min();
-    let store: Arc<dyn TraceStore> = Arc::new(StepStore {
+    let store: Arc<dyn TraceStore> = Arc::new(StepSliceStore {
         parts,
         start: start.unwrap_or_default(),
     });

@@ -27,12 +27,12 @@ mod shapes;
 mod unedited;
 mod width;
 
-pub use grammar::{EDITS, JobEdit, LayerChange, PassOrder, ScaleFactor, WidthChange};
+pub use grammar::{EDITS, JobEdit, LayerCountChange, PassOrder, ScaleFactor, WidthChange};
 pub use program::StepPhase;
-pub use roles::RoleModel;
+pub use roles::AbsentRankModelRule;
 
 use gradients::TransferRates;
-use kept_records::KeptRecords;
+use kept_records::ReplacedRecords;
 use kernels::{KernelScaler, SizeScaling};
 use layers::{BucketSizes, JobLayers};
 use program::{AttributeChange, RankProgram};
@@ -115,9 +115,9 @@ pub struct EditedJob {
 }
 
 /// The edited traces; the keys are their hashes.
-struct EditedStore(BTreeMap<[u8; 32], Vec<u8>>);
+struct EditedTraceStore(BTreeMap<[u8; 32], Vec<u8>>);
 
-impl TraceStore for EditedStore {
+impl TraceStore for EditedTraceStore {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         Ok(self.0.get(hash).cloned().unwrap_or_default())
     }
@@ -128,17 +128,17 @@ fn refuse_edit(found: impl Into<String>, hint: &str) -> TraceError {
 }
 
 /// Fails if `times` copies of `items` nodes need more than the available memory.
-fn check_copies(items: usize, times: u64) -> Result<(), TraceError> {
+fn check_memory_for_copies(items: usize, times: u64) -> Result<(), TraceError> {
     let nodes = (items as u64).saturating_mul(times);
     let asked = format!("an edited trace with {nodes} additional nodes");
     // Assume 1,024 bytes per copied node: for the node with its dependencies, its record in the trace, and its node
     // in the graph.
-    let fits = bounds::check_fits(asked, nodes, 1024, "a smaller number");
+    let fits = bounds::check_items_fit_memory(asked, nodes, 1024, "a smaller number");
     fits.map_err(|error| refuse_edit(error.to_string(), "a smaller number"))
 }
 
 /// Returns the unit of the counts in an edit's [`EditRow`], such as kernels or layers.
-fn unit_counted(edit: &JobEdit) -> &'static str {
+fn unit_of_edit_counts(edit: &JobEdit) -> &'static str {
     match edit {
         JobEdit::Batch(_) | JobEdit::Sequence(_) => {
             "kernels and transfers of forward and backward passes"
@@ -166,7 +166,7 @@ pub fn edit_job(
     found: &FoundTraces,
     edits: &[JobEdit],
     groups: &DeclaredGroups,
-    choice: RoleModel,
+    choice: AbsentRankModelRule,
 ) -> Result<EditedJob, TraceError> {
     let mut rates = TransferRates::default();
     let mut stages = PipelineStages::default();
@@ -187,7 +187,7 @@ pub fn edit_job(
         });
         traces.push((file.rank, Arc::clone(bytes)));
     }
-    bounds::check_fits(
+    bounds::check_items_fit_memory(
         "an edited job".to_owned(),
         sizes,
         4,
@@ -223,7 +223,7 @@ pub fn edit_job(
                             count.unwrap_or(1),
                             change,
                         );
-                        learnt.map_err(|error| add_rank_file(error, *rank, found))?;
+                        learnt.map_err(|error| add_file_path_to_error(error, *rank, found))?;
                     }
                 }
             }
@@ -250,7 +250,7 @@ pub fn edit_job(
                     None => {
                         let (new, own) =
                             edit_rank(trace, &edit, &rates, stages.place_of(*rank), &layers)
-                                .map_err(|error| add_rank_file(error, *rank, found))?;
+                                .map_err(|error| add_file_path_to_error(error, *rank, found))?;
                         done.insert(hash, (Arc::new(new), own));
                         done[&hash].clone()
                     }
@@ -258,13 +258,13 @@ pub fn edit_job(
                 *trace = new;
                 counts.add_counts(&own);
             }
-            keep_replaced(&before, &mut traces, &stages)?;
+            store_replaced_records(&before, &mut traces, &stages)?;
         }
         if counts.matched == 0 {
             return Err(refuse_edit(
                 format!(
                     "`{edit}` finds nothing to change: no {}",
-                    unit_counted(&edit)
+                    unit_of_edit_counts(&edit)
                 ),
                 "list the nodes of the job with `inspect`",
             ));
@@ -283,7 +283,7 @@ pub fn edit_job(
         completed += counts.completed;
         rows.push(EditRow {
             edit: edit.to_string(),
-            counts: unit_counted(&edit).to_owned(),
+            counts: unit_of_edit_counts(&edit).to_owned(),
             matched: counts.matched,
             changed: counts.changed,
             added: counts.added,
@@ -300,7 +300,7 @@ pub fn edit_job(
         files.push((RankFile::new(rank, path.unwrap_or_default()), hash));
         store.entry(hash).or_insert_with(|| Vec::clone(&trace));
     }
-    let store: Arc<dyn TraceStore> = Arc::new(EditedStore(store));
+    let store: Arc<dyn TraceStore> = Arc::new(EditedTraceStore(store));
     let files = files.into_iter().map(|(file, hash)| RankFile {
         stored: Some(StoredTrace::new(Arc::clone(&store), hash)),
         ..file
@@ -321,7 +321,7 @@ pub fn edit_job(
 /// the edit replaces recorded reductions, because it divides gradients into new buckets. Does nothing if an earlier
 /// edit had already changed the traces `before`. To find the replaced records, applies the inverse edit and compares
 /// the result with `before`.
-fn keep_replaced(
+fn store_replaced_records(
     before: &[(u32, Arc<Vec<u8>>)],
     traces: &mut [(u32, Arc<Vec<u8>>)],
     stages: &PipelineStages,
@@ -337,11 +337,11 @@ fn keep_replaced(
             RankProgram::read_program(old)?,
             RankProgram::read_program(new)?,
         );
-        let by = noted_layers(&new).filter(|by| *by > 0);
+        let by = noted_layer_growth(&new).filter(|by| *by > 0);
         let (None, false, Some(by)) = (&old.earlier, old.has_layers, by) else {
             return Ok(());
         };
-        let change = LayerChange::By(-by);
+        let change = LayerCountChange::By(-by);
         rates.learn_rates(&new);
         // If there is no inverse edit, nothing can be restored.
         if layers.learn_rank(&new, count.unwrap_or(1), change).is_err() {
@@ -357,7 +357,8 @@ fn keep_replaced(
         let Ok((again, _)) = again else {
             return Ok(());
         };
-        if let Some(kept) = KeptRecords::find_changed(old, &again)?.filter(|kept| !kept.is_empty())
+        if let Some(kept) =
+            ReplacedRecords::find_changed_records(old, &again)?.filter(|kept| !kept.is_empty())
         {
             let mut program = RankProgram::read_program(new)?;
             program.keeps = Some(kept.to_text());
@@ -369,16 +370,16 @@ fn keep_replaced(
 }
 
 /// Returns the number of layers that earlier edits added, as noted in the trace.
-fn noted_layers(program: &RankProgram<'_>) -> Option<i64> {
+fn noted_layer_growth(program: &RankProgram<'_>) -> Option<i64> {
     let mut words = program.earlier.as_deref()?.split_ascii_whitespace();
     words.find_map(|word| match word.parse() {
-        Ok(JobEdit::Layers(LayerChange::By(by))) => Some(by),
+        Ok(JobEdit::Layers(LayerCountChange::By(by))) => Some(by),
         _ => None,
     })
 }
 
 /// Adds the path of the rank's file to an error.
-fn add_rank_file(error: TraceError, rank: u32, found: &FoundTraces) -> TraceError {
+fn add_file_path_to_error(error: TraceError, rank: u32, found: &FoundTraces) -> TraceError {
     match found.files.iter().find(|file| file.rank == rank) {
         Some(file) => error.in_file(&file.path),
         None => error,
@@ -406,10 +407,13 @@ fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
                     JobEdit::Hidden(WidthChange::Times(by)),
                 )
                 | (
-                    JobEdit::Layers(LayerChange::Times(known)),
-                    JobEdit::Layers(LayerChange::Times(by)),
+                    JobEdit::Layers(LayerCountChange::Times(known)),
+                    JobEdit::Layers(LayerCountChange::Times(by)),
                 ) => *known = known.multiply_checked(by).ok_or_else(too_large)?,
-                (JobEdit::Layers(LayerChange::By(known)), JobEdit::Layers(LayerChange::By(by))) => {
+                (
+                    JobEdit::Layers(LayerCountChange::By(known)),
+                    JobEdit::Layers(LayerCountChange::By(by)),
+                ) => {
                     *known = known.saturating_add(by);
                 }
                 (JobEdit::Data(known), JobEdit::Data(replicas)) => *known = replicas,
@@ -435,14 +439,14 @@ fn edit_rank(
 ) -> Result<(Vec<u8>, EditCounts), TraceError> {
     let mut program = RankProgram::read_program(contents)?;
     let counts = match *edit {
-        JobEdit::Batch(batch) => scale_program(
+        JobEdit::Batch(batch) => scale_program_sizes(
             &mut program,
             SizeScaling {
                 batch,
                 ..SizeScaling::NONE
             },
         )?,
-        JobEdit::Sequence(sequence) => scale_program(
+        JobEdit::Sequence(sequence) => scale_program_sizes(
             &mut program,
             SizeScaling {
                 sequence,
@@ -452,8 +456,8 @@ fn edit_rank(
         JobEdit::Hidden(change) => {
             let hidden = KernelScaler::new(&program)
                 .model_widths()
-                .factor_of(change)?;
-            scale_program(
+                .factor_of_width_change(change)?;
+            scale_program_sizes(
                 &mut program,
                 SizeScaling {
                     hidden,
@@ -463,20 +467,23 @@ fn edit_rank(
         }
         JobEdit::Layers(change) => {
             let (counts, changed) = layers::change_layers(&mut program, change, layers, rates)?;
-            note_edit(&mut program, &JobEdit::Layers(LayerChange::By(changed.by)));
-            note_buckets(&mut program, changed.buckets);
+            note_edit(
+                &mut program,
+                &JobEdit::Layers(LayerCountChange::By(changed.by)),
+            );
+            note_bucket_sizes(&mut program, changed.buckets);
             counts
         }
-        JobEdit::Accumulate(times) => repeat::accumulate_passes(&mut program, times)?,
+        JobEdit::Accumulate(times) => repeat::repeat_passes_before_optimizer(&mut program, times)?,
         JobEdit::MicroBatches(times) => {
             let scaler = KernelScaler::new(&program);
-            repeat::cut_micro_batches(&mut program, times, place, &scaler)?
+            repeat::split_micro_batches(&mut program, times, place, &scaler)?
         }
         JobEdit::Bucket(limit) => gradients::regroup_gradients(&mut program, limit, rates, None)?,
-        JobEdit::Reshard(_) => gradients::keep_gathered(&mut program),
-        JobEdit::Overlap(_) => gradients::reduce_at_end(&mut program),
+        JobEdit::Reshard(_) => gradients::keep_parameters_gathered(&mut program),
+        JobEdit::Overlap(_) => gradients::move_reductions_to_end(&mut program),
         JobEdit::Schedule(order) => repeat::reorder_passes(&mut program, order, place.stages)?,
-        JobEdit::Delay { span, at, .. } => delay_step(&mut program, span.0 / 1000, at),
+        JobEdit::Delay { span, at, .. } => delay_phase_in_steps(&mut program, span.0 / 1000, at),
         JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_) => EditCounts::default(),
     };
     let is_noted = matches!(
@@ -493,7 +500,7 @@ fn edit_rank(
 fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     let mut words = Vec::new();
     let mut layers = match edit {
-        JobEdit::Layers(LayerChange::By(by)) => Some(*by),
+        JobEdit::Layers(LayerCountChange::By(by)) => Some(*by),
         _ => None,
     };
     for word in program
@@ -503,20 +510,20 @@ fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
         .split_ascii_whitespace()
     {
         match (word.parse(), &mut layers) {
-            (Ok(JobEdit::Layers(LayerChange::By(by))), Some(sum)) => *sum += by,
+            (Ok(JobEdit::Layers(LayerCountChange::By(by))), Some(sum)) => *sum += by,
             _ => words.push(word.to_owned()),
         }
     }
     match layers {
         Some(0) => {}
-        Some(by) => words.push(JobEdit::Layers(LayerChange::By(by)).to_string()),
+        Some(by) => words.push(JobEdit::Layers(LayerCountChange::By(by)).to_string()),
         None => words.push(edit.to_string()),
     }
     program.scaled = (!words.is_empty()).then(|| words.join(" "));
 }
 
 /// Stores the bucket sizes in the trace, because they can no longer be derived from a trace with fewer layers.
-fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
+fn note_bucket_sizes(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
     let edits = program.scaled.clone().unwrap_or_default();
     let words = || edits.split_ascii_whitespace();
     let edited = words().any(|word| matches!(word.parse(), Ok(JobEdit::Layers(_))));
@@ -532,7 +539,10 @@ fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
 }
 
 /// Multiplies the factors by the factors of earlier edits. Scales the original values of nodes by the products.
-fn scale_program(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditCounts, TraceError> {
+fn scale_program_sizes(
+    program: &mut RankProgram<'_>,
+    by: SizeScaling,
+) -> Result<EditCounts, TraceError> {
     let too_large = || {
         refuse_edit(
             "the product of the factors of this edit and of earlier edits in the file is too large",
@@ -614,7 +624,7 @@ fn earlier_scaling(text: Option<&str>) -> SizeScaling {
 }
 
 /// In each step, adds host time before the first node of a phase.
-fn delay_step(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -> EditCounts {
+fn delay_phase_in_steps(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
         let mut items = program.order.iter().copied();
@@ -623,7 +633,7 @@ fn delay_step(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -> EditCoun
             facts.step == Some(step) && facts.phase == at
         });
         let Some(item) = first else { continue };
-        let before = program.view_of(item).delay.0 / 1000;
+        let before = program.view_of_item(item).delay.0 / 1000;
         let changes = &mut program.items[item as usize].changes;
         changes.insert("delay_ns", AttributeChange::Count(before + ns));
         counts.matched += 1;

@@ -31,8 +31,8 @@ pub fn count_attributes(
         let mut place = 0;
         let mut seen = [false; FIELDS.len()];
         while !cursor.is_empty() {
-            let usual = AttrView::scan_fast(&mut cursor);
-            let Some(attr) = usual.or_else(|| parse_other_attribute(&mut cursor, &mut seen)) else {
+            let usual = AttrView::scan_attribute_fast(&mut cursor);
+            let Some(attr) = usual.or_else(|| read_next_attribute(&mut cursor, &mut seen)) else {
                 continue;
             };
             let key = (attr.name, attr.type_name());
@@ -76,7 +76,7 @@ pub fn count_attributes(
 
 /// Reads the next field of a node. If the field is an attribute, returns it. If it is one of [`FIELDS`], marks it
 /// in `seen`. After a broken field, the rest of the node is skipped.
-fn parse_other_attribute<'a>(
+fn read_next_attribute<'a>(
     node: &mut WireCursor<'a>,
     seen: &mut [bool; FIELDS.len()],
 ) -> Option<AttrView<'a>> {

@@ -69,7 +69,7 @@ impl NodeClass {
 
     /// Returns the types with this name. `collective` is the name of all types of collectives. Returns an empty list if
     /// the name is unknown.
-    pub fn parse_names(name: &str) -> Vec<Self> {
+    pub fn find_classes_by_name(name: &str) -> Vec<Self> {
         if let Some((class, _)) = PLAIN.iter().find(|(_, known)| *known == name) {
             return vec![*class];
         }
@@ -80,7 +80,7 @@ impl NodeClass {
             .collect()
     }
 
-    /// Lists all names that [`Self::parse_names`] accepts.
+    /// Lists all names that [`Self::find_classes_by_name`] accepts.
     pub fn list_names() -> String {
         let plain = PLAIN.iter().map(|(_, name)| *name);
         let kinds = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
@@ -109,14 +109,14 @@ mod tests {
     fn names_are_read_back() {
         for (class, name) in PLAIN {
             assert_eq!(
-                (NodeClass::parse_names(name), class.to_string()),
+                (NodeClass::find_classes_by_name(name), class.to_string()),
                 (vec![class], name.to_owned())
             );
         }
         let kind = NodeClass::Collective(CollectiveKind::AllToAll);
-        assert_eq!(NodeClass::parse_names(&kind.to_string()), [kind]);
-        assert_eq!(NodeClass::parse_names("collective").len(), 9);
-        assert!(NodeClass::parse_names("kernel").is_empty());
+        assert_eq!(NodeClass::find_classes_by_name(&kind.to_string()), [kind]);
+        assert_eq!(NodeClass::find_classes_by_name("collective").len(), 9);
+        assert!(NodeClass::find_classes_by_name("kernel").is_empty());
         assert!(NodeClass::list_names().contains("unreadable, collective, all-reduce"));
     }
 }

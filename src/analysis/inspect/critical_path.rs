@@ -8,9 +8,9 @@
 //! starting at its arrival.
 
 use super::class::NodeClass;
-use super::path_input::PathInput;
+use super::path_input::RankPathInput;
 use chakram_base::units::{Span, Time};
-use chakram_trace::matching::{CommMatches, CommStep};
+use chakram_trace::matching::{CommMatches, RankCommNode};
 use std::collections::BTreeMap;
 
 /// A part of the path: a node, and the time before it.
@@ -53,11 +53,11 @@ impl CriticalPath {
 /// that arrived last. Returns `None` unless this rank arrived after `start` and before `end`.
 fn find_last_arrival(
     matches: &CommMatches<'_>,
-    tracks: &[PathInput],
-    (track, step): (u32, &CommStep),
+    tracks: &[RankPathInput],
+    (track, step): (u32, &RankCommNode),
     (start, end): (Time, Time),
 ) -> Option<(u32, u32)> {
-    let met = matches.matching_steps(track, step);
+    let met = matches.matching_comm_nodes(track, step);
     let nodes = met.map(|(t, s)| (t, tracks[t as usize].comms.steps[s as usize].node));
     let came = |&(t, n): &(u32, u32)| tracks[t as usize].start[n as usize];
     let others = nodes.filter(|&(t, _)| t != track);
@@ -68,7 +68,7 @@ fn find_last_arrival(
 
 /// Returns the critical path through `tracks`, up to the node that ends last; `None` if no node runs. If `joined` is
 /// true, the times of all ranks share one origin, so the path may change ranks.
-pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath> {
+pub fn critical_path(tracks: &[RankPathInput], joined: bool) -> Option<CriticalPath> {
     let matches = joined.then(|| CommMatches::new(tracks.iter().map(|track| &track.comms)));
     let ends = tracks.iter().zip(0..).filter_map(|(track, i)| {
         let node = track.last?;
@@ -124,7 +124,7 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
 
 /// Time of several parts of a path, split by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PathTime {
+pub struct PathTimeTotals {
     /// Number of these parts.
     pub pieces: u64,
     /// Time before the nodes of these parts started.
@@ -135,7 +135,7 @@ pub struct PathTime {
     pub work: Span,
 }
 
-impl PathTime {
+impl PathTimeTotals {
     fn add_segment(&mut self, piece: &PathSegment) {
         self.pieces += 1;
         self.delay += piece.delay;
@@ -150,11 +150,11 @@ impl PathTime {
 }
 
 /// Sums the time of a path's parts by `key`; returns the sums, largest time first.
-pub fn spent_by<K: Ord>(
+pub fn sum_path_time_by_key<K: Ord>(
     path: &CriticalPath,
     key: impl Fn(&PathSegment) -> K,
-) -> Vec<(K, PathTime)> {
-    let mut by: BTreeMap<K, PathTime> = BTreeMap::new();
+) -> Vec<(K, PathTimeTotals)> {
+    let mut by: BTreeMap<K, PathTimeTotals> = BTreeMap::new();
     for piece in &path.pieces {
         by.entry(key(piece)).or_default().add_segment(piece);
     }
@@ -165,12 +165,12 @@ pub fn spent_by<K: Ord>(
 
 impl PathSegment {
     /// Returns the type of the part's node.
-    pub fn class_of_node(&self, tracks: &[PathInput]) -> NodeClass {
+    pub fn class_of_node(&self, tracks: &[RankPathInput]) -> NodeClass {
         tracks[self.track as usize].classes[self.node as usize]
     }
 
     /// Returns the id of the part's node in the trace.
-    pub fn id_of_node(&self, tracks: &[PathInput]) -> u64 {
+    pub fn id_of_node(&self, tracks: &[RankPathInput]) -> u64 {
         tracks[self.track as usize].ids[self.node as usize]
     }
 

@@ -3,7 +3,7 @@
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::RawDependency;
-use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
+use chakram_trace::graph::{Csr, NodeTimeline, RawTrace};
 use serde::Serialize;
 
 /// A kind of fault: how often it occurs, and a description of its first occurrence.
@@ -53,7 +53,7 @@ impl FaultSummary {
     }
 
     /// Adds the records that could not be decoded.
-    pub(super) fn add_unreadable(&mut self, raw: &mut RawTrace<'_>) {
+    pub(super) fn add_unreadable_records(&mut self, raw: &mut RawTrace<'_>) {
         let faults = std::mem::take(&mut raw.faults);
         let count = faults.len();
         for (i, fault) in faults.into_iter().enumerate() {
@@ -69,7 +69,7 @@ impl FaultSummary {
     }
 
     /// Adds faults in the ids and dependencies of nodes.
-    pub(super) fn add_structure(&mut self, raw: &RawTrace<'_>) {
+    pub(super) fn add_structure_faults(&mut self, raw: &RawTrace<'_>) {
         let id = |i: u32| raw.nodes[i as usize].view.id;
         let mut twice = FaultCounter::default();
         for pair in raw.nodes.windows(2) {
@@ -105,7 +105,7 @@ impl FaultSummary {
     }
 
     /// Adds a notice that `count` control dependencies are ignored because they close a cycle.
-    pub(super) fn without_control(&mut self, count: u64) {
+    pub(super) fn note_ignored_control(&mut self, count: u64) {
         self.add_note(count, || {
             "control dependencies close a cycle; times and chains use only data dependencies"
                 .to_owned()
@@ -114,18 +114,18 @@ impl FaultSummary {
 
     /// Adds the nodes that do not run in `recorded` because they are on a cycle or depend on one; `next` contains the
     /// successors of each node.
-    pub(super) fn add_cycle(
+    pub(super) fn add_cycle_fault(
         &mut self,
         raw: &RawTrace<'_>,
         next: &Csr,
-        recorded: &CapturedTimeline,
+        recorded: &NodeTimeline,
     ) {
         const SHOWN: usize = 6;
         let stuck = next.row_count() - recorded.ran;
         if stuck == 0 {
             return;
         }
-        let cycle = find_short_cycle(next, |node| !recorded.node_runs(node));
+        let cycle = find_short_cycle(next, |node| !recorded.has_node_run(node));
         let mut text = String::from(
             "without times, because they are on a cycle of dependencies or depend on one: ",
         );

@@ -57,7 +57,7 @@ impl FromStr for NamePattern {
     }
 }
 
-/// A set of node types, with names that [`NodeClass::parse_names`] accepts.
+/// A set of node types, with names that [`NodeClass::find_classes_by_name`] accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassFilter(Vec<NodeClass>);
 
@@ -76,7 +76,7 @@ impl FromStr for ClassFilter {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut classes = Vec::new();
         for name in text.split(',') {
-            let named = NodeClass::parse_names(name.trim());
+            let named = NodeClass::find_classes_by_name(name.trim());
             if named.is_empty() {
                 return Err(format!(
                     "there is no type `{name}`; expected one of {}",
@@ -217,7 +217,7 @@ impl NodeFilter {
                 && self.matches_kind(trace.classes[node as usize])
                 && self.matches_group(&trace.raw.nodes[node as usize].view.op)
                 && self.matches_time(trace, node)
-                && self.matches_labels(&trace.raw.nodes[node as usize].record)
+                && self.matches_attribute_filters(&trace.raw.nodes[node as usize].record)
                 && self.matches_name(trace.raw.nodes[node as usize].view.name)
         };
         Some(trace.raw.node_indices().map(fits).collect())
@@ -240,7 +240,7 @@ impl NodeFilter {
         self.groups.is_empty() || self.groups.iter().any(|text| *text == label || all(text))
     }
 
-    fn matches_labels(&self, record: &RawRecord<'_>) -> bool {
+    fn matches_attribute_filters(&self, record: &RawRecord<'_>) -> bool {
         if self.labels.is_empty() {
             return true;
         }
@@ -269,7 +269,7 @@ impl NodeFilter {
         let after = self
             .from
             .is_none_or(|from| end > from || (start == end && start >= from));
-        run.node_runs(node) && after && self.to.is_none_or(|to| start < to)
+        run.has_node_run(node) && after && self.to.is_none_or(|to| start < to)
     }
 }
 

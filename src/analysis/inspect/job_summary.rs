@@ -15,11 +15,11 @@ pub fn inspect_job(
     filter: &NodeFilter,
     threads: usize,
 ) -> Result<JobInspection, TraceError> {
-    inspect_job_with(files, filter, threads, &|| ())
+    inspect_job_with_progress(files, filter, threads, &|| ())
 }
 
 /// Like [`inspect_job`], but also calls `read` after each file.
-pub fn inspect_job_with(
+pub fn inspect_job_with_progress(
     files: &[RankFile],
     filter: &NodeFilter,
     threads: usize,
@@ -31,7 +31,7 @@ pub fn inspect_job_with(
         match summary {
             Ok(summary) => job.add_rank(summary),
             Err(error) => {
-                let text = find_error_cause(&error);
+                let text = format_error_on_one_line(&error);
                 job.unreadable.push((file.rank, file.path.clone(), text));
                 first.get_or_insert(error);
             }
@@ -65,7 +65,7 @@ fn inspect_rank(file: &RankFile, filter: &NodeFilter) -> Result<RankInspection, 
 
 /// Formats an error and its cause on one line. The remedy is omitted, because it is only for
 /// replays.
-pub(super) fn find_error_cause(error: &TraceError) -> String {
+pub(super) fn format_error_on_one_line(error: &TraceError) -> String {
     let text = error.to_string();
     let mut line = text.lines().next().unwrap_or_default().to_owned();
     if let Some(cause) = std::error::Error::source(error) {

@@ -144,7 +144,7 @@ impl<'a> LaneTable<'a> {
     }
 
     /// Returns true if a node of this type starts only after all other events at the same time, as collectives do.
-    pub fn begins_when_settled(class: NodeClass) -> bool {
+    pub fn starts_after_other_events(class: NodeClass) -> bool {
         matches!(class, NodeClass::Collective(_))
     }
 }

@@ -1,13 +1,13 @@
 //! Processes items such as files in parallel, and passes the results on in the order of the items.
 
-use chakram_base::interrupt::inherit_token;
+use chakram_base::interrupt::wrap_with_current_token;
 use std::collections::BTreeMap;
 use std::panic;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 
 /// Progress of the work, shared by all threads.
-struct OrderedWork<R> {
+struct OrderedWorkProgress<R> {
     /// Index of the next item to process.
     next: usize,
     /// Number of results that the consumer has taken.
@@ -30,7 +30,7 @@ pub fn for_each_in_order<T: Sync, R: Send, E>(
     if threads == 1 {
         return items.iter().try_for_each(|item| take(item, work(item)));
     }
-    let state = Mutex::new(OrderedWork {
+    let state = Mutex::new(OrderedWorkProgress {
         next: 0,
         taken: 0,
         done: BTreeMap::new(),
@@ -43,7 +43,7 @@ pub fn for_each_in_order<T: Sync, R: Send, E>(
     let wait = |guard| changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(inherit_token(|| {
+            scope.spawn(wrap_with_current_token(|| {
                 loop {
                     let mut guard = lock();
                     while !guard.over && guard.next >= guard.taken + 2 * threads {

@@ -4,15 +4,15 @@ use super::class::NodeClass;
 use super::times::TimeBasis;
 use super::trace::InspectedTrace;
 use chakram_base::units::{Span, Time};
-use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
+use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::captured_timeline::NONE;
-use chakram_trace::graph::{CapturedTimeline, NameTable};
-use chakram_trace::matching::{CommStep, RankComms};
+use chakram_trace::graph::{NameTable, NodeTimeline};
+use chakram_trace::matching::{RankCommNode, RankComms};
 
 /// The data of a rank that a job's critical path needs.
 #[derive(Debug)]
-pub struct PathInput {
+pub struct RankPathInput {
     /// Rank of the trace.
     pub rank: u32,
     /// Source of the times of this rank.
@@ -39,7 +39,7 @@ pub struct PathInput {
     waits: Vec<Span>,
 }
 
-impl PathInput {
+impl RankPathInput {
     /// Extracts the data from an inspected trace.
     ///
     /// Fails if the names of nodes take more than 4 GiB.
@@ -57,12 +57,12 @@ impl PathInput {
         let comms = collect_communication(&trace);
         let waits = comms.steps.iter().map(|step| trace.wait_of_node(step.node));
         let waits = waits.collect();
-        let last = trace.times.run.last_to_end();
+        let last = trace.times.run.last_ending_node();
         let ids = nodes.iter().map(|item| item.view.id).collect();
         let (rank, classes, basis) = (trace.rank, trace.classes, trace.times.basis);
         let captured = trace.raw.metadata.captured;
         let whole_micros = trace.times.whole_micros;
-        let CapturedTimeline {
+        let NodeTimeline {
             start,
             end,
             cause,
@@ -90,7 +90,7 @@ impl PathInput {
     }
 
     /// Returns a node's collective or message, and how long it waited; `None` if the node does not communicate.
-    pub(super) fn communication_of_node(&self, node: u32) -> Option<(&CommStep, Span)> {
+    pub(super) fn communication_of_node(&self, node: u32) -> Option<(&RankCommNode, Span)> {
         let found = self
             .comms
             .steps
@@ -120,7 +120,7 @@ fn collect_communication(trace: &InspectedTrace<'_>) -> RankComms {
     let mut declared = DeclaredGroups::new();
     for item in &raw.nodes {
         if let Some(text) = item.view.groups
-            && let Ok(groups) = parse_metadata(item.view.id, text)
+            && let Ok(groups) = parse_group_metadata(item.view.id, text)
         {
             declared.extend(groups);
         }

@@ -12,9 +12,9 @@ mod summary;
 
 pub use csv::render_csv as csv;
 pub use json::{SummaryDocument, ViewDocument, build_summary_document as json};
-pub use list::{NodeDocument, NodeList};
+pub use list::{NodeDocument, NodeListFormat};
 pub use node::{NeighbourhoodDocument, build_node_document as node_json, render_node as node_text};
-pub use path::{PathReport, PathsDocument, TrackPath, find_paths};
+pub use path::{CriticalPathOnTracks, PathRenderInput, PathsDocument, find_paths};
 pub use summary::render_summary as text;
 
 /// Hints on how to see what a text omits, in the syntax of the program that prints the text.

@@ -47,7 +47,7 @@ impl<'a> InspectedTrace<'a> {
             rank: self.rank,
             id: view.id,
             ran: run
-                .node_runs(node)
+                .has_node_run(node)
                 .then(|| (run.start[node as usize], run.end[node as usize])),
             length: self.duration_of_node(node),
             wait: self.wait_of_node(node),

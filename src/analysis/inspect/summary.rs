@@ -6,12 +6,12 @@ use super::fault::{CountedFault, FaultSummary};
 use super::filter::NodeFilter;
 use super::lanes::{LaneKey, group_label};
 use super::metadata::TraceHeader;
-use super::table::{NodeSums, SpreadTable};
+use super::table::{NodeSums, RankSpreadTable};
 use super::times::TimeBasis;
 use super::trace::InspectedTrace;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::TraceContents;
-use chakram_trace::format::groups::parse_metadata;
+use chakram_trace::format::groups::parse_group_metadata;
 use chakram_trace::format::{CollectiveKind, Op, TraceError, append_name_family};
 use chakram_trace::graph::{DeclaredGroups, Interner, NameTable, RawTrace};
 use std::collections::BTreeMap;
@@ -102,7 +102,8 @@ impl RankInspection {
         let count = |raw: &RawTrace<'_>| attributes::count_attributes(raw, |_| true);
         let bytes = contents.as_slice();
         let told = |e| contents.with_source(e);
-        let (trace, attributes) = InspectedTrace::read_with(rank, bytes, told, count)?;
+        let (trace, attributes) =
+            InspectedTrace::read_trace_while_running(rank, bytes, told, count)?;
         let sizes = (file_bytes, bytes.len() as u64);
         Ok(Self::sum_selected_nodes(
             &trace,
@@ -120,7 +121,7 @@ impl RankInspection {
         path: &Path,
         (file_bytes, contents_bytes): (u64, u64),
     ) -> Self {
-        let sums = RankTables::new(trace, selected);
+        let sums = RankSumTables::new(trace, selected);
         let raw = &trace.raw;
         let control = raw
             .node_indices()
@@ -171,7 +172,7 @@ fn collect_groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> Decl
         let Some(text) = item.view.groups else {
             continue;
         };
-        match parse_metadata(item.view.id, text) {
+        match parse_group_metadata(item.view.id, text) {
             Ok(declared) => groups.extend(declared),
             Err(error) => {
                 let text = error.to_string();
@@ -185,7 +186,7 @@ fn collect_groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> Decl
 }
 
 /// The tables of one rank.
-struct RankTables {
+struct RankSumTables {
     selected: u64,
     types: BTreeMap<NodeClass, NodeSums>,
     lanes: BTreeMap<LaneKey, (Option<String>, NodeSums)>,
@@ -226,7 +227,7 @@ impl<K: std::hash::Hash + Eq + Clone> KeyedSums<K> {
     }
 }
 
-impl RankTables {
+impl RankSumTables {
     fn new(trace: &InspectedTrace<'_>, selected: impl Fn(u32) -> bool) -> Self {
         let mut types = KeyedSums::new();
         let mut lanes = KeyedSums::new();
@@ -321,19 +322,19 @@ pub struct JobInspection {
     /// Names of groups that ranks declare with different members.
     pub conflicting_groups: Vec<String>,
     /// Sums by node type.
-    pub types: SpreadTable<NodeClass>,
+    pub types: RankSpreadTable<NodeClass>,
     /// Sums by lane.
-    pub lanes: SpreadTable<LaneKey>,
+    pub lanes: RankSpreadTable<LaneKey>,
     /// For each lane with a name: the name on the first rank that states one, and true if another rank states a
     /// different name.
     pub lane_names: BTreeMap<LaneKey, (String, bool)>,
     /// Sums of collectives by group and kind.
-    pub collectives: SpreadTable<(String, CollectiveKind)>,
+    pub collectives: RankSpreadTable<(String, CollectiveKind)>,
     /// Sums of messages by sender and receiver: sends at index [`SENT`], receives at index [`RECEIVED`].
     pub messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
     /// Sums by operator and type. An operator is identified by its name without the numbers of
     /// steps and layers.
-    pub operators: SpreadTable<(String, NodeClass)>,
+    pub operators: RankSpreadTable<(String, NodeClass)>,
     /// Number of nodes with each attribute or field, by name and type.
     pub attributes: BTreeMap<(String, &'static str), u64>,
 }
@@ -391,7 +392,7 @@ impl JobInspection {
     }
 
     /// Returns true if the times of all ranks count from the start of the job.
-    pub fn shares_start(&self) -> bool {
+    pub fn has_common_time_origin(&self) -> bool {
         self.ranks
             .iter()
             .all(|rank| rank.captured.is_some() && rank.basis == TimeBasis::Kept)

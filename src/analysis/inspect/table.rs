@@ -43,7 +43,7 @@ impl NodeSums {
 
 /// A sum over ranks. Also states which ranks have the smallest and the largest value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpreadRow {
+pub struct RankSpreadRow {
     /// Sum over ranks.
     pub sum: NodeSums,
     /// Number of ranks that have such nodes.
@@ -58,7 +58,7 @@ pub struct SpreadRow {
     pub largest: (u64, u32),
 }
 
-impl SpreadRow {
+impl RankSpreadRow {
     fn new(rank: u32, tally: &NodeSums) -> Self {
         Self {
             sum: *tally,
@@ -90,31 +90,31 @@ impl SpreadRow {
 
 /// Sums over ranks, by a property of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpreadTable<K: Ord>(BTreeMap<K, SpreadRow>);
+pub struct RankSpreadTable<K: Ord>(BTreeMap<K, RankSpreadRow>);
 
-impl<K: Ord> Default for SpreadTable<K> {
+impl<K: Ord> Default for RankSpreadTable<K> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Ord> SpreadTable<K> {
+impl<K: Ord> RankSpreadTable<K> {
     /// Adds the sums of one rank to the table.
     pub fn add_rank(&mut self, rank: u32, tallies: impl IntoIterator<Item = (K, NodeSums)>) {
         for (key, tally) in tallies {
             let row = self.0.entry(key);
             row.and_modify(|row| row.add_rank(rank, &tally))
-                .or_insert_with(|| SpreadRow::new(rank, &tally));
+                .or_insert_with(|| RankSpreadRow::new(rank, &tally));
         }
     }
 
     /// Iterates over the rows, sorted by key.
-    pub fn rows_by_key(&self) -> impl ExactSizeIterator<Item = (&K, &SpreadRow)> {
+    pub fn rows_by_key(&self) -> impl ExactSizeIterator<Item = (&K, &RankSpreadRow)> {
         self.0.iter()
     }
 
     /// Returns the rows sorted by time, longest first. Rows without time are sorted by number of nodes.
-    pub fn rows_by_time(&self) -> Vec<(&K, &SpreadRow)> {
+    pub fn rows_by_time(&self) -> Vec<(&K, &RankSpreadRow)> {
         let mut rows: Vec<_> = self.0.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse((row.sum.time, row.sum.nodes)));
         rows

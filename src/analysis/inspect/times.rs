@@ -3,9 +3,9 @@
 use super::class::NodeClass;
 use super::lanes::LaneTable;
 use chakram_base::units::{Span, Time};
-use chakram_trace::graph::captured_timeline::{NONE, NodeTiming};
+use chakram_trace::graph::captured_timeline::{NONE, TimelineNodeInput};
 use chakram_trace::graph::raw_trace::RawDependency;
-use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
+use chakram_trace::graph::{Csr, NodeTimeline, RawTrace};
 
 /// Source of the times of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,16 +36,16 @@ impl TimeBasis {
 
 /// Start and end times of a rank's nodes.
 #[derive(Debug)]
-pub struct RankTimes {
+pub struct RankNodeTimes {
     /// Source of the times.
     pub basis: TimeBasis,
     /// True if every duration is a whole number of microseconds, which is the resolution of the schema's own field.
     pub whole_micros: bool,
     /// Start, end and cause of each node.
-    pub run: CapturedTimeline,
+    pub run: NodeTimeline,
 }
 
-impl RankTimes {
+impl RankNodeTimes {
     /// Computes the times of the nodes of `raw`; `next` contains the successors of each node by enforced dependencies.
     pub fn new(
         raw: &RawTrace<'_>,
@@ -53,13 +53,13 @@ impl RankTimes {
         lanes: &LaneTable<'_>,
         next: &Csr,
     ) -> Self {
-        let step = |node: u32| NodeTiming {
+        let step = |node: u32| TimelineNodeInput {
             delay: raw.nodes[node as usize].view.delay,
             length: raw.nodes[node as usize].view.total_duration(),
             lane: lanes.find_exclusive_lane(node),
-            settles: LaneTable::begins_when_settled(classes[node as usize]),
+            settles: LaneTable::starts_after_other_events(classes[node as usize]),
         };
-        let mut run = CapturedTimeline::new(next, lanes.lane_count(), step);
+        let mut run = NodeTimeline::new(next, lanes.lane_count(), step);
         let (mut durations, mut delays, mut whole, mut started, mut all) =
             (false, false, true, false, true);
         for node in raw.node_indices() {
@@ -74,7 +74,7 @@ impl RankTimes {
             }
         }
         let basis = if started && all {
-            detect_group_threads(raw, classes, lanes, &mut run);
+            replace_times_by_file_times(raw, classes, lanes, &mut run);
             TimeBasis::Given
         } else if raw.metadata.captured.is_some() || (delays && durations) {
             TimeBasis::Kept
@@ -92,7 +92,7 @@ impl RankTimes {
 
     /// Returns the start of the first node and the end of the last node.
     pub fn first_start_and_last_end(&self) -> (Time, Time) {
-        let running = || (0..self.run.start.len()).filter(|&i| self.run.node_runs(i as u32));
+        let running = || (0..self.run.start.len()).filter(|&i| self.run.has_node_run(i as u32));
         let first = running().map(|i| self.run.start[i]).min();
         let last = running().map(|i| self.run.end[i]).max();
         (first.unwrap_or(Time::ZERO), last.unwrap_or(Time::ZERO))
@@ -101,11 +101,11 @@ impl RankTimes {
 
 /// Replaces starts and ends with the times in the file, relative to the first node that takes time. The new cause of
 /// a node is whichever ended last before the node's start: a dependency, or the previous node on its lane.
-fn detect_group_threads(
+fn replace_times_by_file_times(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
     lanes: &LaneTable<'_>,
-    run: &mut CapturedTimeline,
+    run: &mut NodeTimeline,
 ) {
     let micros = |node: u32| raw.nodes[node as usize].view.start_micros;
     let timed = |node: &u32| classes[*node as usize].takes_time();

@@ -4,8 +4,8 @@ use super::class::NodeClass;
 use super::fault::FaultSummary;
 use super::lanes::LaneTable;
 use super::metadata::TraceHeader;
-use super::times::RankTimes;
-use chakram_base::interrupt::inherit_token;
+use super::times::RankNodeTimes;
+use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;
 use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::{Csr, RawTrace};
@@ -27,23 +27,23 @@ pub struct InspectedTrace<'a> {
     /// For each node, its successors by enforced dependencies.
     pub next: Csr,
     /// Times of the nodes.
-    pub times: RankTimes,
+    pub times: RankNodeTimes,
     /// Faults of the trace.
     pub faults: FaultSummary,
 }
 
 /// Data derived from a raw trace.
-struct TraceAnalysis<'a> {
+struct DerivedTraceData<'a> {
     lanes: LaneTable<'a>,
     next: Csr,
-    times: RankTimes,
+    times: RankNodeTimes,
 }
 
-impl<'a> TraceAnalysis<'a> {
+impl<'a> DerivedTraceData<'a> {
     fn new(raw: &RawTrace<'a>, classes: &[NodeClass], faults: &mut FaultSummary) -> Self {
         let lanes = LaneTable::new(raw);
         let mut next = raw.build_successors(|node, dep| dep.node != node);
-        let mut times = RankTimes::new(raw, classes, &lanes, &next);
+        let mut times = RankNodeTimes::new(raw, classes, &lanes, &next);
         // Nodes that did not run are on a cycle, or depend on one.
         if times.run.ran < raw.nodes.len() {
             let all = raw
@@ -52,11 +52,11 @@ impl<'a> TraceAnalysis<'a> {
             let control = all.filter(|dep| dep.control).count() as u64;
             if control > 0 {
                 let data = raw.build_successors(|node, dep| dep.node != node && !dep.control);
-                let again = RankTimes::new(raw, classes, &lanes, &data);
-                faults.without_control(control);
+                let again = RankNodeTimes::new(raw, classes, &lanes, &data);
+                faults.note_ignored_control(control);
                 (next, times) = (data, again);
             }
-            faults.add_cycle(raw, &next, &times.run);
+            faults.add_cycle_fault(raw, &next, &times.run);
         }
         Self { lanes, next, times }
     }
@@ -71,12 +71,12 @@ impl<'a> InspectedTrace<'a> {
         contents: &'a [u8],
         told: impl Fn(TraceError) -> TraceError,
     ) -> Result<Self, TraceError> {
-        Self::read_with(rank, contents, told, |_| ()).map(|(trace, ())| trace)
+        Self::read_trace_while_running(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
     /// Like [`Self::read_trace`], with additional work. Meanwhile, another thread runs `beside` on the raw
     /// trace.
-    pub(super) fn read_with<R: Send>(
+    pub(super) fn read_trace_while_running<R: Send>(
         rank: u32,
         contents: &'a [u8],
         told: impl Fn(TraceError) -> TraceError,
@@ -100,11 +100,11 @@ impl<'a> InspectedTrace<'a> {
             classes[node as usize] = NodeClass::Unreadable;
         }
         let mut faults = FaultSummary::default();
-        faults.add_unreadable(&mut raw);
-        faults.add_structure(&raw);
+        faults.add_unreadable_records(&mut raw);
+        faults.add_structure_faults(&raw);
         let (analysis, beside) = thread::scope(|scope| {
-            let beside = scope.spawn(inherit_token(|| beside(&raw)));
-            let analysis = TraceAnalysis::new(&raw, &classes, &mut faults);
+            let beside = scope.spawn(wrap_with_current_token(|| beside(&raw)));
+            let analysis = DerivedTraceData::new(&raw, &classes, &mut faults);
             (analysis, beside.join())
         });
         let beside = beside.unwrap_or_else(|panic| panic::resume_unwind(panic));

@@ -1,9 +1,9 @@
 //! Checks the collectives of groups: all members must run the same collectives in the same order.
 
 use super::NONE;
-use super::communication::{CallDigest, CommunicationDigest};
+use super::communication::{CollectiveCallDigest, CommunicationDigest};
 use super::defects::{Defect, DefectLocation, DefectLog};
-use super::groups::BoundGroup;
+use super::groups::ResolvedGroup;
 use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
 use chakram_trace::matching::{CollectiveSignature, CommRef, MemberCalls, find_disagreement};
@@ -11,13 +11,16 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Gives access to the calls of one party. A party is the members of one group.
-struct GroupCalls<'a> {
+struct GroupCallLookup<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
-    party: &'a BoundGroup,
+    party: &'a ResolvedGroup,
 }
 
-impl<'a> GroupCalls<'a> {
-    fn find_call(&self, (rank, call): CommRef) -> (u32, &'a CommunicationDigest, &'a CallDigest) {
+impl<'a> GroupCallLookup<'a> {
+    fn find_call(
+        &self,
+        (rank, call): CommRef,
+    ) -> (u32, &'a CommunicationDigest, &'a CollectiveCallDigest) {
         let (rank, trace) = self.members[rank as usize];
         (rank, &trace.facts, &trace.facts.calls[call as usize])
     }
@@ -40,7 +43,7 @@ impl<'a> GroupCalls<'a> {
     }
 
     fn location_of_call(&self, at: Option<CommRef>) -> DefectLocation {
-        let site = |(_, facts, call): (u32, &CommunicationDigest, &CallDigest)| {
+        let site = |(_, facts, call): (u32, &CommunicationDigest, &CollectiveCallDigest)| {
             facts.location_of_node(&call.node)
         };
         at.map_or_else(DefectLocation::default, |at| site(self.find_call(at)))
@@ -72,7 +75,7 @@ impl<'a> GroupCalls<'a> {
         let (party, bytes) = (self.party, call.node.bytes);
         let size = party.members.len() as u32;
         let wrong = |kind, found: String| {
-            Defect::new(kind, facts.location_of_node(&call.node), found).on_rank(rank)
+            Defect::new(kind, facts.location_of_node(&call.node), found).set_defect_rank(rank)
         };
         if call.kind.has_root() && call.root != NONE && !party.has_rank(call.root) {
             let found = format!(
@@ -90,7 +93,11 @@ impl<'a> GroupCalls<'a> {
 
     /// Reports the first collective that differs between members. Returns true if the members do
     /// not differ.
-    fn compare_members(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
+    fn compare_member_calls(
+        &self,
+        sequences: &[MemberCalls<'_>],
+        findings: &mut DefectLog,
+    ) -> bool {
         let Some((first, others)) = sequences.split_first() else {
             return true;
         };
@@ -143,7 +150,7 @@ impl<'a> GroupCalls<'a> {
                 self.rank_of_member(there),
                 self.location_of_call(there.call_at(k)),
             )),
-            ..defect.on_rank(self.rank_of_member(here))
+            ..defect.set_defect_rank(self.rank_of_member(here))
         });
         false
     }
@@ -153,7 +160,7 @@ impl<'a> GroupCalls<'a> {
 /// differ, the result is empty.
 pub(super) fn check_collectives<'a>(
     members: &[(u32, &'a ValidatedTrace)],
-    parties: &[BoundGroup],
+    parties: &[ResolvedGroup],
     findings: &mut DefectLog,
 ) -> Vec<Vec<MemberCalls<'a>>> {
     let mut all = Vec::with_capacity(parties.len());
@@ -179,11 +186,11 @@ pub(super) fn check_collectives<'a>(
             let slots = slots.iter().copied();
             sequences.push(facts.calls_of.calls_of_member(index as u32, slots));
         }
-        let calls = GroupCalls { members, party };
+        let calls = GroupCallLookup { members, party };
         for at in sequences.iter().flat_map(MemberCalls::iter) {
             calls.check_call(at, findings);
         }
-        let same = calls.compare_members(&sequences, findings);
+        let same = calls.compare_member_calls(&sequences, findings);
         all.push(if same && party.partial.is_none() {
             sequences
         } else {

@@ -4,11 +4,11 @@ use super::NONE;
 use super::defects::DefectLocation;
 use super::dependencies::ProgramOrder;
 use super::node::{ValidatedNodes, ValidationRole};
-use super::wait::WaitEdges;
+use super::wait::TraceWaitGraph;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, escape_name};
 use chakram_trace::graph::{Interner, NameTable};
-use chakram_trace::matching::SlotCalls;
+use chakram_trace::matching::CallsBySlot;
 
 /// Facts about a node that remain after its record is dropped from memory.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct NodeDigest {
 
 /// A member's part in a collective.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CallDigest {
+pub(super) struct CollectiveCallDigest {
     pub node: NodeDigest,
     pub slot: u32,
     /// Rank of the root, or [`NONE`] for the group's first member.
@@ -65,16 +65,16 @@ pub(super) struct CommunicationDigest {
     /// True if the digest is complete and sorted in program order.
     pub whole: bool,
     /// Collectives, in program order.
-    pub calls: Vec<CallDigest>,
+    pub calls: Vec<CollectiveCallDigest>,
     pub messages: Vec<MessageDigest>,
     /// In-switch accesses, in the order of ids.
     pub accesses: Vec<InSwitchAccess>,
     pub slots: Vec<GroupReference>,
     /// Calls by slot, which is the index of a group in `slots`.
-    pub calls_of: SlotCalls,
+    pub calls_of: CallsBySlot,
     pub declared: DeclaredGroups,
     /// Waits between calls and messages. The graph is empty if the digest is incomplete.
-    pub waits: WaitEdges,
+    pub waits: TraceWaitGraph,
     names: NameTable,
 }
 
@@ -96,11 +96,11 @@ impl DigestCollector {
         | ValidationRole::Message(part)
         | ValidationRole::Access(part) = raw.nodes[i as usize].view.role
         {
-            self.number_of_comm_part(raw, i, part);
+            self.add_communication_digest(raw, i, part);
         }
     }
 
-    fn number_of_comm_part(&mut self, raw: &ValidatedNodes<'_>, i: u32, part: u32) {
+    fn add_communication_digest(&mut self, raw: &ValidatedNodes<'_>, i: u32, part: u32) {
         let (name, op) = raw.retained.parts[part as usize];
         let mut kept = |bytes| self.digest_node(raw, i, name, bytes);
         match op {
@@ -112,7 +112,7 @@ impl DigestCollector {
                 dimensions,
                 ..
             } => {
-                let call = CallDigest {
+                let call = CollectiveCallDigest {
                     node: kept(bytes),
                     slot: self.group_slot_of(group, dimensions),
                     root: root.unwrap_or(NONE),
@@ -207,7 +207,7 @@ impl DigestCollector {
         }
         facts.slots = self.slots.into_keys();
         let calls = facts.calls.iter().map(|call| call.slot).zip(0..);
-        facts.calls_of = SlotCalls::new(facts.slots.len(), calls);
+        facts.calls_of = CallsBySlot::new(facts.slots.len(), calls);
         facts.names.free_hash_table();
         self.facts
     }
@@ -244,7 +244,7 @@ impl CommunicationDigest {
     }
 
     /// Formats a call, as in ``node 17 `x` (record 18), all-reduce of 8 bytes``.
-    pub fn call_text(&self, call: &CallDigest) -> String {
+    pub fn call_text(&self, call: &CollectiveCallDigest) -> String {
         let root = if call.kind.has_root() && call.root != NONE {
             format!(" rooted at rank {}", call.root)
         } else {

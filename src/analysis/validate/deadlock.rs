@@ -8,7 +8,7 @@
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
-use super::groups::BoundGroup;
+use super::groups::ResolvedGroup;
 use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
 use chakram_trace::format::CollectiveKind;
@@ -22,7 +22,7 @@ struct WaitGraph<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     /// For each trace, the index of its first vertex.
     first: Vec<u32>,
-    parties: &'a [BoundGroup],
+    parties: &'a [ResolvedGroup],
     sequences: &'a [Vec<MemberCalls<'a>>],
     /// For each party, the index of its first vertex.
     rendezvous: Vec<u32>,
@@ -33,7 +33,7 @@ struct WaitGraph<'a> {
 /// matched messages.
 pub(super) fn check_deadlock(
     members: &[(u32, &ValidatedTrace)],
-    parties: &[BoundGroup],
+    parties: &[ResolvedGroup],
     sequences: &[Vec<MemberCalls<'_>>],
     pairs: &[(CommRef, CommRef)],
     findings: &mut DefectLog,
@@ -70,7 +70,7 @@ pub(super) fn check_deadlock(
     if order.len() == count {
         return;
     }
-    let stuck = rows.find_unordered(&order);
+    let stuck = rows.flag_unordered_nodes(&order);
     let cycle = find_short_cycle(&rows, |vertex| stuck[vertex as usize]);
     world.report_cycle(&cycle, findings);
 }
@@ -117,7 +117,7 @@ impl WaitGraph<'_> {
     /// vertex of the party.
     fn link_calls(
         &self,
-        party: &BoundGroup,
+        party: &ResolvedGroup,
         sequence: &MemberCalls<'_>,
         rendezvous: u32,
         each: &mut dyn FnMut(u32, u32),
@@ -194,6 +194,6 @@ impl WaitGraph<'_> {
         let Some((rank, site, _)) = named.first() else {
             return;
         };
-        findings.push(Defect::new(DefectKind::Deadlock, site.clone(), text).on_rank(*rank));
+        findings.push(Defect::new(DefectKind::Deadlock, site.clone(), text).set_defect_rank(*rank));
     }
 }

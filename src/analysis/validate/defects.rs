@@ -25,14 +25,14 @@ impl DefectLocation {
     pub(super) fn of_node(item: &ValidatedNode<'_>) -> Self {
         Self {
             node: Some(item.view.id),
-            name: escape_name(scan::read_name(item.record)),
+            name: escape_name(scan::read_node_name(item.record)),
             record: Some(item.record.number),
             offset: Some(item.record.offset),
         }
     }
 
     /// Converts an error's location.
-    pub(super) fn at_trace_location(place: &TraceLocation) -> Self {
+    pub(super) fn from_trace_location(place: &TraceLocation) -> Self {
         Self {
             node: place.node,
             name: String::new(),
@@ -91,7 +91,7 @@ impl Defect {
 
     /// Sets the rank of the defective trace.
     #[must_use]
-    pub(super) fn on_rank(mut self, rank: u32) -> Self {
+    pub(super) fn set_defect_rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
     }
@@ -174,7 +174,7 @@ impl DefectLog {
     }
 
     /// Adds all defects from the log of a rank's trace.
-    pub(super) fn absorb_trace(&mut self, trace: &Self, rank: u32) {
+    pub(super) fn add_trace_defects(&mut self, trace: &Self, rank: u32) {
         for kind in DefectKind::iter_all() {
             let count = trace.counts[kind as usize];
             if count == 0 {
@@ -187,7 +187,8 @@ impl DefectLog {
                 .add_count(kind.severity(), count);
             let room = self.show.saturating_sub(self.kept[kind as usize].len());
             let kept = trace.kept[kind as usize].iter().take(room);
-            self.kept[kind as usize].extend(kept.map(|defect| defect.clone().on_rank(rank)));
+            self.kept[kind as usize]
+                .extend(kept.map(|defect| defect.clone().set_defect_rank(rank)));
         }
     }
 
@@ -212,7 +213,7 @@ impl DefectLog {
     }
 
     /// Returns the numbers of defects of one rank.
-    pub fn count_of_rank(&self, rank: u32) -> DefectCounts {
+    pub fn defect_counts_of_rank(&self, rank: u32) -> DefectCounts {
         self.of_ranks.get(&rank).copied().unwrap_or_default()
     }
 }
@@ -231,8 +232,8 @@ mod tests {
         }
         assert_eq!(trace.count_of_kind(DefectKind::SelfData), 5);
         let mut all = DefectLog::new(3);
-        all.absorb_trace(&trace, 0);
-        all.absorb_trace(&trace, 1);
+        all.add_trace_defects(&trace, 0);
+        all.add_trace_defects(&trace, 1);
         let kept: Vec<_> = all
             .first_defects_of_kind(DefectKind::SelfData)
             .iter()
@@ -240,6 +241,6 @@ mod tests {
         let kept: Vec<_> = kept.iter().map(|d| (d.rank, &d.found[..])).collect();
         assert_eq!(kept, [(Some(0), "0"), (Some(0), "1"), (Some(1), "0")]);
         assert_eq!(all.count_by_severity().errors, 10);
-        assert_eq!(all.count_of_rank(1).errors, 5);
+        assert_eq!(all.defect_counts_of_rank(1).errors, 5);
     }
 }

@@ -62,7 +62,7 @@ impl DependencyChecker {
         let own = item.view.id;
         for dep in deps {
             let Some(target) = dep.target().filter(|_| dep.id != own) else {
-                self.report_broken(raw, i, dep, findings);
+                self.report_broken_dependency(raw, i, dep, findings);
                 continue;
             };
             self.flags[target as usize] |= AWAITED;
@@ -72,13 +72,13 @@ impl DependencyChecker {
             self.has_control |= dep.control;
         }
         if deps.len() > 1 {
-            self.report_repeated(raw, i, findings);
+            self.report_repeated_dependencies(raw, i, findings);
         }
     }
 
     /// Reports a dependency on a missing node or on the node itself.
     #[cold]
-    fn report_broken(
+    fn report_broken_dependency(
         &mut self,
         raw: &ValidatedNodes<'_>,
         i: u32,
@@ -117,7 +117,12 @@ impl DependencyChecker {
 
     /// Reports repeated dependencies of one kind on one node.
     #[inline]
-    fn report_repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
+    fn report_repeated_dependencies(
+        &mut self,
+        raw: &ValidatedNodes<'_>,
+        i: u32,
+        findings: &mut DefectLog,
+    ) {
         /// Up to this number of dependencies, comparing all pairs is faster than sorting.
         const FEW: usize = 8;
         let deps = raw.dependencies_of(i);
@@ -156,18 +161,18 @@ impl DependencyChecker {
         policy: DependencyPolicy,
         findings: &mut DefectLog,
     ) -> ProgramOrder {
-        self.report_isolated(raw, findings);
+        self.report_isolated_nodes(raw, findings);
         let with_control = policy != DependencyPolicy::Data;
-        let whole = self.attempt_order(raw, with_control);
+        let whole = self.attempt_topological_order(raw, with_control);
         let (attempt, held) = match whole {
             // If data dependencies alone form no cycle, warn and ignore control dependencies, as the graph builder
             // does.
             OrderAttempt::Cyclic(rows, stuck)
                 if policy == DependencyPolicy::Auto && self.has_control =>
             {
-                let data = self.attempt_order(raw, false);
+                let data = self.attempt_topological_order(raw, false);
                 if !matches!(data, OrderAttempt::Cyclic(..)) {
-                    let cycle = cycle_among(&rows, &stuck);
+                    let cycle = find_cycle_among(&rows, &stuck);
                     let first = cycle.first().copied().unwrap_or(0);
                     findings.add_defect(DefectKind::ControlCycle, || {
                         let site = DefectLocation::of_node(&raw.nodes[first as usize]);
@@ -180,11 +185,11 @@ impl DependencyChecker {
         };
         match attempt {
             OrderAttempt::Sorted => {
-                self.report_unreachable(raw, &[], &[], held, findings);
+                self.report_unreachable_nodes(raw, &[], &[], held, findings);
                 ProgramOrder::Ids
             }
             OrderAttempt::Ordered(order) => {
-                self.report_unreachable(raw, &[], &[], held, findings);
+                self.report_unreachable_nodes(raw, &[], &[], held, findings);
                 let mut places = vec![0_u32; order.len()];
                 for (place, node) in order.into_iter().enumerate() {
                     places[node as usize] = place as u32;
@@ -192,20 +197,24 @@ impl DependencyChecker {
                 ProgramOrder::Places(places)
             }
             OrderAttempt::Cyclic(rows, stuck) => {
-                let cycle = cycle_among(&rows, &stuck);
+                let cycle = find_cycle_among(&rows, &stuck);
                 let first = cycle.first().copied().unwrap_or(0);
                 findings.add_defect(DefectKind::Cycle, || {
                     let site = DefectLocation::of_node(&raw.nodes[first as usize]);
                     (site, cycle_text(raw, &cycle))
                 });
                 let stuck: Vec<u32> = raw.node_indices().filter(|&n| stuck[n as usize]).collect();
-                self.report_unreachable(raw, &cycle, &stuck, held, findings);
+                self.report_unreachable_nodes(raw, &cycle, &stuck, held, findings);
                 ProgramOrder::Cyclic
             }
         }
     }
 
-    fn attempt_order(&self, raw: &ValidatedNodes<'_>, with_control: bool) -> OrderAttempt {
+    fn attempt_topological_order(
+        &self,
+        raw: &ValidatedNodes<'_>,
+        with_control: bool,
+    ) -> OrderAttempt {
         if self.sorted[0] && (!with_control || self.sorted[1]) {
             return OrderAttempt::Sorted;
         }
@@ -214,7 +223,7 @@ impl DependencyChecker {
         if order.len() == rows.row_count() {
             OrderAttempt::Ordered(order)
         } else {
-            let stuck = rows.find_unordered(&order);
+            let stuck = rows.flag_unordered_nodes(&order);
             OrderAttempt::Cyclic(rows, stuck)
         }
     }
@@ -222,7 +231,7 @@ impl DependencyChecker {
     /// Reports nodes that can never start because they depend on nodes that never end. Nodes of `cycle` and of `seeds`
     /// are not included, because they are reported separately. `stuck` contains all nodes that are on a cycle or depend
     /// on one.
-    fn report_unreachable(
+    fn report_unreachable_nodes(
         &self,
         raw: &ValidatedNodes<'_>,
         cycle: &[u32],
@@ -272,13 +281,13 @@ impl DependencyChecker {
         }
     }
 
-    fn report_isolated(&self, raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
+    fn report_isolated_nodes(&self, raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
         if self.flags.len() < 2 {
             return;
         }
         for (node, _) in self.flags.iter().enumerate().filter(|(_, f)| **f == 0) {
             let item = &raw.nodes[node];
-            if item.view.role.is_active() {
+            if item.view.role.is_doing_work() {
                 findings.add_defect(DefectKind::Isolated, || {
                     let found = "the node depends on no node, and no node depends on it";
                     (DefectLocation::of_node(item), found.to_owned())
@@ -306,7 +315,7 @@ fn build_successors(raw: &ValidatedNodes<'_>, with_control: bool) -> Csr {
 }
 
 /// Returns a short cycle among the `stuck` nodes of the graph `rows`.
-fn cycle_among(rows: &Csr, stuck: &[bool]) -> Vec<u32> {
+fn find_cycle_among(rows: &Csr, stuck: &[bool]) -> Vec<u32> {
     find_short_cycle(rows, |node| stuck[node as usize])
 }
 
@@ -316,7 +325,7 @@ fn cycle_text(raw: &ValidatedNodes<'_>, cycle: &[u32]) -> String {
     let id = |node: u32| raw.nodes[node as usize].view.id;
     let mut text = String::new();
     for &node in cycle.iter().take(SHOWN) {
-        let name = escape_name(scan::read_name(raw.nodes[node as usize].record));
+        let name = escape_name(scan::read_node_name(raw.nodes[node as usize].record));
         text += &format!("{} ({name}) → ", id(node));
     }
     if cycle.len() > SHOWN {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Ranks that take part in collectives together.
 #[derive(Debug)]
-pub(super) struct BoundGroup {
+pub(super) struct ResolvedGroup {
     /// Name of the group in traces; `None` for the unnamed group of all ranks.
     pub name: Option<String>,
     /// Member ranks, in the order of the group.
@@ -24,7 +24,7 @@ pub(super) struct BoundGroup {
     sorted: bool,
 }
 
-impl BoundGroup {
+impl ResolvedGroup {
     /// Formats the group, as in `group of ranks 0-7` or ``group `tp` of ranks 0, 1``.
     pub fn describe_group(&self) -> String {
         let members = ranks::format_ranks(&self.members);
@@ -121,8 +121,8 @@ pub(super) fn bind_groups(
     ranks: u32,
     options: &ValidateOptions,
     findings: &mut DefectLog,
-) -> Vec<BoundGroup> {
-    report_redeclared(members, options, findings);
+) -> Vec<ResolvedGroup> {
+    report_redeclared_groups(members, options, findings);
     let mut groups = GroupInterner::new(ranks);
     // In traces, the name 0 means all ranks, so a declared group with this name must contain all ranks.
     let zero = options.declared.get("0");
@@ -137,7 +137,7 @@ pub(super) fn bind_groups(
             found,
         ));
     }
-    let mut parties = GroupBinder::default();
+    let mut parties = GroupResolver::default();
     for (index, &(rank, trace)) in members.iter().enumerate() {
         let facts = &trace.facts;
         for (slot, named) in (0..).zip(&facts.slots) {
@@ -145,7 +145,8 @@ pub(super) fn bind_groups(
                 let first = facts.calls_of.calls_of_member(rank, [slot]).call_at(0);
                 let site =
                     first.map(|(_, call)| facts.location_of_node(&facts.calls[call as usize].node));
-                findings.push(Defect::new(kind, site.unwrap_or_default(), found).on_rank(rank));
+                findings
+                    .push(Defect::new(kind, site.unwrap_or_default(), found).set_defect_rank(rank));
             };
             let group = match &named.name {
                 None => WORLD,
@@ -186,12 +187,12 @@ pub(super) fn bind_groups(
 }
 
 #[derive(Default)]
-struct GroupBinder {
-    list: Vec<BoundGroup>,
+struct GroupResolver {
+    list: Vec<ResolvedGroup>,
     known: BTreeMap<(usize, MaskCoordinates), usize>,
 }
 
-impl GroupBinder {
+impl GroupResolver {
     /// Adds a slot of a rank. The first tuple contains the trace's index, the rank and the slot, the second the index,
     /// name and members of the slot's group.
     fn add_slot(
@@ -205,11 +206,11 @@ impl GroupBinder {
             (None, _) => (Vec::new(), None),
             // Without a machine, assume that equal masks mean the same ranks.
             (Some(mask), None) => (vec![(UNKNOWN, mask)], Some(mask)),
-            (Some(mask), Some(sizes)) => (coordinates_in_mask(rank, mask, sizes), None),
+            (Some(mask), Some(sizes)) => (coordinates_outside_mask(rank, mask, sizes), None),
         };
         let list = &mut self.list;
         let mut party = |members: Vec<u32>| {
-            list.push(BoundGroup {
+            list.push(ResolvedGroup {
                 name: name.map(str::to_owned),
                 sorted: members.is_sorted(),
                 members,
@@ -223,7 +224,9 @@ impl GroupBinder {
             Some(&found) => found,
             None => {
                 let same = |other: &&u32| match (mask, &options.dimensions) {
-                    (Some(mask), Some(sizes)) => coordinates_are(&key.1, **other, mask, sizes),
+                    (Some(mask), Some(sizes)) => {
+                        has_coordinates_outside_mask(&key.1, **other, mask, sizes)
+                    }
                     _ => true,
                 };
                 let members: Vec<u32> = all.iter().filter(same).copied().collect();
@@ -250,7 +253,7 @@ impl GroupBinder {
 }
 
 /// Returns the coordinates of `rank` in all dimensions outside `mask`.
-fn coordinates_in_mask(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
+fn coordinates_outside_mask(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
     let mut rest = rank;
     let mut coordinates = Vec::new();
     for (dimension, &size) in sizes.iter().enumerate() {
@@ -265,15 +268,20 @@ fn coordinates_in_mask(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
     coordinates
 }
 
-fn coordinates_are(known: &MaskCoordinates, rank: u32, mask: u32, sizes: &[u32]) -> bool {
-    coordinates_in_mask(rank, mask, sizes) == *known
+fn has_coordinates_outside_mask(
+    known: &MaskCoordinates,
+    rank: u32,
+    mask: u32,
+    sizes: &[u32],
+) -> bool {
+    coordinates_outside_mask(rank, mask, sizes) == *known
 }
 
 /// Members of a declared group, and the declaring rank; `None` for a declaration by the user.
 type GroupDeclaration<'a> = (&'a [u32], Option<u32>);
 
 /// Reports groups that several ranks declare with different members, if the member lists have a rank in common.
-fn report_redeclared(
+fn report_redeclared_groups(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,
     findings: &mut DefectLog,
@@ -304,7 +312,7 @@ fn report_redeclared(
                 );
                 findings.push(
                     Defect::new(DefectKind::Redeclared, DefectLocation::default(), found)
-                        .on_rank(rank),
+                        .set_defect_rank(rank),
                 );
             }
             variants.push((ranks, Some(rank)));

@@ -12,12 +12,12 @@ pub fn validate_job(members: &[(u32, &ValidatedTrace)], options: &ValidateOption
     let mut findings = DefectLog::new(options.show);
     let mut first: Vec<(u32, &ValidatedTrace)> = Vec::with_capacity(members.len());
     for &(rank, trace) in members {
-        findings.absorb_trace(&trace.findings, rank);
+        findings.add_trace_defects(&trace.findings, rank);
         match first.last() {
             Some(&(last, _)) if last == rank => {
                 let found = "two traces are of this rank";
                 let defect = Defect::new(DefectKind::RankTwice, DefectLocation::default(), found);
-                findings.push(defect.on_rank(rank));
+                findings.push(defect.set_defect_rank(rank));
             }
             _ => first.push((rank, trace)),
         }
@@ -59,7 +59,8 @@ fn infer_job_size(
     for &(rank, trace) in members {
         if seen(rank) {
             findings.push(
-                beyond(DefectLocation::default(), format!("this is rank {rank}")).on_rank(rank),
+                beyond(DefectLocation::default(), format!("this is rank {rank}"))
+                    .set_defect_rank(rank),
             );
         }
         // Ignore ranks that only an incomplete trace names, because a broken record may contain any number.
@@ -70,14 +71,14 @@ fn infer_job_size(
             if seen(message.peer) {
                 let site = trace.facts.location_of_node(&message.node);
                 let what = format!("the node's peer is rank {}", message.peer);
-                findings.push(beyond(site, what).on_rank(rank));
+                findings.push(beyond(site, what).set_defect_rank(rank));
             }
         }
         for (name, ranks) in &trace.facts.declared {
             for &member in ranks {
                 if seen(member) {
                     let what = format!("group `{}` has rank {member}", escape_name(name));
-                    findings.push(beyond(DefectLocation::default(), what).on_rank(rank));
+                    findings.push(beyond(DefectLocation::default(), what).set_defect_rank(rank));
                 }
             }
         }
@@ -113,7 +114,7 @@ fn find_missing_ranks(
         return missing;
     };
     if !options.mirror {
-        let named = find_first_use(members, &missing);
+        let named = describe_first_use_of_missing(members, &missing);
         let found = format!(
             "{} {} of {ranks} {} no trace{}",
             if missing.len() == 1 { "rank" } else { "ranks" },
@@ -122,14 +123,17 @@ fn find_missing_ranks(
             named.unwrap_or_default()
         );
         let defect = Defect::new(DefectKind::MissingRank, DefectLocation::default(), found);
-        findings.push(defect.on_rank(first));
+        findings.push(defect.set_defect_rank(first));
         findings.count_more(DefectKind::MissingRank, missing.len() as u64 - 1);
     }
     missing
 }
 
 /// Describes the first use of a `missing` rank in any trace.
-fn find_first_use(members: &[(u32, &ValidatedTrace)], missing: &[u32]) -> Option<String> {
+fn describe_first_use_of_missing(
+    members: &[(u32, &ValidatedTrace)],
+    missing: &[u32],
+) -> Option<String> {
     let lacks = |rank: &u32| missing.binary_search(rank).is_ok();
     members.iter().find_map(|(rank, trace)| {
         let facts = &trace.facts;

@@ -37,7 +37,7 @@ pub(super) fn check_switch_accesses(
             "switches gather and reduce for all ranks, and ranks {} have no trace",
             ranks::format_ranks(missing)
         );
-        findings.push(Defect::new(DefectKind::InSwitch, site, found).on_rank(first));
+        findings.push(Defect::new(DefectKind::InSwitch, site, found).set_defect_rank(first));
     }
     let what = |access: &InSwitchAccess| (access.store, access.node.bytes);
     for &(rank, other) in members {
@@ -57,7 +57,7 @@ pub(super) fn check_switch_accesses(
         );
         findings.push(Defect {
             against: Some((first, against)),
-            ..Defect::new(DefectKind::InSwitch, site, found).on_rank(rank)
+            ..Defect::new(DefectKind::InSwitch, site, found).set_defect_rank(rank)
         });
     }
 }

@@ -27,7 +27,7 @@ impl<'a> MessageLookup<'a> {
     }
 
     /// Describes the first collective or message of `rank`.
-    fn describe_first(&self, rank: u32) -> String {
+    fn describe_first_communication(&self, rank: u32) -> String {
         let found = self.0.binary_search_by_key(&rank, |(rank, _)| *rank);
         found.map_or_else(|_| String::new(), |index| self.0[index].1.facts.next(None))
     }
@@ -36,7 +36,7 @@ impl<'a> MessageLookup<'a> {
     fn next(&self, half: &MessageHalf) -> String {
         let (facts, message) = self.find_message(half);
         let next = facts.next(Some(message.node.place));
-        format!("rank {} {next}", half.sender_and_receiver().0)
+        format!("rank {} {next}", half.own_and_other_rank().0)
     }
 
     fn describe_disagreement(&self, disagreement: &MessageDisagreement) -> Defect {
@@ -46,14 +46,17 @@ impl<'a> MessageLookup<'a> {
                 (DefectKind::MessageSize, send, Some(receive), next)
             }
             MessageDisagreement::Count { half, last, .. } => {
-                let far = half.sender_and_receiver().1;
+                let far = half.own_and_other_rank().1;
                 let there = match last {
                     Some(last) => format!(
                         "the last of them is {}; next: {}",
                         self.location_of_message(last),
                         self.next(last)
                     ),
-                    None => format!("rank {far} begins with {}", self.describe_first(far)),
+                    None => format!(
+                        "rank {far} begins with {}",
+                        self.describe_first_communication(far)
+                    ),
                 };
                 let next = format!("{there}; {}", self.next(half));
                 (DefectKind::Unmatched, half, last.as_ref(), next)
@@ -66,7 +69,7 @@ impl<'a> MessageLookup<'a> {
                 format!(
                     "{} of rank {}",
                     self.location_of_message(other),
-                    other.sender_and_receiver().0
+                    other.own_and_other_rank().0
                 )
             }
         };
@@ -79,11 +82,11 @@ impl<'a> MessageLookup<'a> {
         Defect {
             against: against.map(|other| {
                 (
-                    other.sender_and_receiver().0,
+                    other.own_and_other_rank().0,
                     self.location_of_message(other),
                 )
             }),
-            ..defect.on_rank(half.sender_and_receiver().0)
+            ..defect.set_defect_rank(half.own_and_other_rank().0)
         }
     }
 }
@@ -108,7 +111,8 @@ pub(super) fn check_messages(
                     format!("rank {rank} sends to itself")
                 };
                 let site = trace.facts.location_of_node(&message.node);
-                findings.push(Defect::new(DefectKind::WrongRank, site, found).on_rank(rank));
+                findings
+                    .push(Defect::new(DefectKind::WrongRank, site, found).set_defect_rank(rank));
                 continue;
             }
             let peer = members.binary_search_by_key(&message.peer, |(rank, _)| *rank);

@@ -12,11 +12,11 @@ use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
 pub(super) type ValidatedNodes<'a> = RawTrace<'a, NotableNodes<'a>>;
 
 /// A node reduced to the data that validation needs.
-pub(super) type ValidatedNode<'a> = RawTraceNode<'a, NodeOutline>;
+pub(super) type ValidatedNode<'a> = RawTraceNode<'a, NodeIdAndRole>;
 
 /// Data that is stored for every node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NodeOutline {
+pub(super) struct NodeIdAndRole {
     pub id: u64,
     pub role: ValidationRole,
 }
@@ -44,7 +44,7 @@ pub(super) enum ValidationRole {
 
 impl ValidationRole {
     /// Returns true if the node does any work.
-    pub fn is_active(self) -> bool {
+    pub fn is_doing_work(self) -> bool {
         !matches!(self, Self::Nothing | Self::Declares(_))
     }
 
@@ -76,13 +76,13 @@ pub(super) struct NotableNodes<'a> {
 }
 
 impl<'a> NotableNodes<'a> {
-    fn part_of_node(&mut self, view: &NodeView<'a>) -> u32 {
+    fn store_communication_part(&mut self, view: &NodeView<'a>) -> u32 {
         self.parts.push((view.name, view.op));
         (self.parts.len() - 1) as u32
     }
 
     #[inline(always)]
-    fn role_of_node(&mut self, view: &NodeView<'a>) -> ValidationRole {
+    fn classify_node_role(&mut self, view: &NodeView<'a>) -> ValidationRole {
         match (view.op, view.recorded, view.groups) {
             (Op::NoOp, _, None) => ValidationRole::Nothing,
             (Op::NoOp, _, Some(text)) => {
@@ -97,14 +97,18 @@ impl<'a> NotableNodes<'a> {
                 Span::ZERO,
                 _,
             ) => ValidationRole::NoWork,
-            (Op::Collective { .. }, ..) => ValidationRole::Call(self.part_of_node(view)),
-            (Op::Message { .. }, ..) => ValidationRole::Message(self.part_of_node(view)),
+            (Op::Collective { .. }, ..) => {
+                ValidationRole::Call(self.store_communication_part(view))
+            }
+            (Op::Message { .. }, ..) => {
+                ValidationRole::Message(self.store_communication_part(view))
+            }
             (
                 Op::Memory {
                     in_switch: true, ..
                 },
                 ..,
-            ) => ValidationRole::Access(self.part_of_node(view)),
+            ) => ValidationRole::Access(self.store_communication_part(view)),
             (Op::Host | Op::Compute { .. } | Op::Communication { .. } | Op::Memory { .. }, ..) => {
                 ValidationRole::Work
             }
@@ -113,18 +117,18 @@ impl<'a> NotableNodes<'a> {
 }
 
 impl<'a> NodeRetention<'a> for NotableNodes<'a> {
-    type Kept = NodeOutline;
+    type Kept = NodeIdAndRole;
 
     #[inline(always)]
-    fn retain_view(&mut self, view: &NodeView<'a>) -> NodeOutline {
-        NodeOutline {
+    fn retain_view(&mut self, view: &NodeView<'a>) -> NodeIdAndRole {
+        NodeIdAndRole {
             id: view.id,
-            role: self.role_of_node(view),
+            role: self.classify_node_role(view),
         }
     }
 
     #[inline]
-    fn node_id(kept: &NodeOutline) -> u64 {
+    fn node_id(kept: &NodeIdAndRole) -> u64 {
         kept.id
     }
 }

@@ -2,7 +2,7 @@
 
 use super::defects::{Defect, DefectCounts};
 use super::kind::{DefectKind, Severity};
-use super::{ReportedTrace, ValidationReport};
+use super::{ValidatedTraceFile, ValidationReport};
 use chakram_base::units::{format_count, format_thousands};
 use std::fmt::{self, Write};
 
@@ -91,9 +91,9 @@ fn write_all(
 }
 
 fn write_ranks(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
-    let of = |source: &ReportedTrace<'_>| report.findings.count_of_rank(source.rank);
+    let of = |source: &ValidatedTraceFile<'_>| report.findings.defect_counts_of_rank(source.rank);
     let all = report.sources.len() <= LINES;
-    let bad = |source: &&ReportedTrace<'_>| {
+    let bad = |source: &&ValidatedTraceFile<'_>| {
         let tally = of(source);
         all || tally.errors + tally.warnings > 0
     };
@@ -105,7 +105,7 @@ fn write_ranks(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
             "rank {}: {}, {}, {tally} ({})",
             source.rank,
             format_count(nodes, "node"),
-            format_dependencies(edges),
+            format_dependency_count(edges),
             source.file
         )?;
     }
@@ -115,11 +115,11 @@ fn write_ranks(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
         "total: {}, {}, {}",
         format_count(report.sources.len() as u64, "trace"),
         format_count(report.node_count(), "node"),
-        format_dependencies(edges)
+        format_dependency_count(edges)
     )
 }
 
-fn format_dependencies(count: u64) -> String {
+fn format_dependency_count(count: u64) -> String {
     let ending = if count == 1 { "y" } else { "ies" };
     format!("{} dependenc{ending}", format_thousands(count))
 }

@@ -6,9 +6,9 @@ use super::defects::{Defect, DefectLocation, DefectLog};
 use super::dependencies::DependencyChecker;
 use super::kind::DefectKind;
 use super::node::{ValidatedNode, ValidatedNodes, ValidationRole};
-use super::wait::WaitBuilder;
+use super::wait::TraceWaitGraphBuilder;
 use chakram_trace::format::error;
-use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
+use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::{Op, TraceError, escape_name};
 use chakram_trace::graph::DependencyPolicy;
 use chakram_trace::graph::raw_trace::ReadFault;
@@ -26,29 +26,29 @@ impl ValidatedTrace {
     /// Checks the decompressed contents of a trace file; `policy` selects which dependencies are enforced. The first
     /// `show` defects of each kind are stored.
     pub fn check_trace(contents: &[u8], policy: DependencyPolicy, show: usize) -> Self {
-        Self::check_told(contents, policy, show, |error| error)
+        Self::check_trace_and_map_errors(contents, policy, show, |error| error)
     }
 
     /// Like [`Self::check_trace`], with other locations in errors. If `contents` were converted from another form,
     /// `told` converts the locations in read errors to locations in the original file.
-    pub fn check_told(
+    pub fn check_trace_and_map_errors(
         contents: &[u8],
         policy: DependencyPolicy,
         show: usize,
         told: impl Fn(TraceError) -> TraceError,
     ) -> Self {
-        let mut raw = ValidatedNodes::read_retaining(contents);
+        let mut raw = ValidatedNodes::read_trace_retaining(contents);
         raw.map_faults(told);
         let mut findings = DefectLog::new(show);
         for fault in &raw.faults {
-            findings.push(describe_read_fault(&raw, fault));
+            findings.push(defect_from_read_fault(&raw, fault));
         }
         let mut faulty: Vec<u32> = raw.faults.iter().filter_map(|fault| fault.node).collect();
         faulty.sort_unstable();
         let mut edges = DependencyChecker::new(raw.nodes.len(), &faulty);
         let mut collect = DigestCollector::default();
         let with_control = policy != DependencyPolicy::Data;
-        let mut walk = WaitBuilder::new(raw.nodes.len(), with_control);
+        let mut walk = TraceWaitGraphBuilder::new(raw.nodes.len(), with_control);
         let mut first = 0;
         for (item, i) in raw.nodes.iter().zip(0..) {
             edges.check_node(&raw, i, &mut findings);
@@ -59,7 +59,7 @@ impl ValidatedTrace {
             if item.view.id != raw.nodes[first as usize].view.id {
                 first = i;
             } else if i > first {
-                first = report_duplicate(&raw, (first, i), &faulty, &mut findings);
+                first = report_duplicate_id(&raw, (first, i), &faulty, &mut findings);
             }
             if let ValidationRole::Declares(groups) = item.view.role {
                 let text = raw.retained.declared[groups as usize];
@@ -75,7 +75,7 @@ impl ValidatedTrace {
             // Replays ignore control dependencies that close a cycle, so such dependencies cause no
             // waits.
             let control = with_control && findings.count_of_kind(DefectKind::ControlCycle) == 0;
-            facts.waits = walk.into_edges(&raw, &order, control);
+            facts.waits = walk.into_trace_wait_graph(&raw, &order, control);
         }
         Self {
             nodes: raw.nodes.len() as u64,
@@ -88,7 +88,7 @@ impl ValidatedTrace {
     /// Returns the result for a trace that could not be opened.
     pub fn from_read_error(error: &TraceError, show: usize) -> Self {
         let mut findings = DefectLog::new(show);
-        findings.push(describe_error(error, DefectLocation::default()));
+        findings.push(defect_from_error(error, DefectLocation::default()));
         Self {
             nodes: 0,
             edges: 0,
@@ -114,15 +114,15 @@ impl ValidatedTrace {
 }
 
 /// Converts a read fault of a raw trace to a defect.
-fn describe_read_fault(raw: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect {
+fn defect_from_read_fault(raw: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect {
     let site = fault
         .node
         .map(|node| DefectLocation::of_node(&raw.nodes[node as usize]));
-    describe_error(&fault.error, site.unwrap_or_default())
+    defect_from_error(&fault.error, site.unwrap_or_default())
 }
 
 /// Converts a reader's error to a defect; its location is taken from `site` and from the error.
-fn describe_error(error: &TraceError, site: DefectLocation) -> Defect {
+fn defect_from_error(error: &TraceError, site: DefectLocation) -> Defect {
     match error.fault() {
         error::TraceFault::Io { doing, source, .. } => Defect::new(
             DefectKind::Unreadable,
@@ -133,7 +133,7 @@ fn describe_error(error: &TraceError, site: DefectLocation) -> Defect {
             Defect::new(DefectKind::Unreadable, site, interruption.to_string())
         }
         error::TraceFault::Malformed { place, found } => {
-            let mut at = DefectLocation::at_trace_location(place);
+            let mut at = DefectLocation::from_trace_location(place);
             at.node = at.node.or(site.node);
             at.name = site.name;
             Defect::new(DefectKind::Unreadable, at, found)
@@ -141,7 +141,7 @@ fn describe_error(error: &TraceError, site: DefectLocation) -> Defect {
         error::TraceFault::Refused { place, found, hint } => {
             let site = match site.node {
                 Some(_) => site,
-                None => DefectLocation::at_trace_location(place),
+                None => DefectLocation::from_trace_location(place),
             };
             Defect {
                 hint: Some(hint.clone()),
@@ -177,9 +177,11 @@ fn declare_node_groups(
     declared: &mut DeclaredGroups,
     findings: &mut DefectLog,
 ) {
-    let groups = match parse_metadata(item.view.id, text) {
+    let groups = match parse_group_metadata(item.view.id, text) {
         Ok(groups) => groups,
-        Err(error) => return findings.push(describe_error(&error, DefectLocation::of_node(item))),
+        Err(error) => {
+            return findings.push(defect_from_error(&error, DefectLocation::of_node(item)));
+        }
     };
     for (name, ranks) in groups {
         match declared.get(&name) {
@@ -205,7 +207,7 @@ fn declare_node_groups(
 /// Reports that two nodes have the same id, unless an id was guessed because its record is damaged. Returns the index
 /// of the node that keeps the id.
 #[cold]
-fn report_duplicate(
+fn report_duplicate_id(
     raw: &ValidatedNodes<'_>,
     (first, again): (u32, u32),
     faulty: &[u32],

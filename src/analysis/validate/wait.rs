@@ -11,7 +11,7 @@ use super::node::{ValidatedNodes, ValidationRole};
 
 /// Graph of a trace's vertices (communication nodes and joins).
 #[derive(Debug, Default)]
-pub(super) struct WaitEdges {
+pub(super) struct TraceWaitGraph {
     /// The predecessors of all vertices are concatenated in `before`; `end[v]` is the end of the predecessors of vertex
     /// v.
     end: Vec<u32>,
@@ -21,10 +21,10 @@ pub(super) struct WaitEdges {
     pub messages: Vec<u32>,
 }
 
-/// Builds [`WaitEdges`] node by node.
+/// Builds [`TraceWaitGraph`] node by node.
 #[derive(Debug)]
-pub(super) struct WaitBuilder {
-    waits: WaitEdges,
+pub(super) struct TraceWaitGraphBuilder {
+    waits: TraceWaitGraph,
     with_control: bool,
     /// For each node, the vertex that represents it; [`NONE`] if the node depends on no communication.
     vertex: Vec<u32>,
@@ -33,11 +33,11 @@ pub(super) struct WaitBuilder {
     scratch: Vec<u32>,
 }
 
-impl WaitBuilder {
+impl TraceWaitGraphBuilder {
     /// Creates a builder for a trace of `nodes` nodes.
     pub fn new(nodes: usize, with_control: bool) -> Self {
         Self {
-            waits: WaitEdges::default(),
+            waits: TraceWaitGraph::default(),
             with_control,
             vertex: vec![NONE; nodes],
             seen: Vec::new(),
@@ -87,17 +87,17 @@ impl WaitBuilder {
 
     /// Returns the waits that were collected. The waits are built again if nodes were not added in program
     /// order, or if the set of enforced dependencies differs from the assumed set.
-    pub fn into_edges(
+    pub fn into_trace_wait_graph(
         self,
         raw: &ValidatedNodes<'_>,
         order: &ProgramOrder,
         with_control: bool,
-    ) -> WaitEdges {
+    ) -> TraceWaitGraph {
         let places = match order {
             ProgramOrder::Ids if self.with_control == with_control => return self.waits,
             ProgramOrder::Ids => None,
             ProgramOrder::Places(places) => Some(places),
-            ProgramOrder::Cyclic => return WaitEdges::default(),
+            ProgramOrder::Cyclic => return TraceWaitGraph::default(),
         };
         let mut walk = Self::new(self.vertex.len(), with_control);
         match places {
@@ -114,7 +114,7 @@ impl WaitBuilder {
     }
 }
 
-impl WaitEdges {
+impl TraceWaitGraph {
     /// Returns the number of vertices.
     pub fn len(&self) -> usize {
         self.end.len()

@@ -31,7 +31,7 @@ pub struct ChunkBuffers {
 
 impl ChunkBuffers {
     /// Returns memory for an unpacked frame and for its columns.
-    pub fn for_columns(&mut self) -> (Vec<u8>, &mut ColumnBuffers) {
+    pub fn frame_and_column_buffers(&mut self) -> (Vec<u8>, &mut ColumnBuffers) {
         let unpacked = self.unpacked.pop().unwrap_or_default();
         (unpacked, &mut self.columns)
     }
@@ -110,14 +110,14 @@ impl DecodedChunk {
         buffers: &mut ChunkBuffers,
     ) -> Result<Self, ArchiveError> {
         if bytes > LARGEST {
-            return Err(ArchiveError::broken_archive(
+            return Err(ArchiveError::broken_archive_error(
                 "a chunk states a size of more than 64 MiB",
             ));
         }
         let dictionary = base.map(|base| &base.unpacked[..]);
-        let (mut out, columns_buffers) = buffers.for_columns();
+        let (mut out, columns_buffers) = buffers.frame_and_column_buffers();
         decompress_into(frame, unpacked, dictionary, &mut out).map_err(|error| {
-            ArchiveError::broken_archive(format!("a frame cannot be unpacked: {error}"))
+            ArchiveError::broken_archive_error(format!("a frame cannot be unpacked: {error}"))
         })?;
         let has_columns = matches!(coding, ChunkCoding::Columns | ChunkCoding::Lines);
         let columns = has_columns.then(|| {
@@ -140,9 +140,9 @@ impl DecodedChunk {
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
         match &self.columns {
-            Some(columns) => columns.join_records(bytes as usize, self.framed, joined, out),
+            Some(columns) => columns.rebuild_records(bytes as usize, self.framed, joined, out),
             None if self.unpacked.len() as u64 == bytes => out(&self.unpacked),
-            None => Err(ArchiveError::broken_archive(
+            None => Err(ArchiveError::broken_archive_error(
                 "a chunk does not have its stated size",
             )),
         }
@@ -159,6 +159,6 @@ impl DecodedChunk {
 
 impl From<WireError> for ArchiveError {
     fn from(error: WireError) -> Self {
-        Self::broken_archive(format!("a chunk is malformed: {error}"))
+        Self::broken_archive_error(format!("a chunk is malformed: {error}"))
     }
 }

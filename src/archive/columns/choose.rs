@@ -1,6 +1,6 @@
 //! Encodes a column: chooses the predictor with the smallest residuals, and writes these residuals in byte planes.
 
-use super::predict::{ColumnSlice, ColumnView, Predictor, scan_by_key};
+use super::predict::{ColumnPredictionInputs, ColumnSlice, Predictor, scan_by_key};
 use crate::wire::{WireError, WireReader, put_varint};
 
 /// All predictors that the encoder tries for a column.
@@ -24,7 +24,7 @@ pub fn decode_zigzag(value: u64) -> u64 {
 fn compute_residuals(
     values: &[u64],
     predictor: Predictor,
-    view: &ColumnView<'_>,
+    view: &ColumnPredictionInputs<'_>,
     left: &mut Vec<u64>,
 ) {
     left.clear();
@@ -92,14 +92,14 @@ impl ColumnWriter {
 
 /// Appends `values`. Encodes them with the predictor among `candidates` that has the smallest
 /// estimated size, and returns that predictor.
-pub fn encode_best(
+pub fn encode_with_best_predictor(
     values: &[u64],
-    view: &ColumnView<'_>,
+    view: &ColumnPredictionInputs<'_>,
     candidates: &[Predictor],
     writer: &mut ColumnWriter,
 ) -> Predictor {
     let sample = &values[..values.len().min(SAMPLE)];
-    let sampled = ColumnView {
+    let sampled = ColumnPredictionInputs {
         records: &view.records[..sample.len()],
         ..*view
     };
@@ -133,7 +133,7 @@ pub fn decode_column<'v>(
     input: &mut WireReader<'_>,
     values: &mut [u64],
     others: impl Fn(usize) -> Option<ColumnSlice<'v>>,
-    view: &ColumnView<'v>,
+    view: &ColumnPredictionInputs<'v>,
 ) -> Result<bool, WireError> {
     let number = usize::from(input.take_bytes(1)?[0]);
     let predictor = Predictor::ALL.get(number).copied();
@@ -158,23 +158,23 @@ pub fn decode_column<'v>(
             .ok_or(WireError("the column ends too early"))?,
     )?;
     match width {
-        0 => add_planes::<0>(predictor, &view, planes, values),
-        1 => add_planes::<1>(predictor, &view, planes, values),
-        2 => add_planes::<2>(predictor, &view, planes, values),
-        3 => add_planes::<3>(predictor, &view, planes, values),
-        4 => add_planes::<4>(predictor, &view, planes, values),
-        5 => add_planes::<5>(predictor, &view, planes, values),
-        6 => add_planes::<6>(predictor, &view, planes, values),
-        7 => add_planes::<7>(predictor, &view, planes, values),
-        _ => add_planes::<8>(predictor, &view, planes, values),
+        0 => add_byte_plane_residuals::<0>(predictor, &view, planes, values),
+        1 => add_byte_plane_residuals::<1>(predictor, &view, planes, values),
+        2 => add_byte_plane_residuals::<2>(predictor, &view, planes, values),
+        3 => add_byte_plane_residuals::<3>(predictor, &view, planes, values),
+        4 => add_byte_plane_residuals::<4>(predictor, &view, planes, values),
+        5 => add_byte_plane_residuals::<5>(predictor, &view, planes, values),
+        6 => add_byte_plane_residuals::<6>(predictor, &view, planes, values),
+        7 => add_byte_plane_residuals::<7>(predictor, &view, planes, values),
+        _ => add_byte_plane_residuals::<8>(predictor, &view, planes, values),
     }
     Ok(width == 0 && predictor == Predictor::Base)
 }
 
 /// Sets each value to its prediction plus its residual, which is stored in `W` byte planes.
-fn add_planes<const W: usize>(
+fn add_byte_plane_residuals<const W: usize>(
     predictor: Predictor,
-    view: &ColumnView<'_>,
+    view: &ColumnPredictionInputs<'_>,
     planes: &[u8],
     values: &mut [u64],
 ) {

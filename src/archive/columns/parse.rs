@@ -10,7 +10,7 @@
 use super::byte_numbers::ByteStringInterner;
 use super::decimals;
 use super::template::{CLOSE, LITERAL, OPEN, SLOT, decimal_op};
-use crate::wire::{put_varint, shortest_varint};
+use crate::wire::{decode_minimal_varint, put_varint};
 
 /// Path of the id column: a node message, no attribute name, and field 1.
 pub const ID_PATH: [u8; 2] = [MessageKind::Node as u8, 1];
@@ -51,7 +51,7 @@ impl MessageKind {
     /// Returns true if texts in field `field` are stored whole, not split at numbers. Names of
     /// attributes are stored whole, because they identify columns. Values and shapes of tensors are
     /// stored whole, because they repeat as whole texts and would be larger as numbers.
-    fn keeps_text(self, field: u64) -> bool {
+    fn keeps_text_unsplit(self, field: u64) -> bool {
         self == Self::Io || self == Self::Attribute && field == 1
     }
 
@@ -85,7 +85,7 @@ pub fn parse_line(line: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
 }
 
 /// Sets `key` to the literal key of `record`, which contains all bytes of the record.
-pub fn literal_key(record: &[u8], key: &mut Vec<u8>) {
+pub fn set_literal_key(record: &[u8], key: &mut Vec<u8>) {
     key.clear();
     key.push(LITERAL_KEY);
     key.extend_from_slice(record);
@@ -94,7 +94,7 @@ pub fn literal_key(record: &[u8], key: &mut Vec<u8>) {
 /// Appends `part` to `key`. Half of the parts are a single tag, and pushing one byte is faster than
 /// copying a slice.
 #[inline]
-fn append_prefixed(part: &[u8], key: &mut Vec<u8>) {
+fn append_key_part(part: &[u8], key: &mut Vec<u8>) {
     match *part {
         [tag] => key.push(tag),
         _ => key.extend_from_slice(part),
@@ -110,7 +110,7 @@ fn parse_message(
     // Bytes between `literal` and `at` belong to the key, but still have to be appended.
     let (mut literal, mut at) = (0, 0);
     while at < bytes.len() {
-        let (tag, length) = shortest_varint(&bytes[at..])?;
+        let (tag, length) = decode_minimal_varint(&bytes[at..])?;
         at += length;
         let field = tag >> 3;
         if field == 0 {
@@ -118,19 +118,19 @@ fn parse_message(
         }
         match tag & 7 {
             0 => {
-                let (value, length) = shortest_varint(&bytes[at..])?;
+                let (value, length) = decode_minimal_varint(&bytes[at..])?;
                 slots.push(value);
-                append_prefixed(&bytes[literal..at], key);
+                append_key_part(&bytes[literal..at], key);
                 at += length;
                 literal = at;
             }
             2 => {
-                let (size, length) = shortest_varint(&bytes[at..])?;
+                let (size, length) = decode_minimal_varint(&bytes[at..])?;
                 let begin = at + length;
                 let end = begin.checked_add(usize::try_from(size).ok()?)?;
                 let body = bytes.get(begin..end)?;
-                if !kind.keeps_text(field) {
-                    append_prefixed(&bytes[literal..at], key);
+                if !kind.keeps_text_unsplit(field) {
+                    append_key_part(&bytes[literal..at], key);
                     literal = end;
                     if let Some(inner) = kind.of_field(field) {
                         parse_message(body, inner, key, slots)?;
@@ -139,7 +139,7 @@ fn parse_message(
                         let first = slots.len();
                         let mut list = body;
                         while !list.is_empty() {
-                            let (value, length) = shortest_varint(list)?;
+                            let (value, length) = decode_minimal_varint(list)?;
                             slots.push(value);
                             list = &list[length..];
                         }
@@ -222,10 +222,10 @@ impl OutlineBuilder {
 impl RecordOutline {
     /// Returns the ops of the outline. Slots that have a value in `fixed` are replaced by that
     /// value.
-    pub fn fix_slots(&self, fixed: &[Option<u64>]) -> Vec<u8> {
+    pub fn encode_with_fixed_slots(&self, fixed: &[Option<u64>]) -> Vec<u8> {
         let mut ops = OutlineBuilder::with_capacity_for(self.ops.len());
         let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
-        while let Some((op, length)) = shortest_varint(rest) {
+        while let Some((op, length)) = decode_minimal_varint(rest) {
             rest = &rest[length..];
             match op & 3 {
                 LITERAL => {
@@ -261,7 +261,7 @@ pub fn parse_outline(key: &[u8], columns: &mut ByteStringInterner) -> RecordOutl
             } else {
                 MessageKind::Node
             };
-            ops_of(&mut rest, kind, &mut ops, columns).expect("a key is well formed");
+            append_message_ops(&mut rest, kind, &mut ops, columns).expect("a key is well formed");
         }
     }
     ops.into_outline()
@@ -293,7 +293,7 @@ fn text_of(
     columns: &mut ByteStringInterner,
     path: impl FnOnce(&[u8]) -> Vec<u8>,
 ) -> Option<()> {
-    let (numbers, length) = shortest_varint(rest)?;
+    let (numbers, length) = decode_minimal_varint(rest)?;
     *rest = &rest[length..];
     let first = take_text(rest)?;
     ops.literal.extend_from_slice(first);
@@ -310,14 +310,14 @@ fn text_of(
 
 /// Takes a length-prefixed text from the front of `rest`.
 fn take_text<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
-    let (size, length) = shortest_varint(rest)?;
+    let (size, length) = decode_minimal_varint(rest)?;
     let (text, after) = rest[length..].split_at_checked(usize::try_from(size).ok()?)?;
     *rest = after;
     Some(text)
 }
 
 /// Appends the ops of the message at the front of `rest`, which ends with `rest` or with a zero byte.
-fn ops_of(
+fn append_message_ops(
     rest: &mut &[u8],
     kind: MessageKind,
     ops: &mut OutlineBuilder,
@@ -329,7 +329,7 @@ fn ops_of(
             *rest = &rest[1..];
             break;
         }
-        let (tag, length) = shortest_varint(rest)?;
+        let (tag, length) = decode_minimal_varint(rest)?;
         ops.literal.extend_from_slice(&rest[..length]);
         *rest = &rest[length..];
         let field = tag >> 3;
@@ -337,18 +337,18 @@ fn ops_of(
             0 => ops.push_slot(column_index(columns, column_path(kind, field, name))),
             2 if kind.of_field(field).is_some() => {
                 ops.push_op(OPEN);
-                ops_of(rest, kind.of_field(field)?, ops, columns)?;
+                append_message_ops(rest, kind.of_field(field)?, ops, columns)?;
                 ops.push_op(CLOSE);
             }
             2 if kind.is_list(field) => {
-                let (count, length) = shortest_varint(rest)?;
+                let (count, length) = decode_minimal_varint(rest)?;
                 *rest = &rest[length..];
                 let column = column_index(columns, column_path(kind, field, name));
                 ops.push_op(OPEN);
                 (0..count).for_each(|_| ops.push_slot(column));
                 ops.push_op(CLOSE);
             }
-            2 if kind.keeps_text(field) => {
+            2 if kind.keeps_text_unsplit(field) => {
                 let before = *rest;
                 name = take_text(rest)?;
                 ops.literal

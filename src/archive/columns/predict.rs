@@ -5,7 +5,7 @@ pub type ColumnSlice<'v> = (&'v [u32], &'v [u64]);
 
 /// Inputs from which a column is predicted.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ColumnView<'v> {
+pub struct ColumnPredictionInputs<'v> {
     /// Record index of each value, ascending.
     pub records: &'v [u32],
     /// Id of each record.
@@ -20,9 +20,9 @@ pub struct ColumnView<'v> {
     pub others: [Option<(u32, ColumnSlice<'v>)>; 2],
 }
 
-impl<'v> ColumnView<'v> {
+impl<'v> ColumnPredictionInputs<'v> {
     /// Returns the base's values if they correspond one to one to the column's values.
-    fn aligned_base(&self) -> Option<&'v [u64]> {
+    fn aligned_base_values(&self) -> Option<&'v [u64]> {
         let (records, values) = self.base?;
         // Ranks with equal templates share the list of records, so comparing pointers is usually
         // enough.
@@ -31,11 +31,11 @@ impl<'v> ColumnView<'v> {
     }
 }
 
-impl<'v> ColumnView<'v> {
+impl<'v> ColumnPredictionInputs<'v> {
     /// Returns cursors over the two columns that predict this column.
-    fn other_cursors(&self) -> [RecordCursor<'v>; 2] {
+    fn other_column_cursors(&self) -> [ColumnValueCursor<'v>; 2] {
         self.others
-            .map(|other| RecordCursor::new(other.map(|(_, column)| column)))
+            .map(|other| ColumnValueCursor::new(other.map(|(_, column)| column)))
     }
 }
 
@@ -89,7 +89,7 @@ impl Predictor {
     }
 
     /// Returns true if `view` has the inputs that the predictor needs.
-    pub fn has_inputs(self, view: &ColumnView<'_>) -> bool {
+    pub fn has_inputs(self, view: &ColumnPredictionInputs<'_>) -> bool {
         match self {
             Self::Zero | Self::Previous => true,
             Self::Id | Self::PreviousById | Self::Template => !view.ids.is_empty(),
@@ -101,12 +101,12 @@ impl Predictor {
 }
 
 /// Iterates over the values of a column in record order.
-pub struct RecordCursor<'v> {
+pub struct ColumnValueCursor<'v> {
     column: ColumnSlice<'v>,
     at: usize,
 }
 
-impl<'v> RecordCursor<'v> {
+impl<'v> ColumnValueCursor<'v> {
     /// Creates a cursor at the first value.
     pub fn new(column: Option<ColumnSlice<'v>>) -> Self {
         Self {
@@ -133,7 +133,7 @@ impl<'v> RecordCursor<'v> {
 #[inline(always)]
 pub fn scan_by_key(
     predictor: Predictor,
-    view: &ColumnView<'_>,
+    view: &ColumnPredictionInputs<'_>,
     mut value: impl FnMut(usize, u64) -> u64,
 ) {
     let records = view.records;
@@ -162,26 +162,26 @@ pub fn scan_by_key(
             }
         }
         Predictor::Base => {
-            if let Some(base) = view.aligned_base() {
+            if let Some(base) = view.aligned_base_values() {
                 base.iter().enumerate().for_each(|(at, &own)| {
                     value(at, own);
                 });
                 return;
             }
-            let mut base = RecordCursor::new(view.base);
+            let mut base = ColumnValueCursor::new(view.base);
             for (at, &record) in records.iter().enumerate() {
                 previous = value(at, base.next(record).unwrap_or(previous));
             }
         }
         Predictor::BaseShifted => {
             let mut shift = 0u64;
-            if let Some(base) = view.aligned_base() {
+            if let Some(base) = view.aligned_base_values() {
                 for (at, &own) in base.iter().enumerate() {
                     shift = value(at, own.wrapping_add(shift)).wrapping_sub(own);
                 }
                 return;
             }
-            let mut base = RecordCursor::new(view.base);
+            let mut base = ColumnValueCursor::new(view.base);
             for (at, &record) in records.iter().enumerate() {
                 match base.next(record) {
                     Some(own) => {
@@ -193,13 +193,13 @@ pub fn scan_by_key(
             }
         }
         Predictor::Thousandth => {
-            let [mut whole, _] = view.other_cursors();
+            let [mut whole, _] = view.other_column_cursors();
             for (at, &record) in records.iter().enumerate() {
                 value(at, whole.next(record).map_or(0, |whole| whole / 1000));
             }
         }
         Predictor::Sum => {
-            let [mut one, mut other] = view.other_cursors();
+            let [mut one, mut other] = view.other_column_cursors();
             for (at, &record) in records.iter().enumerate() {
                 let one = one.next(record).unwrap_or(0);
                 value(at, one.wrapping_add(other.next(record).unwrap_or(0)));

@@ -1,7 +1,7 @@
 //! Finds relations between the columns of a chunk, so that the encoder can predict one column from
 //! others. The relations are found in a sample of a chunk's records.
 
-use super::predict::{ColumnSlice, RecordCursor};
+use super::predict::{ColumnSlice, ColumnValueCursor};
 
 /// Number of sampled records. The sampled records are spread over the chunk, because the first records of a trace
 /// differ from later records.
@@ -35,7 +35,7 @@ pub fn find_related_columns<'c>(
         let others: Vec<usize> = large.iter().copied().filter(free).collect();
         let whole = others
             .iter()
-            .find(|&&other| own.mostly_equal(|at| sample[other][at] / 1000));
+            .find(|&&other| own.mostly_match_prediction(|at| sample[other][at] / 1000));
         let pairs = others.iter().enumerate().flat_map(|(at, &one)| {
             let behind = others[at + 1..].iter();
             behind.map(move |&other| [one, other])
@@ -45,7 +45,9 @@ pub fn find_related_columns<'c>(
             Some(&whole) => vec![whole],
             None => pairs
                 .find(|&[one, other]| {
-                    own.mostly_equal(|at| sample[one][at].wrapping_add(sample[other][at]))
+                    own.mostly_match_prediction(|at| {
+                        sample[one][at].wrapping_add(sample[other][at])
+                    })
                 })
                 .map_or_else(Vec::new, |pair| pair.to_vec()),
         };
@@ -58,7 +60,7 @@ pub fn find_related_columns<'c>(
 /// Returns the first value of a column in each sampled record, or 0 if a record has no value.
 fn sample_column(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
     let step = records.div_ceil(SAMPLE).max(1);
-    let mut cursor = RecordCursor::new(Some(column));
+    let mut cursor = ColumnValueCursor::new(Some(column));
     let wanted = (0..records as u32).step_by(step);
     wanted.map(|r| cursor.next(r).unwrap_or(0)).collect()
 }
@@ -84,7 +86,7 @@ impl NonzeroValues {
     }
 
     /// Returns true if most values equal their prediction.
-    fn mostly_equal(&self, predicted: impl Fn(usize) -> u64) -> bool {
+    fn mostly_match_prediction(&self, predicted: impl Fn(usize) -> u64) -> bool {
         let same = |&&(at, value): &&(usize, u64)| predicted(at) == value;
         // This quick check rejects most pairs of columns.
         (self.few.is_empty() || self.few.iter().any(|value| same(&value)))

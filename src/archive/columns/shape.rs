@@ -8,7 +8,7 @@ use std::ops::Range;
 /// The template of each record, and the record of each value. Ranks with the same sequence of templates share one
 /// shape.
 #[derive(Debug, Default)]
-pub struct RecordShape {
+pub struct RecordTemplateMap {
     sequence: Vec<u32>,
     /// Index of each column's first value among all values, followed by the number of values.
     starts: Vec<usize>,
@@ -19,21 +19,21 @@ pub struct RecordShape {
 pub const NO_TEMPLATE: WireError = WireError("a record has a missing template");
 pub const TOO_MANY: WireError = WireError("the chunk has more values than its size allows");
 
-impl RecordShape {
+impl RecordTemplateMap {
     /// Returns the template of each record.
     #[inline]
     pub fn template_sequence(&self) -> &[u32] {
         &self.sequence
     }
 
-    /// Returns the template of each record for writing; the caller must call [`Self::place_values`] after a change.
+    /// Returns the template of each record for writing; the caller must call [`Self::locate_value_records`] after a change.
     pub fn template_sequence_mut(&mut self) -> &mut Vec<u32> {
         &mut self.sequence
     }
 
     /// Computes, for each value of `columns` columns, the record to which it belongs. Fails if the
     /// columns have more than `most` values.
-    pub fn place_values(
+    pub fn locate_value_records(
         &mut self,
         templates: &TemplateTable,
         columns: usize,
@@ -94,7 +94,7 @@ impl RecordShape {
 
     /// Returns the range of a column's values among all values.
     #[inline]
-    pub fn column_range(&self, column: usize) -> Range<usize> {
+    pub fn value_range_of_column(&self, column: usize) -> Range<usize> {
         match self.starts.get(column..column.saturating_add(2)) {
             Some(&[start, end]) => start..end,
             _ => 0..0,
@@ -102,8 +102,8 @@ impl RecordShape {
     }
 
     /// Returns the record of each value of a column.
-    pub fn records_of_column(&self, column: usize) -> &[u32] {
-        &self.records[self.column_range(column)]
+    pub fn records_of_column_values(&self, column: usize) -> &[u32] {
+        &self.records[self.value_range_of_column(column)]
     }
 
     /// Returns the start of each column among all values.

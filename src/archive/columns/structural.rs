@@ -21,7 +21,7 @@ const OFTEN: usize = 32;
 impl StructuralColumns {
     /// Finds the structural columns of records. The inputs are each record's outline number, and
     /// all values of the records.
-    pub fn find_structural(
+    pub fn find_structural_columns(
         outlines: &[Arc<RecordOutline>],
         columns: usize,
         sequence: &[u32],
@@ -79,7 +79,12 @@ impl StructuralColumns {
     /// Sets `fixed` to the values that a record's template contains. A slot whose value is stored
     /// in a column gets `None`. Returns a number that distinguishes the template from others with
     /// the same outline.
-    pub fn fix_values(&self, slots: &[u32], values: &[u64], fixed: &mut Vec<Option<u64>>) -> u64 {
+    pub fn collect_fixed_values(
+        &self,
+        slots: &[u32],
+        values: &[u64],
+        fixed: &mut Vec<Option<u64>>,
+    ) -> u64 {
         let mut variant = 1;
         fixed.clear();
         fixed.extend(slots.iter().zip(values).map(|(&column, &value)| {
@@ -117,13 +122,13 @@ mod tests {
         let sequence: Vec<u32> = (0..300).map(|at| at % 2).collect();
         let record = |at: u64| [4 + at % 2, at % 3, 1000 + at];
         let values: Vec<u64> = (0..300).flat_map(record).collect();
-        let found = StructuralColumns::find_structural(&outlines, 3, &sequence, &values);
+        let found = StructuralColumns::find_structural_columns(&outlines, 3, &sequence, &values);
         assert_eq!(found.values, [vec![4, 5], vec![], vec![]]);
         let mut fixed = Vec::new();
-        let one = found.fix_values(&[0, 1, 2], &[5, 1, 7], &mut fixed);
+        let one = found.collect_fixed_values(&[0, 1, 2], &[5, 1, 7], &mut fixed);
         assert_eq!(fixed, [Some(5), None, None]);
         // A value that no template contains is stored in the column.
-        let other = found.fix_values(&[0, 1, 2], &[6, 1, 7], &mut fixed);
+        let other = found.collect_fixed_values(&[0, 1, 2], &[6, 1, 7], &mut fixed);
         assert_eq!(fixed, [None; 3]);
         assert_ne!(one, other);
         // Numbers in texts are never structural.
@@ -132,11 +137,15 @@ mod tests {
             ..RecordOutline::default()
         };
         let texts = [&outlines[..], &[Arc::new(text)]].concat();
-        let found = StructuralColumns::find_structural(&texts, 3, &sequence, &values);
+        let found = StructuralColumns::find_structural_columns(&texts, 3, &sequence, &values);
         assert!(found.values.iter().all(Vec::is_empty));
         // A column of a few records is never structural.
-        let found =
-            StructuralColumns::find_structural(&outlines, 3, &sequence[..60], &values[..180]);
+        let found = StructuralColumns::find_structural_columns(
+            &outlines,
+            3,
+            &sequence[..60],
+            &values[..180],
+        );
         assert!(found.values.iter().all(Vec::is_empty));
     }
 }

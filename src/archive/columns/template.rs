@@ -23,12 +23,12 @@ pub struct TemplateLayer {
     literals: Vec<u8>,
     /// Column of each template slot, for all templates in record order.
     slots: Vec<u32>,
-    ends: Vec<TemplateEnd>,
+    ends: Vec<TemplateEndOffsets>,
 }
 
 /// For each array of a layer, the index at which a template's range ends.
 #[derive(Clone, Copy, Debug, Default)]
-struct TemplateEnd {
+struct TemplateEndOffsets {
     steps: usize,
     literals: usize,
     slots: usize,
@@ -51,7 +51,7 @@ struct TemplateStep {
     literal: u32,
     /// Column of the slot, if a slot follows.
     column: u32,
-    behind: AfterLiteral,
+    behind: PartAfterLiteral,
     /// If the slot ends a message, the distance from the message's length byte to the slot;
     /// otherwise 0.
     field: u8,
@@ -59,7 +59,7 @@ struct TemplateStep {
 
 /// Part of a record that follows a literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AfterLiteral {
+enum PartAfterLiteral {
     /// A slot. The slot may also end a message that contains only a literal and the slot, as most
     /// attributes do. The literal before such a slot includes the message's length byte. The writer
     /// corrects this byte when the value is known.
@@ -119,7 +119,7 @@ impl TemplateTable {
     /// returns where the previous template and template `number` end in this layer; the first
     /// template of a layer has the previous end 0.
     #[inline]
-    fn template_ends(&self, number: usize) -> (&TemplateLayer, [TemplateEnd; 2]) {
+    fn template_ends(&self, number: usize) -> (&TemplateLayer, [TemplateEndOffsets; 2]) {
         let mut layers = self.layers.iter().rev();
         let layer = layers.find(|layer| layer.first <= number);
         let layer = layer.expect("the first layer begins with 0");
@@ -129,7 +129,7 @@ impl TemplateTable {
     }
 
     /// Returns the encoded size of the last layer's templates, in bytes.
-    pub fn own_bytes(&self) -> usize {
+    pub fn last_layer_bytes(&self) -> usize {
         self.layers.last().map_or(0, |layer| layer.bytes)
     }
 
@@ -179,7 +179,7 @@ impl TemplateLayer {
                 }
                 OPEN => {
                     self.literals.push(0);
-                    self.add_step(&mut literal, 1, AfterLiteral::Open, 0);
+                    self.add_step(&mut literal, 1, PartAfterLiteral::Open, 0);
                     *open.get_mut(depth).ok_or(TOO_DEEP)? = (self.steps.len(), self.literals.len());
                     depth += 1;
                 }
@@ -190,8 +190,8 @@ impl TemplateLayer {
                 }
                 kind => {
                     let (number, behind) = match kind {
-                        SLOT => (argument, AfterLiteral::Slot),
-                        _ => (argument - 1, AfterLiteral::Decimal),
+                        SLOT => (argument, PartAfterLiteral::Slot),
+                        _ => (argument - 1, PartAfterLiteral::Decimal),
                     };
                     let column = usize::try_from(number).ok().filter(|&c| c < columns);
                     let column = column.ok_or(NO_COLUMN)? as u32;
@@ -204,10 +204,10 @@ impl TemplateLayer {
             return Err(WireError("a message of a template does not end"));
         }
         if literal > 0 {
-            self.add_step(&mut literal, 0, AfterLiteral::Nothing, 0);
+            self.add_step(&mut literal, 0, PartAfterLiteral::Nothing, 0);
         }
         self.bytes += encoded.len();
-        self.ends.push(TemplateEnd {
+        self.ends.push(TemplateEndOffsets {
             steps: self.steps.len(),
             literals: self.literals.len(),
             slots: self.slots.len(),
@@ -217,7 +217,13 @@ impl TemplateLayer {
 
     /// Adds a step. The step's literal consists of the `literal` bytes so far and `more` further
     /// bytes.
-    fn add_step(&mut self, literal: &mut usize, more: usize, behind: AfterLiteral, column: u32) {
+    fn add_step(
+        &mut self,
+        literal: &mut usize,
+        more: usize,
+        behind: PartAfterLiteral,
+        column: u32,
+    ) {
         self.steps.push(TemplateStep {
             literal: (std::mem::take(literal) + more) as u32,
             column,
@@ -244,7 +250,7 @@ impl TemplateLayer {
                 *literal += open.literal as usize;
             }
             [open, ref mut slot]
-                if slot.behind == AfterLiteral::Slot
+                if slot.behind == PartAfterLiteral::Slot
                     && *literal == 0
                     && slot.field == 0
                     && slot.literal as usize <= INNER =>
@@ -253,7 +259,7 @@ impl TemplateLayer {
                 slot.literal += open.literal;
                 self.steps.remove(steps - 1);
             }
-            _ => self.add_step(literal, 0, AfterLiteral::Close, 0),
+            _ => self.add_step(literal, 0, PartAfterLiteral::Close, 0),
         }
     }
 }
@@ -291,14 +297,16 @@ impl RecordTemplate<'_> {
             out.write_literal(literals, literal)?;
             literals = &literals[literal..];
             match step.behind {
-                AfterLiteral::Slot => out.write_varint(value(step.column), step.field.into())?,
-                AfterLiteral::Nothing => {}
-                AfterLiteral::Decimal => out.write_decimal(value(step.column))?,
-                AfterLiteral::Open => {
+                PartAfterLiteral::Slot => {
+                    out.write_varint(value(step.column), step.field.into())?
+                }
+                PartAfterLiteral::Nothing => {}
+                PartAfterLiteral::Decimal => out.write_decimal(value(step.column))?,
+                PartAfterLiteral::Open => {
                     open[depth] = out.reserve_length_byte(0);
                     depth += 1;
                 }
-                AfterLiteral::Close => {
+                PartAfterLiteral::Close => {
                     depth -= 1;
                     out.put_length(open[depth], 1)?;
                 }

@@ -74,7 +74,7 @@ impl Archive {
 
     /// Returns the packed size of an object, in bytes, or 0 if the archive does not have the
     /// object.
-    pub fn packed_bytes(&self, hash: &str) -> Result<u64, ArchiveError> {
+    pub fn packed_object_size(&self, hash: &str) -> Result<u64, ArchiveError> {
         let index = self.index()?;
         let rows = self
             .place_of(hash)?
@@ -89,15 +89,17 @@ impl Archive {
     /// Fails if the object does not exist, is damaged, or would take too much memory.
     pub fn read_object(&self, hash: &str) -> Result<Vec<u8>, ArchiveError> {
         let mut out = Vec::new();
-        let (segment, at) = self.require_object(hash)?;
+        let (segment, at) = self.require_object_place(hash)?;
         let bytes = self.index()?.indices[segment].objects[at].bytes;
-        chakram_base::bounds::check_fits(
+        chakram_base::bounds::check_items_fit_memory(
             "an object of an archive",
             bytes,
             1,
             "extract the workload, which takes less memory",
         )
-        .map_err(|error| ArchiveError::broken_archive(error.to_string()).in_file(&self.path))?;
+        .map_err(|error| {
+            ArchiveError::broken_archive_error(error.to_string()).in_file(&self.path)
+        })?;
         self.copy_object(hash, &mut |part| {
             out.extend_from_slice(part);
             Ok(())
@@ -105,10 +107,10 @@ impl Archive {
         Ok(out)
     }
 
-    fn require_object(&self, hash: &str) -> Result<ObjectPlace, ArchiveError> {
+    fn require_object_place(&self, hash: &str) -> Result<ObjectPlace, ArchiveError> {
         self.place_of(hash)?.ok_or_else(|| {
             let found = format!("the object {hash} is missing");
-            ArchiveError::broken_archive(found).in_file(&self.path)
+            ArchiveError::broken_archive_error(found).in_file(&self.path)
         })
     }
 
@@ -119,12 +121,12 @@ impl Archive {
         hash: &str,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
-        let (segment, at) = self.require_object(hash)?;
-        self.copy_at((segment, at), out)
+        let (segment, at) = self.require_object_place(hash)?;
+        self.copy_object_at((segment, at), out)
     }
 
     /// Passes the bytes of the object at a location to `out`, as [`Self::copy_object`] does.
-    pub fn copy_at(
+    pub fn copy_object_at(
         &self,
         place: (usize, usize),
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
@@ -132,7 +134,7 @@ impl Archive {
         let row = &self.index()?.indices[place.0].objects[place.1];
         let mut hasher = blake3::Hasher::new();
         for number in 0..row.chunks.len() {
-            self.with_chunk((place, number), &mut |contents| {
+            self.copy_chunk_records((place, number), &mut |contents| {
                 hasher.update(contents);
                 out(contents)
             })?;
@@ -141,13 +143,13 @@ impl Archive {
             return Ok(());
         }
         let found = format!("object {}: the bytes have a different hash", row.blake3);
-        Err(ArchiveError::broken_archive(found).in_file(&self.segments[place.0].file.path))
+        Err(ArchiveError::broken_archive_error(found).in_file(&self.segments[place.0].file.path))
     }
 
     /// Returns the number of nodes of a trace object, or `None` if the object is stored as plain
     /// bytes.
-    pub fn node_count_of(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
-        let place = self.require_object(hash)?;
+    pub fn object_node_count(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
+        let place = self.require_object_place(hash)?;
         let chunks = &self.index()?.indices[place.0].objects[place.1].chunks;
         let records = chunks
             .iter()
@@ -165,7 +167,7 @@ impl Archive {
         wanted: Range<u64>,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
-        let place = self.require_object(hash)?;
+        let place = self.require_object_place(hash)?;
         let row = &self.index()?.indices[place.0].objects[place.1];
         let mut first = 0u64;
         for (number, chunk) in row.chunks.iter().enumerate() {
@@ -177,16 +179,16 @@ impl Archive {
                 continue;
             }
             let mut missing = taken - skipped;
-            self.with_chunk((place, number), &mut |mut contents| {
+            self.copy_chunk_records((place, number), &mut |mut contents| {
                 let mut part = |count| take_records(&mut contents, count);
                 match part(&mut skipped).and_then(|_| part(&mut missing)) {
                     Some(part) => out(part),
-                    None => Err(ArchiveError::broken_archive("a record is malformed")),
+                    None => Err(ArchiveError::broken_archive_error("a record is malformed")),
                 }
             })?;
             if missing > 0 {
                 let error =
-                    ArchiveError::broken_archive("the object has fewer records than stated");
+                    ArchiveError::broken_archive_error("the object has fewer records than stated");
                 return Err(self.error_at_chunk(place, chunk, error));
             }
         }
@@ -206,7 +208,7 @@ impl Archive {
     }
 
     /// Passes the bytes of a chunk to `out`, in whole records.
-    fn with_chunk(
+    fn copy_chunk_records(
         &self,
         place: ChunkPlace,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
@@ -227,14 +229,14 @@ impl Archive {
         if let Some(decoded) = Arc::into_inner(decoded) {
             decoded.recycle_into(&mut buffers);
         }
-        self.release_chunk(place, &mut buffers);
+        self.release_unused_bases(place, &mut buffers);
         pool().push(buffers);
         result
     }
 
     /// Drops cached bases that no chunk after `place` uses. Commands usually read objects in order,
     /// so these bases are not needed again.
-    fn release_chunk(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
+    fn release_unused_bases(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
         let Some(index) = self.cache.indices.get() else {
             return;
         };
@@ -279,11 +281,11 @@ impl Archive {
         let objects = &index.indices[object.0].objects;
         let chunk = objects.get(object.1).and_then(|row| row.chunks.get(number));
         let chunk = chunk.ok_or_else(|| {
-            ArchiveError::broken_archive("a base is missing").in_file(&segment.file.path)
+            ArchiveError::broken_archive_error("a base is missing").in_file(&segment.file.path)
         })?;
         let coding = ChunkCoding::ALL.get(usize::from(chunk.2));
         let coding = *coding.ok_or_else(|| {
-            let error = ArchiveError::broken_archive("the coding is unknown");
+            let error = ArchiveError::broken_archive_error("the coding is unknown");
             self.error_at_chunk(object, chunk, error)
         })?;
         let base = match chunk.base_chunk() {
@@ -292,7 +294,7 @@ impl Archive {
             }
             None => None,
             Some(_) => {
-                let error = ArchiveError::broken_archive("the chain of bases is too deep");
+                let error = ArchiveError::broken_archive_error("the chain of bases is too deep");
                 return Err(self.error_at_chunk(object, chunk, error));
             }
         };
@@ -318,7 +320,7 @@ impl Archive {
     }
 
     /// Returns the hash of the object at a location.
-    pub fn hash_at(&self, place: (usize, usize)) -> Result<String, ArchiveError> {
+    pub fn object_hash_at(&self, place: (usize, usize)) -> Result<String, ArchiveError> {
         Ok(self.index()?.indices[place.0].objects[place.1]
             .blake3
             .clone())
@@ -326,12 +328,12 @@ impl Archive {
 
     /// Plan of a commit: its command and its workloads.
     pub fn object_count(&self) -> u64 {
-        let counts = self.object_counts().unwrap_or_default();
+        let counts = self.object_count_per_segment().unwrap_or_default();
         counts.into_iter().map(|count| count as u64).sum()
     }
 
     /// Returns the number of objects of each segment.
-    pub fn object_counts(&self) -> Result<Vec<usize>, ArchiveError> {
+    pub fn object_count_per_segment(&self) -> Result<Vec<usize>, ArchiveError> {
         Ok(self
             .index()?
             .indices

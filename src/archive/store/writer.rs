@@ -2,7 +2,7 @@
 //! segments by one segment.
 
 use super::Archive;
-use crate::document::{CatalogueChange, SCHEMA, SegmentStart};
+use crate::document::{CatalogueChange, SCHEMA, SegmentPlan};
 use crate::segment_file::{SegmentBody, write_file, write_segment};
 use crate::tail::ArchiveTail;
 use crate::{ArchiveError, folder};
@@ -21,8 +21,8 @@ pub struct CommitPlan {
 }
 
 impl CommitPlan {
-    fn segment_start(&self) -> SegmentStart {
-        SegmentStart {
+    fn to_segment_plan(&self) -> SegmentPlan {
+        SegmentPlan {
             schema: SCHEMA.to_owned(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             operation: self.operation.to_owned(),
@@ -56,7 +56,7 @@ impl ArchiveWriter {
         loop {
             let lock = OpenOptions::new().read(true).write(true).open(&target);
             let lock = lock.map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound if !path.exists() => ArchiveError::request_refused(
+                io::ErrorKind::NotFound if !path.exists() => ArchiveError::refused_request_error(
                     format!("{}: no archive has this name", path.display()),
                     format!("chakram archive create {}", path.display()),
                 ),
@@ -90,10 +90,10 @@ impl ArchiveWriter {
         plan: &CommitPlan,
         body: &mut SegmentBody<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
-        let aside = self.keep_tail_aside()?;
+        let aside = self.copy_tail_to_new_file()?;
         let path = self.archive.path.clone();
         let result = if self.archive.is_folder {
-            folder::add_pack(&path, plan.segment_start(), body)
+            folder::add_pack(&path, plan.to_segment_plan(), body)
         } else {
             let end = self.archive.stored_bytes();
             let result = self.append_segment(end, plan, body);
@@ -102,18 +102,18 @@ impl ArchiveWriter {
             }
             result
         };
-        self.restore_unless(result, aside)
+        self.restore_tail_on_error(result, aside)
     }
 
     /// Copies an unfinished tail to a new file, and returns that file.
-    fn keep_tail_aside(&self) -> Result<Option<PathBuf>, ArchiveError> {
+    fn copy_tail_to_new_file(&self) -> Result<Option<PathBuf>, ArchiveError> {
         let tail = self.archive.tail.as_ref();
-        tail.map(|tail| tail.keep_aside(&self.archive.path))
+        tail.map(|tail| tail.copy_to_new_file(&self.archive.path))
             .transpose()
     }
 
     /// Returns `aside` if `result` is a success. Otherwise restores the tail and returns the error.
-    fn restore_unless(
+    fn restore_tail_on_error(
         &mut self,
         result: Result<(), ArchiveError>,
         aside: Option<PathBuf>,
@@ -152,7 +152,7 @@ impl ArchiveWriter {
         file.set_len(end).map_err(io)?;
         file.seek(SeekFrom::Start(end)).map_err(io)?;
         let mut out = BufWriter::with_capacity(1 << 18, &mut *file);
-        let tail = write_segment(&mut out, plan.segment_start(), body, &path)?;
+        let tail = write_segment(&mut out, plan.to_segment_plan(), body, &path)?;
         out.flush().map_err(io)?;
         drop(out);
         // Sync first, because the segment's end must not reach the disk before the data to which it
@@ -169,11 +169,11 @@ impl ArchiveWriter {
         plan: &CommitPlan,
         body: &mut SegmentBody<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
-        let aside = self.keep_tail_aside()?;
+        let aside = self.copy_tail_to_new_file()?;
         let path = &self.archive.path;
         let result = match self.archive.is_folder {
-            true => folder::replace_packs(path, plan.segment_start(), body),
-            false => write_file(path, plan.segment_start(), body),
+            true => folder::replace_packs(path, plan.to_segment_plan(), body),
+            false => write_file(path, plan.to_segment_plan(), body),
         };
         match (&result, &aside) {
             // The commit failed, so the archive still has its tail, and the copy is not needed.
@@ -193,7 +193,7 @@ impl ArchiveWriter {
 /// Fails if `path` already exists.
 pub fn create_empty(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
     if path.exists() {
-        return Err(ArchiveError::request_refused(
+        return Err(ArchiveError::refused_request_error(
             format!("{}: the archive already exists", path.display()),
             "another name, or chakram archive add",
         ));
@@ -205,7 +205,7 @@ pub fn create_empty(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
     if is_folder {
         return folder::create_empty(path);
     }
-    write_file(path, plan.segment_start(), &mut |_| {
+    write_file(path, plan.to_segment_plan(), &mut |_| {
         Ok(CatalogueChange::default())
     })
 }

@@ -1,21 +1,21 @@
 //! Implements the engine's traits for collective backends with ASTRA-sim's collectives.
 
 use crate::endless_waits::EndlessWait;
-use crate::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
+use crate::program::{AstraPhase, PhaseOperation, QueueAssignment, QueueRotation};
 use crate::{
     AstraAlgorithm, CollectiveImplementation, CollectiveOptimization, Quirk, end_order, symmetry,
 };
 use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{BufferShare, Span, Time};
 use chakram_hardware::collective::{
-    AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, ChunkSchedule,
+    AlgorithmDescriber, BusEventScheduler, BusTransfer, ChunkQueueSpec, ChunkSchedule,
     CollectiveBackend, CollectiveRequest, CompletionToken, EndpointCost, EndpointModel,
     FlowShopInput, FlowShopResult, GroupMembers, InsertionOrder, IntraDimensionPolicy,
-    IssueDiscipline, LinePosition, OrderChange, ReceiveSource, ScriptAction, ScriptEvent,
+    IssueDiscipline, LinePosition, MemberOrderChange, ReceiveSource, ScriptAction, ScriptEvent,
     ScriptMember, SendStep, StagePassage, TransferCause, UncontendedCost,
     simulate_flow_shop_observed,
 };
-use chakram_hardware::group::{self, GroupExtent, SharedPaths};
+use chakram_hardware::group::{self, CommonLinePaths, GroupExtent};
 use chakram_hardware::topology::{LinePattern, NetworkPath, Topology};
 use chakram_trace::format::CollectiveKind;
 
@@ -33,8 +33,8 @@ impl CollectiveBackend for AstraCollectives {
     fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
         // A named group of all NPUs behaves like the unnamed group of all NPUs.
         let named = party.named && party.npus.len() < self.npus as usize;
-        if named && !self.groups_span() {
-            return single_line(party.npus);
+        if named && !self.can_groups_span_dimensions() {
+            return single_line_extent(party.npus);
         }
         let mut extent = GroupExtent::new(party.npus, topology);
         // Add a phase with all members as one line, for `one…` algorithms. A group that is not a
@@ -49,11 +49,16 @@ impl CollectiveBackend for AstraCollectives {
         extent
     }
 
-    fn collect_paths(&self, _: &GroupExtent, _: &group::GroupPhase, _: &Topology) -> SharedPaths {
-        SharedPaths::default()
+    fn collect_paths(
+        &self,
+        _: &GroupExtent,
+        _: &group::GroupPhase,
+        _: &Topology,
+    ) -> CommonLinePaths {
+        CommonLinePaths::default()
     }
 
-    fn uniform_path(&self, _: &AstraPhase, _: &SharedPaths) -> Option<NetworkPath> {
+    fn uniform_path(&self, _: &AstraPhase, _: &CommonLinePaths) -> Option<NetworkPath> {
         None
     }
 
@@ -71,7 +76,7 @@ impl CollectiveBackend for AstraCollectives {
         &self,
         request: &CollectiveRequest,
         extent: &GroupExtent,
-        _: &[SharedPaths],
+        _: &[CommonLinePaths],
     ) -> ChunkSchedule<AstraPhase> {
         let mut out = Vec::new();
         let script = self.script_index(request.kind, request.node);
@@ -95,7 +100,7 @@ impl CollectiveBackend for AstraCollectives {
             return ChunkSchedule::with_uniform_chunks(out, 1);
         }
         let (chunk, count) = self.chunk_size_and_count(request.kind, request.bytes);
-        let route = self.route_phases(request.kind, extent);
+        let route = self.phases_of_collective(request.kind, extent);
         let named = self.is_named(extent);
         let mut amount = chunk;
         let mut push = |&(phase, level, algorithm): &(u32, u32, AstraAlgorithm), part, rotation| {
@@ -165,12 +170,12 @@ impl CollectiveBackend for AstraCollectives {
         _: Position,
     ) -> Option<LinePosition> {
         let index = extent.phases[stage.phase as usize].index(position);
-        Some(stage.line_position_of(index, position))
+        Some(stage.line_position_from_index(index, position))
     }
 
     #[inline]
     fn receive_count(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
-        stage.receive_count(QueueSlot::from_packed(slot), position)
+        stage.receive_count(QueueAssignment::from_packed(slot), position)
     }
 
     #[inline]
@@ -181,7 +186,7 @@ impl CollectiveBackend for AstraCollectives {
         position: LinePosition,
         i: u32,
     ) -> Option<SendStep> {
-        stage.nth_send(QueueSlot::from_packed(slot), position, i)
+        stage.nth_send(QueueAssignment::from_packed(slot), position, i)
     }
 
     #[inline]
@@ -192,7 +197,7 @@ impl CollectiveBackend for AstraCollectives {
     fn describer(&self) -> AlgorithmDescriber {
         let own = self.clone();
         AlgorithmDescriber::new(move |kind, extent, topology, _| {
-            let phases = own.route_phases(kind, extent).into_iter();
+            let phases = own.phases_of_collective(kind, extent).into_iter();
             let phases = phases.map(|(phase, _, algorithm)| {
                 let phase = &extent.phases[phase as usize];
                 let one = phase.dimension >= own.dimension_count();
@@ -204,7 +209,7 @@ impl CollectiveBackend for AstraCollectives {
                     _ => format!("{name} {}", phase.size),
                 }
             });
-            AlgorithmDescriber::join_phases(phases)
+            AlgorithmDescriber::join_phase_descriptions(phases)
         })
     }
 
@@ -212,7 +217,7 @@ impl CollectiveBackend for AstraCollectives {
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
         extent: &GroupExtent,
-        _: &[SharedPaths],
+        _: &[CommonLinePaths],
         quiet: &UncontendedCost<'_>,
     ) -> Option<Span> {
         let result = self.flow_shop(chunk_schedule, extent, quiet, |_| ())?;
@@ -223,14 +228,14 @@ impl CollectiveBackend for AstraCollectives {
 impl EndpointModel for AstraCollectives {
     #[inline]
     fn queue_before_stage(&self, stage: &AstraPhase, slot: u16) -> Option<ChunkQueueSpec> {
-        let number =
-            self.line_up(stage) * self.queues + u32::from(QueueSlot::from_packed(slot).queue);
+        let number = self.queue_index_for_phase(stage) * self.queues
+            + u32::from(QueueAssignment::from_packed(slot).queue);
         let number = if self.quirks.has_quirk(Quirk::OneAtATime) {
             number
         } else {
             // A collective visits each dimension at most twice, which bounds the number of its queues.
             let queues = 2 * self.dimension_count() as u32 * self.queues;
-            ChunkQueueSpec::with_private_queue(stage.collective, queues, number)
+            ChunkQueueSpec::private_queue_index(stage.collective, queues, number)
         };
         Some(ChunkQueueSpec {
             number,
@@ -240,7 +245,7 @@ impl EndpointModel for AstraCollectives {
 
     #[inline]
     fn initial_credits(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
-        stage.initial_credits(QueueSlot::from_packed(slot), position)
+        stage.initial_credits(QueueAssignment::from_packed(slot), position)
     }
 
     #[inline]
@@ -270,7 +275,7 @@ impl EndpointModel for AstraCollectives {
 
     #[inline]
     fn endpoint_cost(&self, stage: &AstraPhase) -> EndpointCost {
-        if self.is_fast(stage) || self.buses.is_empty() {
+        if self.has_constant_endpoint_delay(stage) || self.buses.is_empty() {
             EndpointCost::Delay(self.endpoint_of(stage))
         } else {
             EndpointCost::Bus
@@ -285,7 +290,7 @@ impl EndpointModel for AstraCollectives {
         of: TransferCause,
         ticket: CompletionToken,
     ) -> BusTransfer {
-        stage.bus_transfer(QueueSlot::from_packed(slot), position, of, ticket)
+        stage.bus_transfer(QueueAssignment::from_packed(slot), position, of, ticket)
     }
 
     fn submit_transfer(
@@ -293,7 +298,7 @@ impl EndpointModel for AstraCollectives {
         now: Time,
         npu: Npu,
         load: BusTransfer,
-        clock: &mut impl BusScheduler,
+        clock: &mut impl BusEventScheduler,
     ) {
         self.buses[npu.index()].accept_transfer(now, load, clock);
     }
@@ -303,13 +308,13 @@ impl EndpointModel for AstraCollectives {
         now: Time,
         npu: Npu,
         event: u32,
-        clock: &mut impl BusScheduler,
+        clock: &mut impl BusEventScheduler,
     ) -> Option<CompletionToken> {
         self.buses[npu.index()].handle_event(now, event, clock)
     }
 
-    fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler) {
-        self.buses[npu.index()].resume_after(now, event, clock);
+    fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusEventScheduler) {
+        self.buses[npu.index()].resume_after_event(now, event, clock);
     }
 
     #[inline]
@@ -320,8 +325,8 @@ impl EndpointModel for AstraCollectives {
         position: LinePosition,
         r: u32,
     ) -> Option<Span> {
-        let amount = stage.reduced_amount(QueueSlot::from_packed(slot), position, r)?;
-        Some(self.reduction_of(amount))
+        let amount = stage.reduced_amount(QueueAssignment::from_packed(slot), position, r)?;
+        Some(self.reduction_time_of(amount))
     }
 
     fn rts_bytes(&self) -> Option<u64> {
@@ -334,11 +339,11 @@ impl IssueDiscipline for AstraCollectives {
 
     #[inline]
     fn queue_slot(&mut self, npu: Npu, stage: &AstraPhase) -> u16 {
-        self.counters.next_slot(npu, stage).to_packed()
+        self.counters.assign_next_queue(npu, stage).to_packed()
     }
 
     fn exchanges_same_messages(&self, a: &AstraPhase, b: &AstraPhase) -> bool {
-        a.exchanges_as(b)
+        a.has_same_exchanges(b)
     }
 
     fn order_of_ends(
@@ -346,7 +351,7 @@ impl IssueDiscipline for AstraCollectives {
         chunk_schedule: &ChunkSchedule<AstraPhase>,
         extent: &GroupExtent,
         quiet: &UncontendedCost<'_>,
-    ) -> Option<Vec<OrderChange>> {
+    ) -> Option<Vec<MemberOrderChange>> {
         let stages = chunk_schedule.all_stages();
         let is_proved = stages.iter().all(|stage| {
             self.endpoint_of(stage) > Span::ZERO
@@ -361,7 +366,9 @@ impl IssueDiscipline for AstraCollectives {
         })?;
         let delays = |stage: &AstraPhase| {
             let line = self.symmetric_line(stage, extent, quiet);
-            line.member_delays(self.endpoint_of(stage), |amount| self.reduction_of(amount))
+            line.member_delay_ends(self.endpoint_of(stage), |amount| {
+                self.reduction_time_of(amount)
+            })
         };
         end_order::order_of_ends(stages, &passages, delays, |stage| self.endpoint_of(stage))
     }
@@ -393,9 +400,9 @@ impl IssueDiscipline for AstraCollectives {
         } else {
             u64::from(self.chunk_size_and_count(request.kind, request.bytes).1)
         };
-        let alone = !scripted && self.route_phases(request.kind, extent).is_empty();
+        let alone = !scripted && self.phases_of_collective(request.kind, extent).is_empty();
         if now == Time::ZERO && self.undelayed == Some(None) && !scripted && !alone {
-            self.note_undelayed(npu, request, extent);
+            self.record_undelayed_join(npu, request, extent);
         }
         let Some(issued) = &mut self.issued else {
             return;
@@ -407,7 +414,7 @@ impl IssueDiscipline for AstraCollectives {
         }
         // ASTRA-sim numbers messages of custom algorithms separately.
         let of_all = (!named && !scripted).then_some(request.number);
-        issued.record_join(npu, node, chunks, extent.member_count(), of_all);
+        issued.record_collective_join(npu, node, chunks, extent.member_count(), of_all);
     }
 
     fn on_idle(&mut self, npu: Npu) {
@@ -422,7 +429,7 @@ impl IssueDiscipline for AstraCollectives {
 
     #[inline]
     fn slot_class(&self, slot: u16) -> u16 {
-        QueueSlot::slot_class(slot)
+        QueueAssignment::slot_class(slot)
     }
 
     fn steps_before_receive(
@@ -433,7 +440,7 @@ impl IssueDiscipline for AstraCollectives {
         from: u32,
         heard: u32,
     ) -> Option<u32> {
-        stage.steps_before_receive(QueueSlot::from_packed(slot), position, from, heard)
+        stage.steps_before_receive(QueueAssignment::from_packed(slot), position, from, heard)
     }
 
     fn requested_step(
@@ -444,7 +451,7 @@ impl IssueDiscipline for AstraCollectives {
         to: u32,
         step: u32,
     ) -> Option<u32> {
-        stage.requested_step(QueueSlot::from_packed(slot), position, to, step)
+        stage.requested_step(QueueAssignment::from_packed(slot), position, to, step)
     }
 
     #[inline]
@@ -460,14 +467,19 @@ impl IssueDiscipline for AstraCollectives {
         taken: u32,
         k: u32,
     ) -> Option<ReceiveSource> {
-        stage.receive_source(QueueSlot::from_packed(slot), position, taken, k)
+        stage.receive_source(QueueAssignment::from_packed(slot), position, taken, k)
     }
 }
 
 impl AstraCollectives {
     /// Records the member if it joins a collective at time 0 and immediately delays a message. In trees, only leaves
     /// delay a message immediately, because other members first wait for a message.
-    fn note_undelayed(&mut self, npu: Npu, request: &CollectiveRequest, extent: &GroupExtent) {
+    fn record_undelayed_join(
+        &mut self,
+        npu: Npu,
+        request: &CollectiveRequest,
+        extent: &GroupExtent,
+    ) {
         let chunk_schedule = self.chunk_schedule(request, extent, &[]);
         let Some(stage) = chunk_schedule.all_stages().first() else {
             return;
@@ -475,9 +487,9 @@ impl AstraCollectives {
         let place = extent.npus.iter().zip(0..).find(|(at, _)| **at == npu);
         let position = place.map_or(Position(0), |(_, place)| Position(place));
         let index = extent.phases[stage.phase as usize].index(position);
-        let line = stage.line_position_of(index, position);
+        let line = stage.line_position_from_index(index, position);
         let delays = EndpointCost::Delay(Span::ZERO) == self.endpoint_cost(stage);
-        if delays && stage.initial_credits(stage.only_slot(), line) > 0 {
+        if delays && stage.initial_credits(stage.only_queue_assignment(), line) > 0 {
             self.undelayed = Some(Some((npu, request.node)));
         }
     }
@@ -513,7 +525,7 @@ impl AstraCollectives {
     ) -> symmetry::SymmetricLine<'a> {
         symmetry::SymmetricLine {
             stage,
-            slot: stage.only_slot(),
+            slot: stage.only_queue_assignment(),
             extent,
             sizes: &self.sizes,
             quiet,
@@ -540,10 +552,15 @@ impl AstraCollectives {
         }
         let spans = phases.iter().map(|stage| {
             let line = self.symmetric_line(stage, extent, quiet);
-            line.phase_duration(self.endpoint_of(stage), |amount| self.reduction_of(amount))
+            line.phase_duration(self.endpoint_of(stage), |amount| {
+                self.reduction_time_of(amount)
+            })
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        let queues: Vec<u32> = phases.iter().map(|stage| self.line_up(stage)).collect();
+        let queues: Vec<u32> = phases
+            .iter()
+            .map(|stage| self.queue_index_for_phase(stage))
+            .collect();
         let last = queues.iter().max().map_or(0, |&queue| queue as usize);
         let stages = FlowShopInput {
             spans: &spans,
@@ -564,7 +581,7 @@ impl AstraCollectives {
     /// Returns the endpoint delay in `stage` on machines without buses.
     #[inline]
     fn endpoint_of(&self, stage: &AstraPhase) -> Span {
-        if self.is_fast(stage) {
+        if self.has_constant_endpoint_delay(stage) {
             Span::from_ns(FAST)
         } else {
             self.endpoint
@@ -573,13 +590,13 @@ impl AstraCollectives {
 
     /// Returns true if `stage` belongs to a named group, whose endpoints have a constant delay.
     #[inline]
-    fn is_fast(&self, stage: &AstraPhase) -> bool {
+    fn has_constant_endpoint_delay(&self, stage: &AstraPhase) -> bool {
         stage.named && self.quirks.has_quirk(Quirk::GroupEndpoint)
     }
 
     /// Returns the index of the queues that chunks join before `stage`: the index of the dimension or of the phase.
     #[inline]
-    fn line_up(&self, stage: &AstraPhase) -> u32 {
+    fn queue_index_for_phase(&self, stage: &AstraPhase) -> u32 {
         if self.quirks.has_quirk(Quirk::SharedQueue) {
             stage.level
         } else {
@@ -589,7 +606,7 @@ impl AstraCollectives {
 }
 
 /// Returns the extent whose only phase contains the members as one line, in their order.
-fn single_line(npus: &[Npu]) -> GroupExtent {
+fn single_line_extent(npus: &[Npu]) -> GroupExtent {
     let size = npus.len() as u32;
     let phase = group::GroupPhase {
         dimension: 0,

@@ -1,12 +1,12 @@
 //! Assigns chunks to queues in rotation. For each level, each NPU counts the queues that it has assigned.
 
 use crate::AstraAlgorithm;
-use crate::program::{AstraPhase, QueueRotation, QueueSlot};
+use crate::program::{AstraPhase, QueueAssignment, QueueRotation};
 use chakram_base::ids::Npu;
 
 /// Chunk counters of one NPU in one level (dimension).
 #[derive(Clone, Copy, Debug, Default)]
-struct LevelCounters {
+struct LevelChunkCounters {
     all: u32,
     first: u32,
     second: u32,
@@ -16,17 +16,17 @@ struct LevelCounters {
 
 /// Chunk counters of all NPUs.
 #[derive(Clone, Debug)]
-pub(super) struct QueueCounters {
+pub(super) struct NpuChunkCounters {
     /// Number of queues in a level.
     queues: u32,
     dimensions: usize,
     /// Counters by NPU and level; empty if nothing is counted.
-    levels: Vec<LevelCounters>,
+    levels: Vec<LevelChunkCounters>,
     /// For each NPU, the collective whose chunks its counters count; empty if counters are never reset.
     counted: Vec<Option<u32>>,
 }
 
-impl QueueCounters {
+impl NpuChunkCounters {
     /// Creates the counters. There are no counters unless `is_counted` is true. If `anew` is true, the counters restart
     /// with each collective.
     pub fn new(
@@ -39,7 +39,7 @@ impl QueueCounters {
         Self {
             queues,
             dimensions,
-            levels: vec![LevelCounters::default(); npus * dimensions],
+            levels: vec![LevelChunkCounters::default(); npus * dimensions],
             counted: vec![None; if anew { npus } else { 0 }],
         }
     }
@@ -52,11 +52,11 @@ impl QueueCounters {
 
     /// Counts an NPU's next chunk in a stage, and returns the chunk's queue and its place in that queue.
     #[inline]
-    pub fn next_slot(&mut self, npu: Npu, stage: &AstraPhase) -> QueueSlot {
+    pub fn assign_next_queue(&mut self, npu: Npu, stage: &AstraPhase) -> QueueAssignment {
         let backward = stage.rotation == QueueRotation::Second;
-        let mut slot = QueueSlot {
+        let mut slot = QueueAssignment {
             backward,
-            ..QueueSlot::default()
+            ..QueueAssignment::default()
         };
         if !self.has_counters() {
             return slot;
@@ -67,7 +67,7 @@ impl QueueCounters {
             // NPUs may join overlapping collectives in different orders, so the counters restart with each collective.
             *last = Some(stage.collective);
             let first = npu.index() * self.dimensions;
-            self.levels[first..][..self.dimensions].fill(LevelCounters::default());
+            self.levels[first..][..self.dimensions].fill(LevelChunkCounters::default());
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);

@@ -9,13 +9,13 @@ fn parse_input<'a>(file: &'a str, text: &'a str) -> InputText<'a> {
     InputText { file, text }
 }
 
-fn import(system: Option<&str>, memory: Option<&str>) -> ImportedMachine {
+fn import(system: Option<&str>, memory: Option<&str>) -> ImportedMachineFile {
     let system = system.map(|text| parse_input("s.json", text));
     let memory = memory.map(|text| parse_input("m.json", text));
     machine_file("three", parse_input("n.yml", NETWORK), system, memory).expect("it is imported")
 }
 
-fn machine(imported: &ImportedMachine) -> Machine {
+fn machine(imported: &ImportedMachineFile) -> Machine {
     Machine::parse(&imported.text, "imported").expect("it is a machine file")
 }
 
@@ -35,7 +35,7 @@ fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     assert!(rates.eq([gib(50.0), gib(175.0), gib(100.0)]));
     // The latency is 0.5 ns.
     assert_eq!(dimensions[2].latency.0, 500);
-    let pipeline = machine.chunk_pipeline();
+    let pipeline = machine.chunking_settings();
     let chunks = pipeline.chunks.map(std::num::NonZeroU32::get);
     assert_eq!((chunks, pipeline.active.get()), (Some(4), 2));
     // The file states no rates, so the rates of the machine's NPUs are unknown.

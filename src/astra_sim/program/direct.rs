@@ -30,7 +30,11 @@ pub(super) fn partner_distance(position: LinePosition, i: u32) -> u32 {
 
 /// Returns the number of credits that step `i` needs. Also returns the number of messages that must arrive before the
 /// step, even if they are not processed yet.
-pub(super) fn required_before(phase: &AstraPhase, position: LinePosition, i: u32) -> (u32, u32) {
+pub(super) fn required_credits_and_messages(
+    phase: &AstraPhase,
+    position: LinePosition,
+    i: u32,
+) -> (u32, u32) {
     let others = position.size - 1;
     match (phase.part, phase.algorithm) {
         (PhaseOperation::AllReduce, AstraAlgorithm::Direct { window: given }) if i >= others => {

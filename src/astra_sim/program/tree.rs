@@ -8,7 +8,7 @@
 //! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children. Then
 //! the member ends, even if the network has not delivered these messages yet.
 
-use super::QueueSlot;
+use super::QueueAssignment;
 use chakram_hardware::collective::{LinePosition, ReceiveSource};
 
 /// A member's role in its tree, with the indices of its parent and children.
@@ -31,7 +31,7 @@ pub(super) struct TreeMessage {
 
 impl TreeRole {
     /// Returns the role of the member at `position`.
-    pub fn role_of_member(slot: QueueSlot, position: LinePosition) -> Self {
+    pub fn role_of_member(slot: QueueAssignment, position: LinePosition) -> Self {
         let n = position.size;
         // An in-order traversal gives the subtree the indices 1 to n-1, and the root has index n. If b is the lowest
         // set bit of x, the parent of x is x + b or x - b, whichever has the higher lowest set bit.
@@ -102,7 +102,7 @@ impl TreeRole {
     /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
     pub fn receive_source(
         self,
-        slot: QueueSlot,
+        slot: QueueAssignment,
         position: LinePosition,
         taken: u32,
         k: u32,
@@ -144,9 +144,9 @@ mod tests {
             root: 0,
             position: index,
         };
-        let slot = QueueSlot {
+        let slot = QueueAssignment {
             mirrored,
-            ..QueueSlot::default()
+            ..QueueAssignment::default()
         };
         TreeRole::role_of_member(slot, position)
     }

@@ -51,7 +51,7 @@ fn tensors_are_read_by_node() {
     let tensors = RankTensors::read_tensors(&trace(&nodes), false, "f", &mut Vec::new()).unwrap();
     let of = |id| {
         let name = |tensor: u32| tensors.names[tensor as usize].as_str();
-        let uses = tensors.uses_of(id).iter();
+        let uses = tensors.tensor_uses_of_node(id).iter();
         uses.map(|one| (name(one.tensor), one.bytes, one.write))
             .collect::<Vec<_>>()
     };
@@ -124,7 +124,7 @@ fn nodes_without_lists_are_refused_or_noted() {
     assert!(error.contains("no attribute `inputs`"), "{error}");
     let mut notes = Vec::new();
     let tensors = RankTensors::read_tensors(&trace(&nodes), true, "f", &mut notes).unwrap();
-    assert_eq!(tensors.uses_of(2).len(), 1);
+    assert_eq!(tensors.tensor_uses_of_node(2).len(), 1);
     let notes: Vec<_> = notes.iter().map(InputNote::to_string).collect();
     let expected =
         "f: `node 0`: has no lists of tensors, like 2 nodes in total: these nodes use no tensors";

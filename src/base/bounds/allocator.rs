@@ -27,7 +27,7 @@ static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 /// Makes the allocator only count memory, so that the process survives a task that exceeds the limit. If the system
 /// itself has no memory left, the thread calls `exhausted`. If `exhausted` returns, the process ends. Calls after the
 /// first have no effect.
-pub fn count_without_exit(exhausted: fn()) {
+pub fn disable_exit_at_limit(exhausted: fn()) {
     // The first call decides the policy for the whole process.
     let _ = EXHAUSTED.set(exhausted);
 }
@@ -51,7 +51,7 @@ pub fn allocated_bytes() -> u64 {
 }
 
 /// Makes the system's allocator return its freed memory to the system. Call this function between two large tasks.
-pub fn return_freed() {
+pub fn return_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call does not affect allocated memory.
     unsafe {
@@ -64,7 +64,7 @@ pub fn return_freed() {
 /// in succession, each graph got newly cleared pages. These pages caused half of all page faults in the replay of a
 /// training step on a wafer. Only lists on huge pages (`graph/huge_pages.rs`) still get their memory directly from the
 /// system.
-pub fn keep_freed() {
+pub fn keep_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call only sets parameters, before other threads exist.
     unsafe {

@@ -1,20 +1,20 @@
 //! Memory limits that the system reports: of the machine, of the process, and of its container.
 
 /// Returns the smallest limit that the system reports, in bytes, or `None` if it reports no limit.
-pub(super) fn detect_memory() -> Option<u64> {
+pub(super) fn detect_memory_limit() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let machine = read("/proc/meminfo").and_then(|text| parse_mem_total(&text));
     let own = read("/proc/self/cgroup");
-    let groups = own.iter().flat_map(|text| parse_cgroup_folders(text));
+    let groups = own.iter().flat_map(|text| list_cgroup_limit_files(text));
     let container = groups
         .filter_map(|folder| read(&folder))
         .filter_map(|text| text.trim().parse().ok());
-    let process = read("/proc/self/limits").and_then(|text| address_space(&text));
+    let process = read("/proc/self/limits").and_then(|text| parse_address_space_limit(&text));
     machine.into_iter().chain(container).chain(process).min()
 }
 
 /// Parses the soft limit on the process's address space, in bytes. Returns `None` if the address space is unlimited.
-fn address_space(text: &str) -> Option<u64> {
+fn parse_address_space_limit(text: &str) -> Option<u64> {
     let mut lines = text.lines();
     let rest = lines.find_map(|line| line.strip_prefix("Max address space"))?;
     rest.split_whitespace().next()?.parse().ok()
@@ -32,7 +32,7 @@ fn parse_mem_total(text: &str) -> Option<u64> {
 
 /// Returns the paths of the files that may contain memory limits, for both versions of cgroups. `text` is the content
 /// of `/proc/self/cgroup`. Inside a container, the root of the hierarchy is the container's own cgroup.
-fn parse_cgroup_folders(text: &str) -> Vec<String> {
+fn list_cgroup_limit_files(text: &str) -> Vec<String> {
     const ROOT: &str = "/sys/fs/cgroup";
     let mut found = vec![
         format!("{ROOT}/memory.max"),
@@ -64,9 +64,12 @@ mod tests {
         );
         assert_eq!(parse_mem_total("MemTotal: many"), None);
         let limits = "Max address space   8589934592  unlimited  bytes\n";
-        assert_eq!(address_space(limits), Some(8_589_934_592));
-        assert_eq!(address_space("Max address space unlimited unlimited"), None);
-        let of = |text| parse_cgroup_folders(text).split_off(2);
+        assert_eq!(parse_address_space_limit(limits), Some(8_589_934_592));
+        assert_eq!(
+            parse_address_space_limit("Max address space unlimited unlimited"),
+            None
+        );
+        let of = |text| list_cgroup_limit_files(text).split_off(2);
         assert_eq!(of("0::/a/b\n"), ["/sys/fs/cgroup/a/b/memory.max"]);
         let first = of("4:cpu,memory:/a\n3:pids:/b");
         assert_eq!(first, ["/sys/fs/cgroup/memory/a/memory.limit_in_bytes"]);

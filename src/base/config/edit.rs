@@ -10,7 +10,7 @@ use toml::{Table, Value};
 /// A path that does not exist in a TOML text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("found no `{part}`, expected one of {}{}", .known.join(", "), did_you_mean(find_nearest(.part, .known.iter().map(String::as_str))))]
-pub struct PathError {
+pub struct TomlPathError {
     /// The part of the path that does not exist.
     pub part: String,
     /// The keys, names or indices that exist where `part` was expected.
@@ -19,13 +19,13 @@ pub struct PathError {
 
 /// Reason why an edit of a TOML text failed.
 #[derive(Debug, thiserror::Error)]
-pub enum EditError {
+pub enum TomlEditError {
     /// The text is not TOML.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A path to a value does not exist in the text.
     #[error(transparent)]
-    Path(#[from] PathError),
+    Path(#[from] TomlPathError),
 }
 
 /// Returns `text` with the value at each path replaced. In errors, the text is called `file`.
@@ -33,11 +33,11 @@ pub enum EditError {
 /// # Errors
 ///
 /// Fails if the text is not TOML, or if a path does not exist.
-pub fn with_values(
+pub fn replace_toml_values(
     text: &str,
     file: &str,
     values: &[(&str, &ConfigLiteral)],
-) -> Result<String, EditError> {
+) -> Result<String, TomlEditError> {
     // Parse the text here only to report syntax errors with their line.
     super::ConfigDocument::parse(text, file)?;
     let mut root: Table = text
@@ -59,7 +59,7 @@ pub fn with_values(
                 table.insert(last.to_owned(), value.to_toml());
             }
             EditCursor::List(items) => {
-                let index = find_item(items, last)?;
+                let index = find_list_item_index(items, last)?;
                 items[index] = value.to_toml();
             }
         }
@@ -68,12 +68,12 @@ pub fn with_values(
 }
 
 /// Returns the value at `path` of `text` as TOML text, or `None` if there is no such value.
-pub fn value_at(text: &str, path: &str) -> Option<String> {
+pub fn toml_value_at(text: &str, path: &str) -> Option<String> {
     let mut at = &Value::Table(text.parse().ok()?);
     for part in path.split('.') {
         at = match at {
             Value::Table(table) => table.get(part)?,
-            Value::Array(items) => &items[find_item(items, part).ok()?],
+            Value::Array(items) => &items[find_list_item_index(items, part).ok()?],
             _ => return None,
         };
     }
@@ -82,8 +82,8 @@ pub fn value_at(text: &str, path: &str) -> Option<String> {
 
 /// Returns the numbers in `text`, and the strings that begin with a number, each with its path. Returns no values if
 /// `text` is not TOML.
-pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
-    fn collect_numbers(at: &Value, path: &str, out: &mut Vec<(String, ConfigLiteral)>) {
+pub fn list_toml_numbers(text: &str) -> Vec<(String, ConfigLiteral)> {
+    fn collect_toml_numbers(at: &Value, path: &str, out: &mut Vec<(String, ConfigLiteral)>) {
         let inner = |part: &str| match path {
             "" => part.to_owned(),
             path => format!("{path}.{part}"),
@@ -92,13 +92,13 @@ pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
             Value::Table(table) => {
                 table
                     .iter()
-                    .for_each(|(key, value)| collect_numbers(value, &inner(key), out));
+                    .for_each(|(key, value)| collect_toml_numbers(value, &inner(key), out));
             }
             Value::Array(items) => {
                 for (i, item) in items.iter().enumerate().filter(|(_, item)| item.is_table()) {
                     let name = item.get("name").and_then(Value::as_str);
                     let part = name.map_or_else(|| i.to_string(), str::to_owned);
-                    collect_numbers(item, &inner(&part), out);
+                    collect_toml_numbers(item, &inner(&part), out);
                 }
             }
             Value::Integer(number) => out.push((path.to_owned(), ConfigLiteral::Whole(*number))),
@@ -111,7 +111,7 @@ pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
     }
     let mut out = Vec::new();
     if let Ok(table) = text.parse::<Table>() {
-        collect_numbers(&Value::Table(table), "", &mut out);
+        collect_toml_numbers(&Value::Table(table), "", &mut out);
     }
     out
 }
@@ -119,7 +119,7 @@ pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
 /// A value that differs between an edited text and its original.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedValue {
-    /// Path of the value, in the form that [`with_values`] expects.
+    /// Path of the value, in the form that [`replace_toml_values`] expects.
     pub path: String,
     /// The value as TOML text, or `None` if the edit removed it.
     pub value: Option<String>,
@@ -247,24 +247,24 @@ enum EditCursor<'t> {
 }
 
 impl<'t> EditCursor<'t> {
-    fn descend_to(self, part: &str) -> Result<Self, PathError> {
+    fn descend_to(self, part: &str) -> Result<Self, TomlPathError> {
         let value = match self {
             Self::Table(table) => {
                 let known: Vec<String> = table.keys().cloned().collect();
-                table.get_mut(part).ok_or_else(|| PathError {
+                table.get_mut(part).ok_or_else(|| TomlPathError {
                     part: part.to_owned(),
                     known,
                 })?
             }
             Self::List(items) => {
-                let index = find_item(items, part)?;
+                let index = find_list_item_index(items, part)?;
                 &mut items[index]
             }
         };
         match value {
             Value::Table(table) => Ok(Self::Table(table)),
             Value::Array(items) => Ok(Self::List(items)),
-            _ => Err(PathError {
+            _ => Err(TomlPathError {
                 part: format!("{part}.…"),
                 known: vec![part.to_owned()],
             }),
@@ -273,14 +273,14 @@ impl<'t> EditCursor<'t> {
 }
 
 /// Returns the index of the item that `part` names.
-fn find_item(items: &[Value], part: &str) -> Result<usize, PathError> {
+fn find_list_item_index(items: &[Value], part: &str) -> Result<usize, TomlPathError> {
     let named = items.iter().position(|item| item_name(item) == Some(part));
     let numbered = || {
         part.parse::<usize>()
             .ok()
             .filter(|index| *index < items.len())
     };
-    named.or_else(numbered).ok_or_else(|| PathError {
+    named.or_else(numbered).ok_or_else(|| TomlPathError {
         part: part.to_owned(),
         known: (items.iter().enumerate())
             .map(|(i, item)| item_name(item).map_or_else(|| i.to_string(), str::to_owned))
@@ -297,8 +297,9 @@ mod tests {
 
     #[test]
     fn values_are_replaced_at_their_paths() {
-        let edit =
-            |path: &str, value: ConfigLiteral| with_values(TEXT, "m.toml", &[(path, &value)]);
+        let edit = |path: &str, value: ConfigLiteral| {
+            replace_toml_values(TEXT, "m.toml", &[(path, &value)])
+        };
         let named = edit("dimension.outer.size", ConfigLiteral::Whole(8)).unwrap();
         assert_eq!(
             named,
@@ -344,7 +345,7 @@ mod tests {
     #[test]
     fn paths_that_lead_nowhere_name_what_is_there() {
         let error = |path: &str| {
-            let found = with_values(TEXT, "m.toml", &[(path, &ConfigLiteral::Flag(true))]);
+            let found = replace_toml_values(TEXT, "m.toml", &[(path, &ConfigLiteral::Flag(true))]);
             found.unwrap_err().to_string()
         };
         let inner = "found no `iner`, expected one of inner, outer; did you mean `inner`?";

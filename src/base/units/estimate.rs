@@ -39,7 +39,9 @@ impl TimeEstimate {
     }
 
     /// Returns the first item of `all` whose estimate is within the margin of the smallest estimate.
-    pub fn first_of_least<T>(all: impl Iterator<Item = (T, Self)> + Clone) -> Option<(T, Self)> {
+    pub fn first_near_minimum<T>(
+        all: impl Iterator<Item = (T, Self)> + Clone,
+    ) -> Option<(T, Self)> {
         let least = all.clone().map(|(_, estimate)| estimate.0);
         let least = Self(least.min_by(f64::total_cmp)?);
         // The margin prevents rounding errors from affecting the choice.
@@ -100,7 +102,7 @@ mod tests {
     fn the_first_of_those_that_are_least_is_taken() {
         let of = |list: &[u64]| {
             let all = list.iter().map(|&ps| TimeEstimate::from(Span(ps)));
-            TimeEstimate::first_of_least(all.enumerate()).map(|(i, _)| i)
+            TimeEstimate::first_near_minimum(all.enumerate()).map(|(i, _)| i)
         };
         assert_eq!(of(&[3, 2, 5, 2]), Some(1));
         assert_eq!(of(&[0, 0]), Some(0));

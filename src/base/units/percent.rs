@@ -6,7 +6,7 @@ pub fn format_percent(fraction: f64) -> String {
 }
 
 /// Formats a fraction as `+12.3 %`, with its sign.
-pub fn signed_percent(fraction: f64) -> String {
+pub fn format_signed_percent(fraction: f64) -> String {
     format!("{:+.1} %", 100.0 * fraction)
 }
 

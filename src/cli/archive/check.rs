@@ -1,6 +1,6 @@
 //! `chakram archive baseline` and `check`.
 
-use super::contents::parse_query;
+use super::contents::parse_metadata_query;
 use crate::compare::parallel_map;
 use crate::load::JobArgs;
 use crate::output::TimingArgs;
@@ -11,7 +11,7 @@ use chakram_base::units::{Time, parse_percent};
 use chakram_engine::OptionRefusal;
 use chakram_jobs::ReplaySettings;
 use chakram_studies::regression::{
-    self, CheckOutcome, CoveredWorkload, FailedPrediction, WorkloadPrediction, page, verdict,
+    self, CheckCandidate, CheckOutcome, FailedPrediction, WorkloadPrediction, page, verdict,
 };
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape_name;
@@ -91,7 +91,7 @@ pub struct BaselineArgs {
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Select only workloads that satisfy this condition, as for `archive list`
-    #[arg(long = "where", value_name = "QUESTION", value_parser = parse_query)]
+    #[arg(long = "where", value_name = "QUESTION", value_parser = parse_metadata_query)]
     filter: Option<MetadataQuery>,
     /// Replays that run at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
@@ -130,7 +130,7 @@ pub fn store_baselines(
         return Err(first.clone().into());
     }
     let kept = archive::add_baselines(&args.archive, &drafts)?;
-    super::note_kept(kept.as_ref())?;
+    super::print_kept_bytes_file(kept.as_ref())?;
     for draft in &drafts {
         let (name, machine) = (
             escape_name(&draft.workload),
@@ -211,10 +211,10 @@ pub struct CheckArgs {
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse_percent_option)]
     threshold: f64,
     /// Use another file for a machine of the baselines, such as dgx-h100=new.toml; repeatable
-    #[arg(short, long, value_name = "MACHINE=FILE", value_parser = parse_replacement)]
+    #[arg(short, long, value_name = "MACHINE=FILE", value_parser = parse_machine_replacement)]
     machine: Vec<(String, String)>,
     /// Select only workloads that satisfy this condition, as for `archive list`
-    #[arg(long = "where", value_name = "QUESTION", value_parser = parse_query)]
+    #[arg(long = "where", value_name = "QUESTION", value_parser = parse_metadata_query)]
     filter: Option<MetadataQuery>,
     /// Check only a selection that takes about this long and covers operators, groups, sizes, schemas and machines; the
     /// output lists the rest
@@ -239,7 +239,7 @@ fn parse_percent_option(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("`{text}` is not a percentage; write for example 0.5%"))
 }
 
-fn parse_replacement(text: &str) -> Result<(String, String), String> {
+fn parse_machine_replacement(text: &str) -> Result<(String, String), String> {
     let (machine, file) = text
         .split_once('=')
         .ok_or("expected MACHINE=FILE, for example dgx-h100=new.toml")?;
@@ -296,7 +296,7 @@ pub fn check_baselines(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode
         ..CheckOutcome::default()
     };
     if let Some(budget) = args.budget {
-        pairs = choose_within_budget(budget, &pairs, args.threads, &mut outcome);
+        pairs = choose_baselines_in_budget(budget, &pairs, args.threads, &mut outcome);
     }
     let results = parallel_map(("predicting", "replays"), pairs.len(), args.threads, |at| {
         check_one(&archive, pairs[at], args)
@@ -351,7 +351,7 @@ fn check_one(
 
 /// Chooses the baselines whose checks `threads` threads can finish within `budget`. Records all other baselines, and
 /// the features that only these other baselines cover, in `outcome`.
-fn choose_within_budget<'a>(
+fn choose_baselines_in_budget<'a>(
     budget: Duration,
     pairs: &[BaselinePair<'a>],
     threads: Option<NonZeroUsize>,
@@ -359,16 +359,16 @@ fn choose_within_budget<'a>(
 ) -> Vec<BaselinePair<'a>> {
     let threads = threads.or_else(|| std::thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get) as u64;
-    let workloads: Vec<CoveredWorkload> = pairs
+    let workloads: Vec<CheckCandidate> = pairs
         .iter()
-        .map(|(entry, record)| CoveredWorkload {
+        .map(|(entry, record)| CheckCandidate {
             name: format!("{} on {}", entry.name, record.machine),
             features: record.features.iter().cloned().collect(),
             millis: record.replay_ms,
         })
         .collect();
     let millis = u64::try_from(budget.as_millis()).unwrap_or(u64::MAX);
-    let choice = regression::choose_within(&workloads, millis.saturating_mul(threads));
+    let choice = regression::select_within_budget(&workloads, millis.saturating_mul(threads));
     let chosen = workloads
         .iter()
         .zip(pairs)

@@ -1,11 +1,11 @@
 //! `chakram archive list`, `show` and `extract`.
 
-use super::WorkloadPath;
+use super::ArchivedWorkloadPath;
 use crate::progress::Progress;
 use crate::terminal::plain_style;
 use chakram_archive::{
-    Archive, ArchiveListing, DescribedWorkload, ListedWorkload, MetadataQuery, NumberRange,
-    WorkloadEntry, WorkloadPart,
+    Archive, ArchiveListing, ExtractSelection, MetadataQuery, NumberRange, QueryableWorkload,
+    WorkloadEntry, WorkloadListingRow,
 };
 use chakram_base::units::{Bytes, format_count, format_thousands};
 use chakram_report::csv::CsvRows;
@@ -49,7 +49,7 @@ pub struct ListArgs {
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
     /// Select only workloads that satisfy this condition
-    #[arg(long = "where", value_name = "QUESTION", value_parser = parse_query)]
+    #[arg(long = "where", value_name = "QUESTION", value_parser = parse_metadata_query)]
     filter: Option<MetadataQuery>,
     /// Format of the list
     #[arg(long, value_enum, default_value_t = ListFormat::Text, value_name = "FORMAT")]
@@ -57,20 +57,20 @@ pub struct ListArgs {
 }
 
 impl ListArgs {
-    fn matches_query(&self, workload: &impl DescribedWorkload) -> bool {
+    fn matches_query(&self, workload: &impl QueryableWorkload) -> bool {
         let filter = self.filter.as_ref();
         filter.is_none_or(|query| query.matches(workload))
     }
 }
 
 /// Parses a condition of `--where`.
-pub fn parse_query(text: &str) -> Result<MetadataQuery, String> {
+pub fn parse_metadata_query(text: &str) -> Result<MetadataQuery, String> {
     MetadataQuery::parse(text).map_err(|error| error.to_string())
 }
 
 /// Renders workloads as CSV. A cell is empty if the workload does not have the column's metadata
 /// key.
-fn list_csv(found: &[&ListedWorkload<'_>]) -> String {
+fn list_csv(found: &[&WorkloadListingRow<'_>]) -> String {
     let keys = found.iter().flat_map(|row| &row.metadata.0);
     let keys: BTreeSet<&str> = keys.map(|(key, _)| &key[..]).collect();
     let mut rows = CsvRows::without_header();
@@ -112,7 +112,7 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
         return Ok(super::exit_code(archive.uncommitted_tail()));
     }
     let listing = ArchiveListing::open_listing(&args.archive)?;
-    super::warn_of_tail(listing.uncommitted_tail())?;
+    super::warn_of_archive_tail(listing.uncommitted_tail())?;
     let all = listing.list_workloads()?;
     let found: Vec<_> = all
         .values()
@@ -165,8 +165,8 @@ Example:
   chakram archive show corpus.etz::llama3/step-7")]
 pub struct ShowArgs {
     /// The workload
-    #[arg(value_name = "ARCHIVE::WORKLOAD", value_parser = WorkloadPath::parse)]
-    workload: WorkloadPath,
+    #[arg(value_name = "ARCHIVE::WORKLOAD", value_parser = ArchivedWorkloadPath::parse)]
+    workload: ArchivedWorkloadPath,
     /// Format of the output
     #[arg(long, value_enum, default_value_t = ListFormat::Text, value_name = "FORMAT")]
     format: ListFormat,
@@ -220,16 +220,16 @@ pub fn show_machine(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
                 row.ending
             ),
         };
-        let line = file_line(&archive, &ranks, row.bytes, &row.blake3)?;
+        let line = format_archive_file_line(&archive, &ranks, row.bytes, &row.blake3)?;
         let nodes = archive
-            .node_count_of(&row.blake3)?
+            .object_node_count(&row.blake3)?
             .map_or_else(String::new, |n| n.to_string());
         writeln!(out, "{}", format!("{line}  {nodes:>9}").trim_end())?;
     }
     if !entry.files.is_empty() {
         writeln!(out, "FILES                        bytes     packed  blake3")?;
         for row in &entry.files {
-            let line = file_line(&archive, &row.name, row.bytes, &row.blake3)?;
+            let line = format_archive_file_line(&archive, &row.name, row.bytes, &row.blake3)?;
             writeln!(out, "{line}")?;
         }
     }
@@ -246,13 +246,13 @@ pub fn show_machine(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     Ok(ExitCode::SUCCESS)
 }
 
-fn file_line(
+fn format_archive_file_line(
     archive: &Archive,
     name: &str,
     bytes: u64,
     hash: &str,
 ) -> Result<String, Box<dyn Error>> {
-    let packed = Bytes(archive.packed_bytes(hash)?).to_string();
+    let packed = Bytes(archive.packed_object_size(hash)?).to_string();
     let (name, bytes) = (escape_name(name), Bytes(bytes).to_string());
     let hash = &hash[..16];
     Ok(format!("  {name:<22} {bytes:>9}  {packed:>9}  {hash}"))
@@ -269,8 +269,8 @@ Only the bytes of these ranks and nodes are read and unpacked. Nodes keep their 
 are left out, so a part is only for inspection: chakram inspect part")]
 pub struct ExtractArgs {
     /// The workload
-    #[arg(value_name = "ARCHIVE::WORKLOAD", value_parser = WorkloadPath::parse)]
-    workload: WorkloadPath,
+    #[arg(value_name = "ARCHIVE::WORKLOAD", value_parser = ArchivedWorkloadPath::parse)]
+    workload: ArchivedWorkloadPath,
     /// Folder for the files, created if it does not exist
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
@@ -300,7 +300,7 @@ pub fn extract_workload(
 ) -> Result<ExitCode, Box<dyn Error>> {
     let archive = super::open_archive(&args.workload.archive)?;
     let entry = archive.find_workload(&args.workload.workload)?;
-    let part = WorkloadPart {
+    let part = ExtractSelection {
         ranks: args.ranks,
         nodes: args.nodes,
     };

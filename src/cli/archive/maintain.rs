@@ -91,7 +91,7 @@ pub fn merge_archives(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode,
     let progress = Progress::start_counting("merging", "objects", objects);
     let result = archive::merge_archives(&args.archive, &sources, &|| progress.count_one())?;
     drop(progress);
-    super::note_kept(result.kept_aside.as_ref())?;
+    super::print_kept_bytes_file(result.kept_aside.as_ref())?;
     writeln!(
         out,
         "{} joined, {} were there",
@@ -142,7 +142,7 @@ pub fn collect_garbage(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, B
     let before = Archive::open_archive(&args.archive)?;
     let going = dropped(&before)?;
     if args.dry_run {
-        super::warn_of_tail(before.uncommitted_tail())?;
+        super::warn_of_archive_tail(before.uncommitted_tail())?;
         for name in going {
             writeln!(out, "would go: {}", escape_name(&name))?;
         }
@@ -156,7 +156,7 @@ pub fn collect_garbage(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, B
     let progress = Progress::start_counting("collecting", "objects", objects);
     let result = archive::collect_garbage(&args.archive, &dropped, &|| progress.count_one())?;
     drop(progress);
-    super::note_kept(result.kept_aside.as_ref())?;
+    super::print_kept_bytes_file(result.kept_aside.as_ref())?;
     for name in &result.dropped {
         terminal::print_to_stderr(format_args!("dropped: {}", escape_name(name)))?;
     }

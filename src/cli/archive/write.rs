@@ -3,13 +3,13 @@
 use crate::flags::parser_of_choices;
 use crate::progress::Progress;
 use chakram_archive::{
-    self as archive, CompressionLevel, MeasuredTimes, MetadataValue, WorkloadDraft,
+    self as archive, CompressionLevel, MeasuredStepTimes, MetadataValue, WorkloadDraft,
 };
 use chakram_base::units::Bytes;
 use chakram_jobs as job;
-use chakram_studies::regression::read_steps;
+use chakram_studies::regression::parse_step_times;
 use chakram_trace::format::escape_name;
-use chakram_trace::format::file::{VerifyLevel, prefix_of};
+use chakram_trace::format::file::{VerifyLevel, job_prefix_of_file};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -61,7 +61,7 @@ pub struct AddArgs {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Metadata of the workload, such as gpu=h100; repeatable
-    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_metadata_entry)]
     set: Vec<(String, MetadataValue)>,
     /// Also store this file or folder, such as the capture that the traces come from; repeatable
     #[arg(long, value_name = "PATH")]
@@ -77,7 +77,7 @@ pub struct AddArgs {
     replace: bool,
 }
 
-fn key_value(text: &str) -> Result<(String, MetadataValue), String> {
+fn parse_metadata_entry(text: &str) -> Result<(String, MetadataValue), String> {
     let (key, value) = text
         .split_once('=')
         .ok_or("expected KEY=VALUE, for example gpu=h100")?;
@@ -97,7 +97,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     let found = job::find_traces(&args.traces, VerifyLevel::Hashes)?;
     let name = match &args.name {
         Some(name) => name.clone(),
-        None => default_name(&args.traces, &found.files),
+        None => default_workload_name(&args.traces, &found.files),
     };
     let mut files = Vec::new();
     let machine = folder_of(&args.traces[0]).join(job::CASE_MACHINE);
@@ -105,7 +105,11 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         files.push((job::CASE_MACHINE.to_owned(), machine));
     }
     // Also store the file of groups that `generate` writes next to a job for other programs.
-    if let Some(path) = found.files.first().and_then(|file| prefix_of(&file.path)) {
+    if let Some(path) = found
+        .files
+        .first()
+        .and_then(|file| job_prefix_of_file(&file.path))
+    {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let groups = path.with_file_name(format!("{name}.groups.json"));
         if groups.is_file() {
@@ -118,9 +122,9 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     let files = remove_repeated_paths(files)?;
     let measured = args.measured.as_deref().map(|path| {
         let text = job::read_text(path)?;
-        read_steps(&text).map_err(|error| format!("{}: {error}", path.display()).into())
+        parse_step_times(&text).map_err(|error| format!("{}: {error}", path.display()).into())
     });
-    let measured: Option<MeasuredTimes> = measured
+    let measured: Option<MeasuredStepTimes> = measured
         .transpose()
         .map_err(|error: Box<dyn Error>| error)?;
     let draft = WorkloadDraft {
@@ -142,7 +146,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     let progress = Progress::start_counting("adding", "files", all as u64);
     let amounts = archive::add_workload(&args.archive, &draft, &|| progress.count_one())?;
     drop(progress);
-    super::note_kept(amounts.kept_aside.as_ref())?;
+    super::print_kept_bytes_file(amounts.kept_aside.as_ref())?;
     let known = match amounts.known {
         0 => String::new(),
         n => format!(", {n} of its files were there"),
@@ -159,7 +163,10 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
 
 /// Returns the default name of a workload: the name of the case or folder; if there is neither, the prefix of the
 /// files.
-fn default_name(paths: &[PathBuf], files: &[chakram_trace::format::file::RankFile]) -> String {
+fn default_workload_name(
+    paths: &[PathBuf],
+    files: &[chakram_trace::format::file::RankFile],
+) -> String {
     let name = job::name_of(paths, files);
     let name = name
         .strip_suffix(chakram_trace::format::job::ENDING)

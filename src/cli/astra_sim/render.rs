@@ -1,6 +1,6 @@
 //! Renders the output as ASTRA-sim's lines, as a table, or as a JSON report.
 
-use chakram_astra_sim::{AstraInputs, RankWork};
+use chakram_astra_sim::{AstraInputs, RankWorkTotals};
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use chakram_report::summary::{HashedInput, Provenance};
@@ -20,7 +20,7 @@ pub struct RankStatistics {
     /// possible in a pure replay.
     exposed: i64,
     time: RankBusyTime,
-    work: RankWork,
+    work: RankWorkTotals,
     /// Peak memory of tensors in bytes, if the inputs request tracking of memory.
     pub peak_memory: Option<u64>,
 }
@@ -28,7 +28,7 @@ pub struct RankStatistics {
 impl RankStatistics {
     /// Creates the statistics of a rank from its busy times `time` and its work `work`. Returns
     /// `None` if the rank did not finish.
-    pub fn new(rank: u32, time: RankBusyTime, work: RankWork) -> Option<Self> {
+    pub fn new(rank: u32, time: RankBusyTime, work: RankWorkTotals) -> Option<Self> {
         let finish = time.finish?.0 / 1000;
         Some(Self {
             rank,
@@ -44,13 +44,13 @@ impl RankStatistics {
 impl RankStatistics {
     /// Returns true if ASTRA-sim throws an exception when it prints this rank's statistics, because the rank has nodes
     /// that are neither kernels nor communication.
-    pub fn breaks_off(&self) -> bool {
+    pub fn throws_when_printed(&self) -> bool {
         self.work.host || self.work.memory || self.work.nothing
     }
 
     /// Replaces the overlap by ASTRA-sim's value: time of kernels plus time of communication minus total
     /// time.
-    pub fn with_excess(mut self) -> Self {
+    pub fn with_astra_sim_overlap(mut self) -> Self {
         let both = self.time.kernels.0 / 1000 + self.time.communication.0 / 1000;
         self.time.overlap = Span::from_ns(both.saturating_sub(self.finish));
         self
@@ -176,15 +176,15 @@ pub fn render_csv(rows: &[RankStatistics]) -> String {
 
 /// JSON document: a report with ASTRA-sim's statistics.
 #[derive(Debug, Serialize)]
-pub struct OriginalDocument {
+pub struct AstraSimReportDocument {
     #[serde(flatten)]
     report: Report,
-    astra_sim: OriginalReport,
+    astra_sim: AstraSimReportExtras,
 }
 
 /// Settings and results that only ASTRA-sim's reports have.
 #[derive(Debug, Serialize)]
-struct OriginalReport {
+struct AstraSimReportExtras {
     network_model: String,
     understood: BTreeMap<String, String>,
     notes: Vec<String>,
@@ -201,20 +201,20 @@ struct RankDocument {
     communication_ns: u64,
     remote_memory_ns: u64,
     overlap_ns: u64,
-    roofline: Option<RooflineUse>,
+    roofline: Option<RooflineUtilization>,
     peak_memory_bytes: Option<u64>,
 }
 
 /// JSON object with the utilization relative to the roofline.
 #[derive(Debug, Serialize)]
-struct RooflineUse {
+struct RooflineUtilization {
     compute_bound: f64,
     compute_utilization: f64,
     memory_utilization: f64,
     flops_per_byte: f64,
 }
 
-impl OriginalDocument {
+impl AstraSimReportDocument {
     /// Adds ASTRA-sim's settings and statistics to `report`.
     pub fn new(
         mut report: Report,
@@ -224,13 +224,13 @@ impl OriginalDocument {
         notes: Vec<String>,
         files: &[HashedInput],
     ) -> Self {
-        report.sum_micro_batches();
+        report.merge_micro_batch_operators();
         report.provenance = Some(Provenance::new(options, files));
         let understood = inputs.summarize_inputs().into_iter();
         let understood = understood.map(|(section, line)| (section.to_owned(), line));
         Self {
             report,
-            astra_sim: OriginalReport {
+            astra_sim: AstraSimReportExtras {
                 network_model: inputs.model.to_string(),
                 understood: understood.collect(),
                 notes,
@@ -251,7 +251,7 @@ fn rank_document(row: &RankStatistics) -> RankDocument {
         communication_ns: as_ns(time.communication),
         remote_memory_ns: as_ns(time.memory),
         overlap_ns: as_ns(time.overlap),
-        roofline: row.work.roofline.map(|roofline| RooflineUse {
+        roofline: row.work.roofline.map(|roofline| RooflineUtilization {
             compute_bound: roofline.compute_bound,
             compute_utilization: roofline.compute,
             memory_utilization: roofline.memory,

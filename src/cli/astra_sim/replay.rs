@@ -7,7 +7,7 @@ use crate::output::{ReportDestination, ReportFormatArg, TimelineFile};
 use crate::terminal;
 use chakram_astra_sim::{self as astra_sim, CompletedNode, TensorMemory};
 use chakram_engine::{ReplayError, ReplayOptions, ReplayOutcome};
-use chakram_jobs::{AstraSimJob, run_inputs};
+use chakram_jobs::{AstraSimJob, replay_on_input_network};
 use chakram_report::summary::format_count;
 use chakram_report::{BusyObserver, SpanRecorder};
 use chakram_trace::files::{OutputSet, numbered_path};
@@ -81,7 +81,7 @@ fn replay_and_print(
     let lines = transcript.as_mut().map(|lines| (lines, &mut order));
     let mut watched = (&mut busy, (spans.as_mut(), (lines, timeline)));
     let full = args.format == ReportFormatArg::Json;
-    let result = run_inputs(&prepared, inputs, &mut collectives, full, &mut watched);
+    let result = replay_on_input_network(&prepared, inputs, &mut collectives, full, &mut watched);
     let (_, (_, (_, timeline))) = watched;
     // If the replay was rejected, the observers recorded nothing useful.
     let result = match result {
@@ -112,7 +112,7 @@ fn replay_and_print(
     if let (Some(tensors), Some(spans)) = (&job.tensors, &spans) {
         for (instance, row) in &mut rows {
             let ran = completed_nodes(workload, spans, *instance);
-            let memory = TensorMemory::replay_lifetimes(&tensors[*instance], ran);
+            let memory = TensorMemory::compute_lifetimes(&tensors[*instance], ran);
             print_early_accesses(&memory, row.rank)?;
             draw_memory(
                 &memory,
@@ -164,10 +164,10 @@ fn replay_and_print(
         let notes: Vec<String> = notes.chain(beyond).collect();
         let options = args.option_json();
         let document =
-            render::OriginalDocument::new(report, &rows, inputs, options, notes, &job.files);
+            render::AstraSimReportDocument::new(report, &rows, inputs, options, notes, &job.files);
         to.write_output(|out| {
             chakram_report::json::write_json(
-                &mut terminal::EscapingWriter::json_writer(out),
+                &mut terminal::EscapingWriter::new_for_json(out),
                 &document,
             )
         })?;
@@ -198,7 +198,8 @@ pub fn replay_to_outcome(
     let machine = job.build_machine();
     let prepared = job.compile_replay(&machine, &engine_options(args))?;
     let mut collectives = job.collectives.clone();
-    let (outcome, _) = run_inputs(&prepared, &job.inputs, &mut collectives, false, &mut ())?;
+    let (outcome, _) =
+        replay_on_input_network(&prepared, &job.inputs, &mut collectives, false, &mut ())?;
     Ok(outcome)
 }
 
@@ -221,7 +222,7 @@ fn completed_nodes<'a>(
 }
 
 fn print_early_accesses(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
-    let mut early = memory.read_before_written();
+    let mut early = memory.tensors_read_before_written();
     let count = early.len();
     match early.next() {
         None => Ok(()),

@@ -45,7 +45,7 @@ pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> Rewritten
     match model {
         None => {
             to.kept.push(program);
-            keep_to_command(&mut given, &mut to.kept);
+            keep_args_through_command(&mut given, &mut to.kept);
         }
         Some((_, model)) => {
             let words = ["chakram", NAME, "--network-model", model];
@@ -66,13 +66,15 @@ pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> Rewritten
         let text = argument.to_string_lossy();
         let flag = before.take();
         match find_known(&command, &text) {
-            None => to.ignored.push(why_ignored(&command, &text, flag)),
-            Some(FlagValue::Nothing) => to.kept.push(argument),
-            Some(FlagValue::Behind) => {
+            None => to
+                .ignored
+                .push(ignored_argument_note(&command, &text, flag)),
+            Some(FlagValuePlace::Nothing) => to.kept.push(argument),
+            Some(FlagValuePlace::Behind) => {
                 before = Some(text.into_owned());
                 to.kept.push(argument);
             }
-            Some(FlagValue::Next) => {
+            Some(FlagValuePlace::Next) => {
                 to.kept.push(argument);
                 to.kept.extend(given.next());
             }
@@ -82,7 +84,7 @@ pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> Rewritten
 }
 
 /// Moves general options before the command, and the command itself, from `given` to `kept`.
-fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<OsString>) {
+fn keep_args_through_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<OsString>) {
     let mut general = None;
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();
@@ -94,7 +96,7 @@ fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<Os
         kept.push(argument);
         match option {
             None | Some(None) => return,
-            Some(Some(FlagValue::Next)) => kept.extend(given.next()),
+            Some(Some(FlagValuePlace::Next)) => kept.extend(given.next()),
             Some(Some(_)) => {}
         }
     }
@@ -102,7 +104,7 @@ fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<Os
 
 /// Returns a note that gives the reason why `argument` is ignored. `flag` is the previous flag, if
 /// that flag could have a value.
-fn why_ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
+fn ignored_argument_note(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
             "ignored, as in the original: the value of {flag} must follow `=`; without a value the flag is on"
@@ -120,21 +122,21 @@ fn why_ignored(command: &Command, argument: &str, flag: Option<String>) -> Input
 
 /// Place of a known argument's value: the argument has no value, the value is the next word, or the value is missing
 /// because the argument has no `=`.
-enum FlagValue {
+enum FlagValuePlace {
     Nothing,
     Behind,
     Next,
 }
 
 /// Returns the place of the value of `argument`, or `None` if `command` does not have the argument.
-fn find_known(command: &Command, argument: &str) -> Option<FlagValue> {
+fn find_known(command: &Command, argument: &str) -> Option<FlagValuePlace> {
     let takes = |arg: &Arg| {
         if !arg.get_action().takes_values() {
-            FlagValue::Nothing
+            FlagValuePlace::Nothing
         } else if arg.is_require_equals_set() {
-            FlagValue::Behind
+            FlagValuePlace::Behind
         } else {
-            FlagValue::Next
+            FlagValuePlace::Next
         }
     };
     let mut args = command.get_arguments();
@@ -145,10 +147,10 @@ fn find_known(command: &Command, argument: &str) -> Option<FlagValue> {
         };
         // Compare with `help` separately, because the parser adds this argument and the command
         // does not list it.
-        let help = (name == "help").then_some(FlagValue::Nothing);
+        let help = (name == "help").then_some(FlagValuePlace::Nothing);
         let arg = args.find(|arg| arg.get_long() == Some(name)).map(|arg| {
             if value {
-                FlagValue::Nothing
+                FlagValuePlace::Nothing
             } else {
                 takes(arg)
             }
@@ -163,13 +165,13 @@ fn find_known(command: &Command, argument: &str) -> Option<FlagValue> {
         let arg = command
             .get_arguments()
             .find(|arg| arg.get_short() == Some(letter));
-        let help = (letter == 'h').then_some(FlagValue::Nothing);
+        let help = (letter == 'h').then_some(FlagValuePlace::Nothing);
         last = Some(arg.map(takes).or(help)?);
-        if !matches!(last, Some(FlagValue::Nothing)) {
+        if !matches!(last, Some(FlagValuePlace::Nothing)) {
             return if letters.as_str().is_empty() {
                 last
             } else {
-                Some(FlagValue::Nothing)
+                Some(FlagValuePlace::Nothing)
             };
         }
     }

@@ -56,7 +56,7 @@ impl<'a> TranscriptRecorder<'a> {
 
     /// Returns true if ASTRA-sim prints lines about a node. ASTRA-sim prints no lines about nodes
     /// that complete immediately.
-    fn is_told(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
+    fn prints_node_lines(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload
             .graph_of(&self.workload.instances()[instance.index()]);
@@ -94,14 +94,14 @@ impl<'a> TranscriptRecorder<'a> {
 
 impl Observer for TranscriptRecorder<'_> {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        if self.is_told(instance, node, kind) {
+        if self.prints_node_lines(instance, node, kind) {
             self.events
                 .push(TranscriptEvent::Issued(instance, node, now));
         }
     }
 
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        if self.is_told(instance, node, kind) {
+        if self.prints_node_lines(instance, node, kind) {
             self.events
                 .push(TranscriptEvent::Completed(instance, node, now));
         }
@@ -257,14 +257,14 @@ fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
         statistics,
         &format!("sys[{rank}]. Post statistics processing start."),
     );
-    if row.breaks_off() {
+    if row.throws_when_printed() {
         return;
     }
     to.append_info(
         statistics,
         &format!("sys[{rank}]. Post statistics processing end."),
     );
-    for line in render::render_rank_statistics(&row.with_excess(), false).lines() {
+    for line in render::render_rank_statistics(&row.with_astra_sim_overlap(), false).lines() {
         to.append_info(statistics, line);
     }
 }

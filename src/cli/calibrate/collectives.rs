@@ -1,7 +1,7 @@
 //! Writes collectives that were measured with nccl-tests into `measured_collective` tables of a
 //! machine.
 
-use super::{quote_toml, with_section};
+use super::{append_machine_section, quote_toml};
 use crate::terminal::plain_style;
 use chakram_base::config;
 use chakram_base::units::format_percent;
@@ -9,7 +9,7 @@ use chakram_hardware::collective::CollectiveCurve;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::format_count;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_studies::score::{left_out_sizes, nccl_log};
+use chakram_studies::score::{left_out_size_error, nccl_log};
 use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
@@ -82,7 +82,7 @@ pub(super) fn add_collective_logs(
             curve.kind.to_string(),
             curve.members.to_string(),
             curve.points.len().to_string(),
-            left_out_sizes(curve).map_or("-".to_owned(), format_percent),
+            left_out_size_error(curve).map_or("-".to_owned(), format_percent),
         ];
         table.add_row(&cells.each_ref().map(|cell| cell as &dyn Display));
     }
@@ -91,5 +91,8 @@ pub(super) fn add_collective_logs(
         format_count(curves.len() as u64, "collective"),
         table.to_text(plain_style())
     );
-    Ok((with_section(text, "Collectives", &section), summary))
+    Ok((
+        append_machine_section(text, "Collectives", &section),
+        summary,
+    ))
 }

@@ -1,7 +1,7 @@
 //! Measures the kernels of captured jobs, and writes their times into `measured` tables of a
 //! machine's NPU classes.
 
-use super::{quote_toml, rank_classes, with_section};
+use super::{append_machine_section, quote_toml, rank_classes};
 use crate::terminal::plain_style;
 use chakram_base::ids::Npu;
 use chakram_base::units::format_percent;
@@ -9,7 +9,7 @@ use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, JobOptions};
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_studies::score::{KernelTimes, RecordedKernels};
+use chakram_studies::score::{KernelTimesBySize, RecordedKernelTimes};
 use chakram_trace::format::escape_name;
 use chakram_trace::workload::MissingRankPolicy;
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ pub(super) fn add_recorded_kernels(
         mirrored: machine.topology().npu_count(),
         ..JobOptions::default()
     };
-    let job = Job::open_job_with(traces, &options)?;
+    let job = Job::open_job_with_options(traces, &options)?;
     let (ranks, npus) = (job.workload().rank_count(), machine.topology().npu_count());
     if ranks > npus {
         return Err(format!(
@@ -60,7 +60,7 @@ pub(super) fn add_recorded_kernels(
         Some((text, own)) => (&text[..], own),
         None => (text, machine),
     };
-    let recorded = RecordedKernels::new(job.workload(), machine);
+    let recorded = RecordedKernelTimes::new(job.workload(), machine);
     let found = recorded.times_by_class();
     if found.is_empty() {
         return Err(format!(
@@ -82,11 +82,11 @@ pub(super) fn add_recorded_kernels(
             let name = &shared.classes()[kernel.class].name;
             let class = (machine.classes().iter()).position(|class| class.name == *name);
             if let Some(class) = class.filter(|class| !measured.contains(class)) {
-                priced.push(KernelTimes { class, ..kernel });
+                priced.push(KernelTimesBySize { class, ..kernel });
             }
         }
     }
-    let text = with_section(
+    let text = append_machine_section(
         text,
         "Kernels",
         &kernel_tables(&priced, machine, job.name()),
@@ -94,7 +94,7 @@ pub(super) fn add_recorded_kernels(
     Ok((text, summary))
 }
 
-fn kernel_tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String {
+fn kernel_tables(found: &[KernelTimesBySize], machine: &Machine, job: &str) -> String {
     let kernels: u64 = found.iter().map(|kernel| kernel.count).sum();
     let mut text = format!(
         "{} that {} recorded.\n",
@@ -133,7 +133,7 @@ fn kernel_tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String 
 }
 
 /// Returns a table of the kernels that take the most time.
-fn summarize_kernels(found: &[KernelTimes]) -> String {
+fn summarize_kernels(found: &[KernelTimesBySize]) -> String {
     let mut table = TextTable::new([
         left_aligned_column("KERNELS", 36),
         right_aligned_column("format", 8),
@@ -182,7 +182,7 @@ fn summarize_kernels(found: &[KernelTimes]) -> String {
         .collect();
     let over: f64 = known.iter().map(|kernel| kernel.total).sum();
     if over > 0.0 {
-        let off = |kernel: &&KernelTimes| kernel.left_out.unwrap_or_default() * kernel.total;
+        let off = |kernel: &&KernelTimesBySize| kernel.left_out.unwrap_or_default() * kernel.total;
         let off: f64 = known.iter().map(off).sum();
         let _ = writeln!(
             text,
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn names_of_kernels_do_not_reach_the_terminal_unescaped() {
-        let kernel = KernelTimes {
+        let kernel = KernelTimesBySize {
             class: 0,
             name: "mm\u{1b}[2J".to_owned(),
             dtype: None,

@@ -1,13 +1,13 @@
 //! Writes measured GEMMs into `product` tables of a machine's NPU class.
 
-use super::with_section;
+use super::append_machine_section;
 use crate::terminal::plain_style;
 use chakram_base::config;
 use chakram_base::units::format_percent;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_studies::score::{gemm_points, left_out_errors};
+use chakram_studies::score::{gemm_points, left_out_gemm_errors};
 use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::Path;
@@ -62,7 +62,7 @@ pub(super) fn add_measured_gemms(
             .into());
         };
         let sizes = [dtype.element_bytes(), peak.per_second()];
-        let [alone, error] = left_out_errors(points, curve, sizes, memory);
+        let [alone, error] = left_out_gemm_errors(points, curve, sizes, memory);
         // Writing to a string does not fail.
         let _ = write!(
             section,
@@ -87,5 +87,5 @@ pub(super) fn add_measured_gemms(
         format_count(shapes as u64, "GEMM"),
         table.to_text(plain_style())
     );
-    Ok((with_section(text, "GEMMs", &section), summary))
+    Ok((append_machine_section(text, "GEMMs", &section), summary))
 }

@@ -36,7 +36,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
         "kernels by roofline at 0.68 of the peak"
     );
     let mut options = Map::new();
-    args.add_to_json(&mut options);
+    args.add_duration_sources_to_json(&mut options);
     let text = Value::Object(options).to_string();
     assert_eq!(text, r#"{"compute":"roofline","efficiency":0.68}"#);
     // Without the option, the efficiency is 1, and only the JSON output contains it.
@@ -47,7 +47,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     );
     assert_eq!(args.describe_durations(&all), "kernels by roofline");
     let mut options = Map::new();
-    args.add_to_json(&mut options);
+    args.add_duration_sources_to_json(&mut options);
     assert_eq!(options["efficiency"], 1.0);
     // The efficiency applies even if kernels have no recorded duration.
     let args = parse(&["--efficiency", "0.68"]).unwrap();
@@ -57,7 +57,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
 
 #[test]
 fn refusals_name_flags() {
-    chakram_base::setting::name_as(crate::flags::write_flag);
+    chakram_base::setting::register_setting_names(crate::flags::write_setting_as_flag);
     for (model, duration, hint) in [
         ("curves", "measured", ", or --compute roofline"),
         ("loopnest:gemmini-16", "from loop nests", ""),
@@ -82,7 +82,7 @@ fn kernels_recorded_elsewhere_say_where() {
         "1 kernels as recorded, 7 by the ratio of rooflines, 2 by roofline"
     );
     let mut options = Map::new();
-    args.add_to_json(&mut options);
+    args.add_duration_sources_to_json(&mut options);
     let text = Value::Object(options).to_string();
     assert_eq!(text, r#"{"compute":"recorded-on:dgx-h100"}"#);
     for (args, said) in [

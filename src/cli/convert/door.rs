@@ -2,7 +2,7 @@
 //! of the given files.
 
 use super::{ConvertArgs, SummaryFormatArg, run};
-use crate::flags::with_flags;
+use crate::flags::replace_keys_by_flags;
 use crate::traces::PIPE;
 use chakram_converters::sources::TraceSource;
 use chakram_report::table::{TextTable, left_aligned_column};
@@ -50,7 +50,7 @@ pub fn convert_detected(
     }
     let source = TraceSource::detect_common_source(&args.inputs)?;
     let mut words = vec![
-        OsString::from(source.source_word()),
+        OsString::from(source.source_command_word()),
         OsString::from("--output"),
         args.output.clone().into(),
     ];
@@ -60,7 +60,7 @@ pub fn convert_detected(
     words.extend(args.inputs.iter().map(|path| path.clone().into_os_string()));
     let command = Command::new("chakram convert").no_binary_name(true);
     let command = ConvertArgs::augment_args(command);
-    let own = command.find_subcommand(source.source_word());
+    let own = command.find_subcommand(source.source_command_word());
     let has_format = own.is_some_and(|own| {
         own.get_arguments()
             .any(|arg| arg.get_long() == Some("format"))
@@ -104,7 +104,11 @@ pub fn list_sources(out: &mut dyn Write) -> io::Result<()> {
     ];
     let mut table = TextTable::new(columns).with_indent(0).limit_width(WIDTH);
     for source in TraceSource::ALL {
-        table.add_row(&[&source.word, &source.files, &with_flags(source.kept)]);
+        table.add_row(&[
+            &source.word,
+            &source.files,
+            &replace_keys_by_flags(source.kept),
+        ]);
     }
     out.write_all(table.to_text(TextStyle::default()).as_bytes())
 }

@@ -44,11 +44,14 @@ pub struct ConvertGoalArgs {
 pub fn run(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match TraceSource::detect_source(&args.input)? {
         TraceSource::Trace => to_text(args, out),
-        _ => to_traces(args, out),
+        _ => convert_goal_to_traces(args, out),
     }
 }
 
-fn to_traces(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+fn convert_goal_to_traces(
+    args: &ConvertGoalArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let schedule = GoalSchedule::open_file(&args.input)?;
     let mut files = OutputSet::default();
     files.register_input(&args.input);
@@ -64,7 +67,7 @@ fn to_traces(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
         job.finish_trace(rank, trace)?;
         nodes += written;
     }
-    let names = traces::describe_saved(&job.commit_job(JobFile::default())?)?;
+    let names = traces::name_saved_traces(&job.commit_job(JobFile::default())?)?;
     writeln!(
         out,
         "{}: {} of {}: {} nodes in {names}",

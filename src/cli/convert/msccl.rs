@@ -4,7 +4,7 @@
 use super::CompressArg;
 use crate::traces;
 use chakram_base::units::Bytes;
-use chakram_converters::msccl::{MscclAlgorithm, MscclScripts};
+use chakram_converters::msccl::{MscclAlgorithm, MscclTraceWriter};
 use chakram_jobs::JobOutputs;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputSet;
@@ -60,7 +60,7 @@ pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         )
         .into());
     }
-    let scripts = MscclScripts::new(&algorithm, buffer)?;
+    let scripts = MscclTraceWriter::new(&algorithm, buffer)?;
     let mut files = OutputSet::default();
     files.register_input(&args.input);
     let mut job = JobOutputs::new(
@@ -70,11 +70,11 @@ pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     )?;
     let mut nodes = 0;
     for gpu in 0..gpus {
-        let (trace, written) = scripts.write_gpu(gpu, job.start_trace(gpu)?)?;
+        let (trace, written) = scripts.write_gpu_trace(gpu, job.start_trace(gpu)?)?;
         job.finish_trace(gpu, trace)?;
         nodes += written;
     }
-    let names = traces::describe_saved(&job.commit_job(JobFile::default())?)?;
+    let names = traces::name_saved_traces(&job.commit_job(JobFile::default())?)?;
     writeln!(
         out,
         "{}: {} of {} among {}: {} nodes in {names}",

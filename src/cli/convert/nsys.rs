@@ -59,7 +59,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         job.add_trace(rank, job.path_of_rank(rank), written);
     }
     // The job file needs no groups, because the traces declare them.
-    traces::describe_saved(&job.commit_job(JobFile::default())?)?;
+    traces::name_saved_traces(&job.commit_job(JobFile::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => print_summary(&summary, out)?,
         SummaryFormatArg::Json => {

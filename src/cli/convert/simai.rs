@@ -1,7 +1,7 @@
 //! `chakram convert simai`: converts text workloads of SimAI to traces.
 
-use crate::output::{ReportDestination, ReportFormatArg, RunArgs};
-use crate::progress::show_time;
+use crate::output::{ReplayRunArgs, ReportDestination, ReportFormatArg};
+use crate::progress::run_showing_elapsed_time;
 use crate::traces::{self, CompressArg};
 use chakram_base::ids::MAX_NPUS;
 use chakram_converters::simai::{GroupRole, RankGrid, SimaiWorkload};
@@ -59,12 +59,12 @@ pub struct ConvertSimaiArgs {
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
     #[command(flatten)]
-    run: RunArgs,
+    run: ReplayRunArgs,
 }
 
 /// JSON summary of a conversion.
 #[derive(Debug, Serialize)]
-struct SimaiConversion {
+struct SimaiConversionDocument {
     input: String,
     kind: &'static str,
     layers: u64,
@@ -118,13 +118,14 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         Some(machine) => {
             let name = args.run.timing.parsed_settings().machine_name(machine)?;
             let loaded = args.run.load_machine(&name)?;
-            let converted =
-                show_time("converting", || workload.build_workload(&grid, args.passes))?;
+            let converted = run_showing_elapsed_time("converting", || {
+                workload.build_workload(&grid, args.passes)
+            })?;
             job::check_memory(&converted)?;
             let name = args.input.file_stem().unwrap_or_default().to_string_lossy();
             let mut to = ReportDestination::standard_output(out, files);
             let mut inputs = Vec::new();
-            if args.run.wants_hashes() {
+            if args.run.wants_input_hashes() {
                 let contents = std::fs::read(&args.input)?;
                 inputs.push(hashed_input("workload", &args.input, &contents));
             }
@@ -142,7 +143,7 @@ impl ConvertSimaiArgs {
         grid: &RankGrid,
         prefix: &Path,
         files: OutputSet,
-    ) -> Result<SimaiConversion, Box<dyn Error>> {
+    ) -> Result<SimaiConversionDocument, Box<dyn Error>> {
         let suffix = traces::compressed_suffix(self.compress);
         let mut job = JobOutputs::new(prefix, suffix, files)?;
         let mut nodes = 0;
@@ -156,7 +157,7 @@ impl ConvertSimaiArgs {
             roles: grid.group_roles(),
             ..JobFile::default()
         };
-        Ok(SimaiConversion {
+        Ok(SimaiConversionDocument {
             input: self.input.display().to_string(),
             kind: workload.kind,
             layers: workload.layers.len() as u64,
@@ -164,15 +165,15 @@ impl ConvertSimaiArgs {
             npus: grid.npus,
             tensor: grid.tensor,
             pipeline: grid.pipeline,
-            data: grid.size_of_group(GroupRole::Data).0,
+            data: grid.group_size_and_count(GroupRole::Data).0,
             expert: grid.expert,
             nodes_per_rank: nodes,
-            traces: traces::describe_saved(&job.commit_job(about)?)?,
+            traces: traces::name_saved_traces(&job.commit_job(about)?)?,
         })
     }
 }
 
-impl SimaiConversion {
+impl SimaiConversionDocument {
     fn print_summary(&self, out: &mut dyn Write) -> std::io::Result<()> {
         writeln!(
             out,

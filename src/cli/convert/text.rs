@@ -2,7 +2,7 @@
 
 use chakram_base::ids::format_ranges;
 use chakram_converters::pytorch::LinkMethod;
-use chakram_converters::pytorch::summary::{ConversionSummary, RankConversion};
+use chakram_converters::pytorch::summary::{ConversionSummary, RankConversionSummary};
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TABLE_WIDTH, TextStyle, write_paragraph};
@@ -12,7 +12,7 @@ use std::io::{self, Write};
 /// Maximum number of ranks in a table.
 const SHOWN: usize = 16;
 
-fn write_more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
+fn write_more(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
     match ranks.len().saturating_sub(SHOWN) {
         0 => Ok(()),
         rest => writeln!(out, "  … {rest} more: --format json"),
@@ -26,7 +26,7 @@ pub fn write_summary(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let ranks = &summary.ranks;
-    let sum = |of: fn(&RankConversion) -> u64| ranks.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&RankConversionSummary) -> u64| ranks.iter().map(of).sum::<u64>();
     let head = format!(
         "{} of {} ranks, {:.1} MB of {input}: {} nodes, {} dependencies in {}",
         ranks.len(),
@@ -37,7 +37,7 @@ pub fn write_summary(
         path_lines(ranks),
     );
     write_prose(&head, "", out)?;
-    let untimed = |rank: &RankConversion| rank.method == LinkMethod::HostAlone;
+    let untimed = |rank: &RankConversionSummary| rank.method == LinkMethod::HostAlone;
     if ranks.iter().all(untimed) {
         writeln!(out, "no Kineto trace: operators stand for kernels")?;
     } else if summary.host_computes {
@@ -46,15 +46,15 @@ pub fn write_summary(
             "nothing ran on a device: operators on the host do the compute"
         )?;
     }
-    write_linked(ranks, out)?;
+    write_link_counts(ranks, out)?;
     print_links_by_order(ranks, out)?;
     write_groups(summary, out)?;
     write_times(ranks, out)?;
-    write_waits(ranks, out)?;
+    write_host_wait_counts(ranks, out)?;
     write_notes(summary, out)
 }
 
-fn path_lines(ranks: &[RankConversion]) -> String {
+fn path_lines(ranks: &[RankConversionSummary]) -> String {
     match ranks {
         [] => String::new(),
         [only] => only.path.display().to_string(),
@@ -62,7 +62,7 @@ fn path_lines(ranks: &[RankConversion]) -> String {
     }
 }
 
-fn write_linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
+fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
     let table = TextTable::new([
         left_aligned_column("RANK", 10),
         right_aligned_column("host nodes", 12),
@@ -94,7 +94,7 @@ fn write_linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()>
         let host = host.map(|(reason, n)| (("host node", reason.clone()), *n));
         let events = rank.events_left_out.iter();
         let events =
-            events.map(|(reason, n)| (("event", describe_category(reason).to_owned()), *n));
+            events.map(|(reason, n)| (("event", describe_drop_reason(reason).to_owned()), *n));
         for (reason, n) in host.chain(events) {
             match reasons.iter_mut().find(|(known, _)| *known == reason) {
                 Some((_, total)) => *total += n,
@@ -110,9 +110,9 @@ fn write_linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()>
 }
 
 /// For each thread whose links between the two traces were found by order, prints how reliable these links are.
-fn print_links_by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
+fn print_links_by_order(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
     let linked = ranks.iter().filter(|rank| rank.method == LinkMethod::Order);
-    let linked: Vec<&RankConversion> = linked.collect();
+    let linked: Vec<&RankConversionSummary> = linked.collect();
     if linked.is_empty() {
         return Ok(());
     }
@@ -157,7 +157,7 @@ fn print_links_by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Re
 }
 
 /// Describes the reason why events of a Kineto category or phase are dropped.
-fn describe_category(reason: &str) -> &str {
+fn describe_drop_reason(reason: &str) -> &str {
     match reason {
         "M" => "names of tracks",
         "i" => "instants",
@@ -207,7 +207,7 @@ fn write_groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<
     write_wrapped(out, "  ", &kinds)
 }
 
-fn write_times(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
+fn write_times(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
     let table = TextTable::new([
         left_aligned_column("RANK", 10),
         right_aligned_column("captured", 12),
@@ -250,9 +250,9 @@ fn write_times(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> 
     )
 }
 
-fn write_waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
+fn write_host_wait_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
     let mut said = Vec::new();
-    let mut say = |of: fn(&RankConversion) -> u64, what: &str| {
+    let mut say = |of: fn(&RankConversionSummary) -> u64, what: &str| {
         let n: u64 = ranks.iter().map(of).sum();
         if n > 0 {
             said.push(format!("{} {what}", format_thousands(n)));
@@ -273,7 +273,8 @@ fn write_waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> 
 
 /// Describes the inferred ranks, and the captured ranks from which they were inferred.
 fn describe_inferred(summary: &ConversionSummary) -> Option<String> {
-    let of = |rank: &RankConversion| Some(format!("{} from {}", rank.rank, rank.inferred_from?));
+    let of =
+        |rank: &RankConversionSummary| Some(format!("{} from {}", rank.rank, rank.inferred_from?));
     let ranks: Vec<String> = summary.ranks.iter().filter_map(of).collect();
     let shown = ranks.iter().take(SHOWN).cloned().collect::<Vec<_>>();
     let more = match ranks.len().saturating_sub(SHOWN) {
@@ -372,7 +373,7 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
             format_thousands(summary.odd.estimated)
         ));
     }
-    let sum = |of: fn(&RankConversion) -> u64| summary.ranks.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&RankConversionSummary) -> u64| summary.ranks.iter().map(of).sum::<u64>();
     match sum(|rank| rank.dropped) {
         0 => {}
         n => notes.push(format!(
@@ -481,8 +482,8 @@ fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> 
 
 /// Returns a note about all ranks whose count, `of`, is above zero: `ranks 0-7: 1,234 kernels …`.
 fn describe_rank_counts(
-    ranks: &[RankConversion],
-    of: fn(&RankConversion) -> u64,
+    ranks: &[RankConversionSummary],
+    of: fn(&RankConversionSummary) -> u64,
     what: &str,
 ) -> Option<String> {
     let with: Vec<u32> = ranks

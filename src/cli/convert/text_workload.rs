@@ -42,7 +42,7 @@ pub struct ConvertTextArgs {
 
 /// JSON summary of a conversion.
 #[derive(Debug, Serialize)]
-struct TextConversion {
+struct TextConversionDocument {
     input: String,
     parallelism: &'static str,
     layers: u64,
@@ -76,8 +76,8 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         workload.write_rank(rank, args.passes, &mut trace)?;
         job.finish_trace(rank, trace)?;
     }
-    let traces = traces::describe_saved(&job.commit_job(JobFile::default())?)?;
-    let summary = TextConversion {
+    let traces = traces::name_saved_traces(&job.commit_job(JobFile::default())?)?;
+    let summary = TextConversionDocument {
         input: args.input.display().to_string(),
         parallelism: workload.parallelism.file_word(),
         layers: workload.layers.len() as u64,

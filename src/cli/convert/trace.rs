@@ -3,9 +3,9 @@
 use super::SummaryFormatArg;
 use crate::load::VerifyArg;
 use crate::terminal;
-use crate::traces::note_others;
+use crate::traces::print_other_traces_note;
 use chakram_jobs::{
-    declared_groups, list_stale_traces, merge_declarations, rename_contents, write_job,
+    declared_groups, list_stale_traces, merge_declarations, update_listed_digest, write_job,
 };
 use chakram_trace::files::{OutputHandle, OutputSet, numbered_path};
 use chakram_trace::format::file::{
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 mod plan;
 mod summary;
 
-use plan::{ConvertPlan, ConvertTask, OutputForm};
+use plan::{ConvertPlan, ConvertTask, OutputTraceForm};
 use summary::ConvertedTrace;
 
 /// Convert traces of any format to .et, or to JSON Lines and back
@@ -53,7 +53,7 @@ pub struct ConvertTraceArgs {
     output: PathBuf,
     /// Output format, if the name ends with neither .et nor .jsonl (with or without .gz or .zst)
     #[arg(long, value_enum, value_name = "FORM")]
-    to: Option<OutputFormArg>,
+    to: Option<OutputTraceFormArg>,
     /// Schema generation of binary inputs that do not declare it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
     #[arg(long, hide_short_help = true, value_name = "VERSION", value_parser = parse_generation)]
     generation: Option<SchemaGeneration>,
@@ -72,7 +72,7 @@ pub struct ConvertTraceArgs {
 
 /// Trace format of the output, as a word on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormArg {
+pub enum OutputTraceFormArg {
     /// Length-prefixed records, which every Chakra tool reads
     Et,
     /// JSON Lines
@@ -101,7 +101,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         &args.inputs,
         &args.output,
         args.to,
-        args.verify.replay_level(),
+        args.verify.verify_level_for_replay(),
     )?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = OutputSet::default();
@@ -120,7 +120,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     match (prefix, single) {
         (Some(prefix), _) => commit_job(&prefix, &jobs, &all, &found, outputs)?,
         (None, Some((path, &written))) => {
-            rename_contents(&mut outputs, path, written)?;
+            update_listed_digest(&mut outputs, path, written)?;
             outputs.commit_all()?;
         }
         _ => {}
@@ -164,7 +164,10 @@ fn commit_job(
     }
     write_job(&mut outputs, &path, &about)?;
     outputs.commit_all()?;
-    Ok(note_others(prefix, &list_stale_traces(prefix, &about)?)?)
+    Ok(print_other_traces_note(
+        prefix,
+        &list_stale_traces(prefix, &about)?,
+    )?)
 }
 
 /// The caller later gives all output files their final names at the same time.
@@ -181,7 +184,7 @@ fn convert_one(
             let packer = CompressedWriter::new(out, job.packed)?;
             let to = Path::new("standard output");
             let written = convert_records(job, args, packer);
-            let (packer, written) = written.map_err(|e| e.writing_to(to).in_file(name))?;
+            let (packer, written) = written.map_err(|e| e.with_output_path(to).in_file(name))?;
             packer.finish()?.flush()?;
             (written, None)
         }
@@ -191,7 +194,7 @@ fn convert_one(
             let file = BufWriter::with_capacity(1 << 16, file);
             let packer = CompressedWriter::new(file, job.packed).map_err(io)?;
             let written = convert_records(job, args, packer);
-            let (packer, written) = written.map_err(|e| e.writing_to(path).in_file(name))?;
+            let (packer, written) = written.map_err(|e| e.with_output_path(path).in_file(name))?;
             let file = packer.finish().map_err(io)?;
             let file = file.into_inner().map_err(|e| io(e.into_error()))?;
             (written, Some(outputs.finish_file(file)?))
@@ -263,7 +266,7 @@ fn convert_records<W: Write>(
         return Err(TraceError::empty_file());
     }
     if sink.records == sink.blank {
-        return Err(TraceError::blank_file(sink.blank));
+        return Err(TraceError::all_zero_file(sink.blank));
     }
     let converted = sink.describe_result(source.detected_format());
     Ok((sink.into_inner(), converted))
@@ -281,7 +284,7 @@ fn salvage_records(
         Some(file) => {
             // Open the file without decompression, so that the intact beginning of a damaged stream
             // can be decompressed here.
-            held = TraceContents::open_compressed(&file.path)?;
+            held = TraceContents::open_without_decompressing(&file.path)?;
             held.as_slice()
         }
         None => {
@@ -319,11 +322,11 @@ enum ConvertWriter<W: Write> {
 }
 
 impl<W: Write> ConvertSink<W> {
-    fn new(to: OutputForm, out: W) -> Self {
+    fn new(to: OutputTraceForm, out: W) -> Self {
         Self {
             kind: match to {
-                OutputForm::Et => ConvertWriter::Et(FrameWriter::new(out)),
-                OutputForm::JsonLines => ConvertWriter::Lines(JsonLineWriter::new(out)),
+                OutputTraceForm::Et => ConvertWriter::Et(FrameWriter::new(out)),
+                OutputTraceForm::JsonLines => ConvertWriter::Lines(JsonLineWriter::new(out)),
             },
             records: 0,
             empty: 0,

@@ -54,7 +54,7 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
         shown.set_done(u64::from(rank) + 1);
     }
     drop(shown);
-    let traces = traces::describe_saved(&written.commit_job(JobFile::default())?)?;
+    let traces = traces::name_saved_traces(&written.commit_job(JobFile::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => write_text(job.summary(), &traces, out)?,
         SummaryFormatArg::Json => {

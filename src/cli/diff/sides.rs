@@ -1,6 +1,6 @@
 //! The two traces of a rank: whole files or, with `--salvage`, the intact parts of damaged files.
 
-use chakram_analysis::diff::tally::FileFault;
+use chakram_analysis::diff::tally::FileFaultSummary;
 use chakram_trace::format::error::TraceFault;
 use chakram_trace::format::file::{RankFile, TraceContents, decompress_partly};
 use chakram_trace::format::salvage::{self, SalvageReport};
@@ -21,7 +21,7 @@ pub struct UnreadableTraces {
 
 impl UnreadableTraces {
     /// Returns the values of all `results`, or an error that lists the files of all failed results.
-    pub fn gather_results<T>(
+    pub fn values_or_unreadable_error<T>(
         results: impl IntoIterator<Item = Result<T, Self>>,
     ) -> Result<Vec<T>, Self> {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
@@ -39,7 +39,7 @@ impl UnreadableTraces {
     }
 
     /// Suggests `--salvage`, unless all files are missing.
-    pub fn with_hint(mut self) -> Self {
+    pub fn with_salvage_hint(mut self) -> Self {
         let missing = |error: &TraceError| match error.fault() {
             TraceFault::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
             _ => false,
@@ -127,7 +127,7 @@ impl DiffSide {
     }
 
     fn salvage_file(path: &Path) -> Result<Self, TraceError> {
-        let packed = TraceContents::open_compressed(path)?;
+        let packed = TraceContents::open_without_decompressing(path)?;
         let unpacked = decompress_partly(packed.as_slice());
         let (contents, wrong) = match &unpacked {
             Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),
@@ -171,7 +171,7 @@ impl DiffSide {
     }
 
     /// Returns the losses of a salvaged file as a fault of `rank`.
-    pub fn losses_of_rank(&self, rank: u32, second: bool) -> Option<FileFault> {
+    pub fn losses_of_rank(&self, rank: u32, second: bool) -> Option<FileFaultSummary> {
         let Self::Salvaged {
             path,
             report,
@@ -205,7 +205,7 @@ impl DiffSide {
         }));
         let count = said.len();
         let text = said.into_iter().next()?;
-        Some(FileFault {
+        Some(FileFaultSummary {
             rank,
             second,
             count,

@@ -10,11 +10,11 @@ pub fn describe_commands() -> Value {
     let mut command = build_whole_command();
     command.build();
     let mut all = Vec::new();
-    add_command(&command, &mut Vec::new(), &mut all);
+    add_command_description(&command, &mut Vec::new(), &mut all);
     Value::Array(all)
 }
 
-fn add_command(command: &Command, path: &mut Vec<String>, all: &mut Vec<Value>) {
+fn add_command_description(command: &Command, path: &mut Vec<String>, all: &mut Vec<Value>) {
     if !path.is_empty() {
         let arguments = command.get_arguments();
         let arguments =
@@ -28,7 +28,7 @@ fn add_command(command: &Command, path: &mut Vec<String>, all: &mut Vec<Value>) 
     for inner in command.get_subcommands() {
         if inner.get_name() != "help" {
             path.push(inner.get_name().to_owned());
-            add_command(inner, path, all);
+            add_command_description(inner, path, all);
             path.pop();
         }
     }

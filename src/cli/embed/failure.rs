@@ -125,7 +125,7 @@ impl From<&NodeRef> for NodeIdentity {
 
 /// Replaces `--some-option` in `text` by `some_option` in backquotes. Command lines in quotes stay
 /// unchanged.
-fn with_arguments(text: &str) -> String {
+fn replace_flags_by_argument_names(text: &str) -> String {
     let mut out = String::new();
     for (i, part) in text.split('`').enumerate() {
         if i > 0 {
@@ -157,7 +157,7 @@ fn with_arguments(text: &str) -> String {
 }
 
 /// Replaces `'--flag <VALUE>'` in `text` by `--flag`.
-fn with_bare_flags(text: &str) -> String {
+fn strip_flag_values(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find("'--") {
@@ -187,13 +187,13 @@ impl CommandFailure {
             failure.take_interruption(&interruption);
         }
         if failure.file.is_none() {
-            failure.take_place();
+            failure.split_place_from_message();
         }
         failure
     }
 
     /// Converts a command-line error to a failure.
-    pub fn of_usage(error: &clap::Error) -> Self {
+    pub fn from_usage_error(error: &clap::Error) -> Self {
         let mut failure = Self {
             kind: FailureKind::Usage,
             ..Self::default()
@@ -207,7 +207,7 @@ impl CommandFailure {
             .split("\n\nFor more information")
             .next()
             .unwrap_or(text);
-        failure.set_message(&with_bare_flags(text.trim_end()));
+        failure.set_message(&strip_flag_values(text.trim_end()));
         let texts = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),
             Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
@@ -229,7 +229,7 @@ impl CommandFailure {
 
     /// Sets the message, and splits it into fields.
     pub fn set_message(&mut self, message: &str) {
-        self.message = with_arguments(message);
+        self.message = replace_flags_by_argument_names(message);
         let (found, hint) = match self.message.split_once("\n  try: ") {
             Some((found, hint)) => (found.to_owned(), Some(hint.to_owned())),
             None => (self.message.clone(), None),
@@ -257,7 +257,7 @@ impl CommandFailure {
                 self.take_replay_error(error);
             }
         } else if let Some(refusal) = error.downcast_ref::<ReplayRefusal>() {
-            self.take_refusal(refusal);
+            self.take_replay_refusal(refusal);
         } else if let Some(error) = error.downcast_ref::<ConfigError>() {
             self.take_config_error(error);
         } else if let Some(MachineError::Config(error)) = error.downcast_ref() {
@@ -274,7 +274,7 @@ impl CommandFailure {
                     why,
                     ..
                 } => {
-                    self.set_place(file, *line as u64);
+                    self.set_file_and_line(file, *line as u64);
                     self.key = Some(key.clone());
                     self.found.clone_from(why);
                 }
@@ -286,7 +286,7 @@ impl CommandFailure {
             match error {
                 ScoreError::Columns(error) => self.take_config_error(error),
                 ScoreError::Row { file, line, .. } | ScoreError::Option { file, line, .. } => {
-                    self.set_place(file, *line);
+                    self.set_file_and_line(file, *line);
                 }
                 ScoreError::Table { file, .. } => self.file = Some(file.clone()),
             }
@@ -299,7 +299,7 @@ impl CommandFailure {
                 ServeError::ServingMachine(MachineError::Config(error)) => {
                     self.take_config_error(error)
                 }
-                ServeError::Row { file, line, .. } => self.set_place(file, *line),
+                ServeError::Row { file, line, .. } => self.set_file_and_line(file, *line),
                 ServeError::Read { file, .. } => self.file = Some(file.clone()),
                 ServeError::Replay(error) => self.take_replay_error(error),
                 _ => {}
@@ -317,7 +317,7 @@ impl CommandFailure {
         }
     }
 
-    fn set_place(&mut self, file: &str, line: u64) {
+    fn set_file_and_line(&mut self, file: &str, line: u64) {
         self.file = Some(file.to_owned());
         self.line = Some(line);
     }
@@ -329,19 +329,19 @@ impl CommandFailure {
                 self.take_io_error(source);
             }
             TraceFault::Malformed { place, found } => {
-                self.trace_place(place);
+                self.take_trace_location(place);
                 self.found.clone_from(found);
             }
             TraceFault::Refused { place, found, hint } => {
-                self.trace_place(place);
+                self.take_trace_location(place);
                 self.found.clone_from(found);
-                self.hint = Some(with_arguments(hint));
+                self.hint = Some(replace_flags_by_argument_names(hint));
             }
             TraceFault::Interrupted(interruption) => self.take_interruption(interruption),
         }
     }
 
-    fn trace_place(&mut self, place: &TraceLocation) {
+    fn take_trace_location(&mut self, place: &TraceLocation) {
         let file = place.file.as_ref().map(|file| file.display().to_string());
         self.file = file.or(self.file.take());
         self.offset = place.offset.map(|offset| offset as u64);
@@ -356,7 +356,7 @@ impl CommandFailure {
     fn take_config_error(&mut self, error: &ConfigError) {
         match error {
             ConfigError::Syntax { file, line, why } => {
-                self.set_place(file, *line as u64);
+                self.set_file_and_line(file, *line as u64);
                 self.found.clone_from(why);
             }
             ConfigError::Key {
@@ -365,7 +365,7 @@ impl CommandFailure {
                 key,
                 why,
             } => {
-                self.set_place(file, *line as u64);
+                self.set_file_and_line(file, *line as u64);
                 self.key = Some(key.clone());
                 self.found.clone_from(why);
             }
@@ -374,11 +374,11 @@ impl CommandFailure {
 
     fn astra_sim(&mut self, error: &InputError) {
         match error {
-            InputError::Syntax { file, line, .. } => self.set_place(file, *line as u64),
+            InputError::Syntax { file, line, .. } => self.set_file_and_line(file, *line as u64),
             InputError::Key {
                 file, line, key, ..
             } => {
-                self.set_place(file, *line as u64);
+                self.set_file_and_line(file, *line as u64);
                 self.key = Some(key.clone());
             }
             InputError::Disagreement { file, key, .. } => {
@@ -391,19 +391,19 @@ impl CommandFailure {
 
     fn take_replay_error(&mut self, error: &ReplayError) {
         match error {
-            ReplayError::Refused(refusal) => self.take_refusal(refusal),
-            ReplayError::Stuck(stuck) => self.take_stuck(stuck),
+            ReplayError::Refused(refusal) => self.take_replay_refusal(refusal),
+            ReplayError::Stuck(stuck) => self.take_waiting_nodes(stuck),
             ReplayError::TooLong => self.kind = FailureKind::TooLong,
             ReplayError::Interrupted(interruption) => self.take_interruption(interruption),
         }
     }
 
-    fn take_refusal(&mut self, refusal: &ReplayRefusal) {
-        self.found = with_arguments(&refusal.found);
-        self.hint = Some(with_arguments(&refusal.hint));
+    fn take_replay_refusal(&mut self, refusal: &ReplayRefusal) {
+        self.found = replace_flags_by_argument_names(&refusal.found);
+        self.hint = Some(replace_flags_by_argument_names(&refusal.hint));
     }
 
-    fn take_stuck(&mut self, stuck: &Stuck) {
+    fn take_waiting_nodes(&mut self, stuck: &Stuck) {
         self.kind = FailureKind::Deadlock;
         self.completed = Some((stuck.completed, stuck.total));
         let waiting = stuck.waiting.iter().map(|waiting| WaitingNodeIdentity {
@@ -440,7 +440,7 @@ impl CommandFailure {
     }
 
     /// Moves file, line and column from the beginning of the message to the failure's fields.
-    fn take_place(&mut self) {
+    fn split_place_from_message(&mut self) {
         let line = self.found.lines().next().unwrap_or_default();
         let mut parts = line.split(':');
         let (Some(file), Some(number)) = (parts.next(), parts.next()) else {
@@ -450,7 +450,7 @@ impl CommandFailure {
         if let (true, Ok(number)) = (is_path, number.parse()) {
             let file = file.to_owned();
             self.column = parts.next().and_then(|column| column.parse().ok());
-            self.set_place(&file, number);
+            self.set_file_and_line(&file, number);
         } else if is_path && number.starts_with(' ') {
             self.file = Some(file.to_owned());
         }
@@ -475,11 +475,11 @@ mod tests {
             ),
             ("a -- b, x--y, --", "a -- b, x--y, --"),
         ] {
-            assert_eq!(with_arguments(text), expected);
+            assert_eq!(replace_flags_by_argument_names(text), expected);
         }
         let usage = "the argument '--map <NPUS>' cannot be used with '--fill-domains'";
         assert_eq!(
-            with_arguments(&with_bare_flags(usage)),
+            replace_flags_by_argument_names(&strip_flag_values(usage)),
             "the argument `map` cannot be used with `fill_domains`"
         );
     }

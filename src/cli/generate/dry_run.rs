@@ -7,7 +7,7 @@ mod memory_fit;
 mod text;
 
 use super::training::TrainingRequest;
-use crate::output::{MemoryOverflowAction, ReportDestination, ReportFormatArg, RunArgs};
+use crate::output::{MemoryOverflowAction, ReplayRunArgs, ReportDestination, ReportFormatArg};
 use crate::terminal;
 use chakram_base::ids::Npu;
 use chakram_engine::place_ranks;
@@ -18,7 +18,7 @@ use chakram_trace::format::TrainingPhase;
 use chakram_workloads::generate::ParallelismPlan;
 use chakram_workloads::generate::plan::CorePlacement;
 use chakram_workloads::generate::training::PlanSummary;
-use group_locations::GroupLocation;
+use group_locations::SameExtentGroups;
 use memory_fit::StageMemory;
 use std::error::Error;
 use std::io::Write;
@@ -29,7 +29,7 @@ struct DryRunReport<'r> {
     name: &'r str,
     summary: &'r PlanSummary,
     /// Name of the machine, and the locations of groups on it.
-    on: Option<(&'r str, Vec<GroupLocation>)>,
+    on: Option<(&'r str, Vec<SameExtentGroups>)>,
     room: StageMemory,
     stack: Option<&'r StackReport>,
 }
@@ -46,7 +46,7 @@ fn phase_name(phase: Option<TrainingPhase>) -> &'static str {
 }
 
 /// Returns the NPU of each rank; `None` unless the plan assigns cores and the machine has tiles.
-fn npus_of_cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> {
+fn npus_of_assigned_cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> {
     match (&plan.tiles, machine.topology().tile_grid()) {
         (CorePlacement::Cores(cores), Some(tiles)) => {
             Some(cores.iter().map(|core| Npu(tiles.core_at(*core))).collect())
@@ -60,7 +60,7 @@ fn npus_of_cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> 
 pub fn run(
     asked: TrainingRequest,
     machine: Option<&Machine>,
-    run: &RunArgs,
+    run: &ReplayRunArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     if machine.is_none() && run.rank_map().is_some() {
@@ -69,7 +69,7 @@ pub fn run(
     let plan = asked.training.plan.clone();
     let summary = asked.training.summarize_plan();
     let summary = summary.map_err(|error| asked.origin.with_source(error))?;
-    let cores = machine.and_then(|machine| npus_of_cores(&plan, machine));
+    let cores = machine.and_then(|machine| npus_of_assigned_cores(&plan, machine));
     let map = run.rank_map().or(cores.as_deref());
     let npus = machine.map(|machine| place_ranks(summary.ranks, machine, map));
     let npus = npus.transpose()?;

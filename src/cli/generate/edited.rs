@@ -1,9 +1,9 @@
 //! Edits a generated job before it is written or replayed, as `chakram edit` edits files.
 
 use super::files::trace_metadata;
-use chakram_analysis::edit::{EditedJob, JobEdit, RoleModel, edit_job};
+use chakram_analysis::edit::{AbsentRankModelRule, EditedJob, JobEdit, edit_job};
 use chakram_base::bounds;
-use chakram_jobs::{Job, JobOptions, JobOutputs, load_found, parse_edits};
+use chakram_jobs::{Job, JobOptions, JobOutputs, load_found_traces, parse_edits};
 use chakram_trace::files::{OutputHandle, OutputSet};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
@@ -53,9 +53,9 @@ pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
 }
 
 /// Traces of a generated job in memory, by hash.
-struct GeneratedStore(BTreeMap<[u8; 32], Vec<u8>>);
+struct GeneratedTraceStore(BTreeMap<[u8; 32], Vec<u8>>);
 
-impl TraceStore for GeneratedStore {
+impl TraceStore for GeneratedTraceStore {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         Ok(self.0.get(hash).cloned().unwrap_or_default())
     }
@@ -67,7 +67,7 @@ fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box
         .map(|rank| (class_of(rank), rank))
         .collect();
     let nodes: u64 = classes.values().map(|&rank| job.node_count(rank)).sum();
-    bounds::check_fits(
+    bounds::check_items_fit_memory(
         format!("an edited job of {nodes} nodes"),
         nodes,
         NODE_BYTES,
@@ -85,7 +85,7 @@ fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box
                     .iter()
                     .map(|(name, text)| (*name, AttributeValue::Text(text)))
                     .collect();
-                let mut writer = TraceWriter::with_metadata(Vec::new(), &metadata)?;
+                let mut writer = TraceWriter::start_with_metadata(Vec::new(), &metadata)?;
                 job.emit_nodes(rank, &mut writer)?;
                 let trace = writer.into_inner();
                 let hash = *blake3::hash(&trace).as_bytes();
@@ -96,7 +96,7 @@ fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box
         };
         ranks.push((rank, hash));
     }
-    let store: Arc<dyn TraceStore> = Arc::new(GeneratedStore(store));
+    let store: Arc<dyn TraceStore> = Arc::new(GeneratedTraceStore(store));
     let files = ranks.into_iter().map(|(rank, hash)| RankFile {
         stored: Some(StoredTrace::new(Arc::clone(&store), hash)),
         ..RankFile::new(rank, PathBuf::from(format!("{name}.{rank}.et")))
@@ -114,13 +114,13 @@ fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box
 }
 
 /// A generated job, and the edits that are applied to it.
-pub struct EditedGeneration {
+pub struct EditedGeneratedJob {
     found: FoundTraces,
     edits: Vec<JobEdit>,
     name: String,
 }
 
-impl EditedGeneration {
+impl EditedGeneratedJob {
     /// Generates the traces of `job`, and names the job `name`.
     pub fn new(
         job: &GeneratedJob,
@@ -147,7 +147,7 @@ impl EditedGeneration {
             &self.found,
             &self.edits,
             &job.declared_groups(),
-            RoleModel::Nearest,
+            AbsentRankModelRule::Nearest,
         )?;
         let mut outputs = JobOutputs::new(prefix, "", outputs)?;
         let mut written: BTreeMap<[u8; 32], OutputHandle> = BTreeMap::new();
@@ -165,7 +165,7 @@ impl EditedGeneration {
         if !edited.groups.is_empty() {
             outputs.write_groups(&edited.groups)?;
         }
-        let names = crate::traces::describe_saved(&outputs.commit_job(JobFile {
+        let names = crate::traces::name_saved_traces(&outputs.commit_job(JobFile {
             groups: edited.groups.clone(),
             roles: job.group_roles(),
             machine: machine.map(str::to_owned),
@@ -180,7 +180,7 @@ impl EditedGeneration {
             edits: self.edits.clone(),
             ..JobOptions::default()
         };
-        Ok(load_found(
+        Ok(load_found_traces(
             &self.found,
             self.name.clone(),
             &options,

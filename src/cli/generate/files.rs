@@ -6,7 +6,7 @@ use chakram_jobs::JobOutputs;
 use chakram_report::summary::format_count;
 use chakram_trace::files::{OutputHandle, OutputSet};
 use chakram_trace::format::job::JobFile;
-use chakram_trace::format::members::{MEMBERS, TraceMembers};
+use chakram_trace::format::members::{MEMBERS, TraceMemberRanks};
 use chakram_trace::format::roles;
 use chakram_trace::format::scan::CORE;
 use chakram_trace::format::work_amounts;
@@ -22,7 +22,7 @@ const MANY: u64 = 20_000_000;
 
 /// Rules that decide which ranks share a file.
 #[derive(Clone, Copy, Debug)]
-pub struct FileSharing {
+pub struct FileSharingRules {
     /// True if identical ranks share one file by hard links. If false, or if the file system has no
     /// hard links, each rank gets a copy of the file.
     pub link: bool,
@@ -53,16 +53,16 @@ pub fn write_traces(
     job: &GeneratedJob,
     output: &Path,
     outputs: OutputSet,
-    sharing: FileSharing,
+    sharing: FileSharingRules,
     machine: Option<&str>,
 ) -> Result<String, Box<dyn Error>> {
     let link = sharing.link;
     let mut outputs = JobOutputs::new(output, "", outputs)?;
     let mut written: BTreeMap<(bool, u32), OutputHandle> = BTreeMap::new();
     // For each rank, the members that its trace represents.
-    let mut members: BTreeMap<u32, Rc<TraceMembers>> = BTreeMap::new();
+    let mut members: BTreeMap<u32, Rc<TraceMemberRanks>> = BTreeMap::new();
     if sharing.members {
-        for of in job.find_member_runs()?.into_iter().map(Rc::new) {
+        for of in job.find_equal_rank_ranges()?.into_iter().map(Rc::new) {
             members.extend(of.ranks.iter().map(|&rank| (rank, Rc::clone(&of))));
         }
     }
@@ -107,9 +107,9 @@ pub fn write_traces(
             .as_deref()
             .map(|text| (MEMBERS, AttributeValue::Text(text)));
         let metadata: Vec<_> = metadata.chain(shared).collect();
-        let mut writer = TraceWriter::with_metadata(outputs.start_trace(rank)?, &metadata)?;
+        let mut writer = TraceWriter::start_with_metadata(outputs.start_trace(rank)?, &metadata)?;
         let nodes = job.emit_nodes(rank, &mut CountedSink(&progress, &mut writer));
-        nodes.map_err(|error| error.writing_to(&target))?;
+        nodes.map_err(|error| error.with_output_path(&target))?;
         let done = outputs.finish_trace(rank, writer.into_inner())?;
         // If the file could not be shared, later ranks of the class have written their own files.
         // Keep the file of the first rank.
@@ -119,7 +119,7 @@ pub fn write_traces(
     if !groups.is_empty() {
         outputs.write_groups(&groups)?;
     }
-    traces::describe_saved(&outputs.commit_job(JobFile {
+    traces::name_saved_traces(&outputs.commit_job(JobFile {
         groups,
         roles: job.group_roles(),
         machine: machine.map(str::to_owned),

@@ -1,6 +1,6 @@
 //! Arguments for each pattern of generated work. Each pattern is a subcommand.
 
-use super::TargetArgs;
+use super::TraceDestinationArgs;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use chakram_trace::format::{CollectiveKind, Dtype};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -16,7 +16,7 @@ pub(super) enum PatternArgs {
     )]
     Collective {
         /// Kind of collective
-        #[arg(value_parser = collective_names())]
+        #[arg(value_parser = collective_name_parser())]
         kind: CollectiveKind,
         /// Buffer size of a rank (of its shard for all-gather and gather); 0 for barrier
         #[arg(long, default_value = "0 B", value_name = "SIZE")]
@@ -46,7 +46,7 @@ pub(super) enum PatternArgs {
         #[arg(long, default_value = "0", value_name = "TIME")]
         skew: Span,
         #[command(flatten)]
-        target: TargetArgs,
+        target: TraceDestinationArgs,
     },
     /// Point-to-point messages
     #[command(
@@ -72,7 +72,7 @@ pub(super) enum PatternArgs {
         #[arg(long, default_value_t = 0, value_name = "N")]
         seed: u64,
         #[command(flatten)]
-        target: TargetArgs,
+        target: TraceDestinationArgs,
     },
     /// Chains of dependent kernels
     #[command(
@@ -98,10 +98,10 @@ pub(super) enum PatternArgs {
         #[arg(long, default_value = "0 B", value_name = "SIZE")]
         bytes: Bytes,
         /// Data type of a kernel, for the roofline
-        #[arg(long, value_parser = dtype_names(), value_name = "FORMAT")]
+        #[arg(long, value_parser = dtype_name_parser(), value_name = "FORMAT")]
         dtype: Option<Dtype>,
         #[command(flatten)]
-        target: TargetArgs,
+        target: TraceDestinationArgs,
     },
     /// Memory loads with dependent kernels
     #[command(after_help = "\
@@ -137,7 +137,7 @@ Examples:
         #[arg(long, value_name = "NAME", conflicts_with = "local")]
         memory: Option<String>,
         #[command(flatten)]
-        target: TargetArgs,
+        target: TraceDestinationArgs,
     },
     /// Data-parallel training steps of a transformer
     #[command(after_help = "\
@@ -161,7 +161,7 @@ Examples:
         #[arg(long, value_name = "N")]
         sequence: Option<u32>,
         /// Data type of weights and gradients
-        #[arg(long, value_parser = dtype_names(), default_value = "bf16", value_name = "FORMAT")]
+        #[arg(long, value_parser = dtype_name_parser(), default_value = "bf16", value_name = "FORMAT")]
         dtype: Dtype,
         /// Training steps
         #[arg(long, default_value_t = 1, value_name = "N")]
@@ -173,7 +173,7 @@ Examples:
         #[arg(long, default_value = "2.039 TB/s", value_name = "BANDWIDTH")]
         reference_bandwidth: Bandwidth,
         #[command(flatten)]
-        target: TargetArgs,
+        target: TraceDestinationArgs,
     },
     /// A transformer on a wafer by the rules of PALM's public code, for comparison with its publication
     #[command(after_help = "\
@@ -191,13 +191,13 @@ Examples:
         #[arg(long, value_name = "N")]
         micro_batch: Option<u32>,
         #[command(flatten)]
-        target: TargetArgs,
+        target: TraceDestinationArgs,
     },
 }
 
 impl PatternArgs {
     /// Returns the destination of the traces.
-    pub(super) fn target_mut(&mut self) -> &mut TargetArgs {
+    pub(super) fn trace_destination_mut(&mut self) -> &mut TraceDestinationArgs {
         match self {
             Self::Collective { target, .. }
             | Self::P2p { target, .. }
@@ -240,7 +240,7 @@ pub(super) enum TrafficArg {
     Random,
 }
 
-fn collective_names() -> impl TypedValueParser<Value = CollectiveKind> {
+fn collective_name_parser() -> impl TypedValueParser<Value = CollectiveKind> {
     let names = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
     PossibleValuesParser::new(names).map(|chosen| {
         let found = CollectiveKind::ALL
@@ -250,7 +250,7 @@ fn collective_names() -> impl TypedValueParser<Value = CollectiveKind> {
     })
 }
 
-fn dtype_names() -> impl TypedValueParser<Value = Dtype> {
+fn dtype_name_parser() -> impl TypedValueParser<Value = Dtype> {
     PossibleValuesParser::new(Dtype::ALL.iter().map(|(_, name)| *name))
         .map(|chosen| Dtype::from_name(&chosen).expect("the parser admits these names only"))
 }

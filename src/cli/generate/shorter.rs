@@ -58,7 +58,7 @@ impl ShortenedStep {
     }
 
     /// Returns the job whose micro-batches are the simulated micro-batches minus `less` turns.
-    pub fn job_with_turns(&self, less: u32) -> Result<GeneratedJob, GenerateError> {
+    pub fn job_with_fewer_turns(&self, less: u32) -> Result<GeneratedJob, GenerateError> {
         let mut pattern = self.whole.clone();
         let plan: &mut ParallelismPlan = &mut pattern.plan;
         let kept = u64::from(self.simulated - less * self.turn);
@@ -67,13 +67,13 @@ impl ShortenedStep {
     }
 
     /// Replays the step twice: with one turn less, and with two turns less.
-    pub fn replay_shorter(
+    pub fn replay_shortened_step_twice(
         &self,
         machine: &Machine,
         options: &ReplayOptions,
     ) -> Result<ShorterReplays, Box<dyn Error>> {
         let makespan = |less| -> Result<_, Box<dyn Error>> {
-            let job = self.job_with_turns(less)?;
+            let job = self.job_with_fewer_turns(less)?;
             let workload = job.build_workload()?;
             let compiled = CompiledReplay::new(&workload, machine, options);
             let compiled = compiled.map_err(ReplayError::from)?;

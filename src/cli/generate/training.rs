@@ -1,9 +1,9 @@
 //! `chakram generate MODEL`: the training step of a model under a plan.
 
-use crate::output::RunArgs;
+use crate::output::ReplayRunArgs;
 use chakram_jobs::{SoftwareStack, StackError};
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
-use chakram_workloads::generate::schedule::PassOrders;
+use chakram_workloads::generate::schedule::StagePassOrders;
 use clap::Args;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ mod request;
 mod settings;
 
 use flags::PlanFlags;
-use request::PlanSource;
+use request::PlanFileText;
 pub use request::TrainingRequest;
 
 /// A model, a plan, and the destination of the traces.
@@ -51,7 +51,7 @@ pub struct TrainingArgs {
     #[arg(long, value_name = "EDIT", hide_short_help = true, conflicts_with_all = ["dry_run", "extrapolate"])]
     pub edit: Vec<String>,
     #[command(flatten)]
-    pub run: RunArgs,
+    pub run: ReplayRunArgs,
     // This field must be last, because its help heading applies to all options after it.
     #[command(flatten)]
     plan: PlanArgs,
@@ -104,11 +104,11 @@ struct PlanArgs {
 }
 
 /// Reads a file with the orders of passes.
-fn read_pass_orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
+fn read_pass_orders(path: &Path) -> Result<StagePassOrders, Box<dyn Error>> {
     let name = path.display();
     let text = chakram_base::config::read_input(path)
         .map_err(|error| format!("cannot read orders of passes {name}: {error}"))?;
-    let orders = PassOrders::parse(&text);
+    let orders = StagePassOrders::parse(&text);
     orders.map_err(|error| format!("{name}: {error}").into())
 }
 
@@ -117,8 +117,8 @@ impl PlanArgs {
     fn resolve_plan(
         &self,
         left_out: Option<&str>,
-    ) -> Result<(ParallelismPlan, PlanSource), Box<dyn Error>> {
-        let mut file = PlanSource(None);
+    ) -> Result<(ParallelismPlan, PlanFileText), Box<dyn Error>> {
+        let mut file = PlanFileText(None);
         let plan = match &self.plan {
             Some(path) => {
                 let text = chakram_base::config::read_input(path).map_err(|error| {
@@ -126,7 +126,7 @@ impl PlanArgs {
                 })?;
                 let name = path.display().to_string();
                 let plan = ParallelismPlan::parse(&text, &name)?;
-                file = PlanSource(Some([text, name]));
+                file = PlanFileText(Some([text, name]));
                 plan
             }
             None => ParallelismPlan::new(),
@@ -144,7 +144,7 @@ impl PlanArgs {
 
     /// Returns true if a flag or the plan file sets the option `key`. The option `left_out` is
     /// treated as not set.
-    fn states_option(&self, file: &PlanSource, key: &str, left_out: Option<&str>) -> bool {
+    fn sets_plan_option(&self, file: &PlanFileText, key: &str, left_out: Option<&str>) -> bool {
         let is_flag = self.flags.given_values().any(|(given, _)| given == key);
         let stated = file.0.as_ref().is_some_and(|[text, name]| {
             ParallelismPlan::stated_options(text, name).is_ok_and(|keys| keys.contains(&key))

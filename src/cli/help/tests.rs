@@ -4,7 +4,7 @@ use super::*;
 
 fn pages(command: &Command, length: HelpLength, width: usize) -> Vec<(String, String)> {
     let mut pages = Vec::new();
-    let mut stack = vec![render_all(command.clone(), length, width)];
+    let mut stack = vec![render_help_of_all_commands(command.clone(), length, width)];
     while let Some(mut command) = stack.pop() {
         let name = command.get_bin_name().unwrap_or("chakram").to_owned();
         pages.push((name, command.render_help().to_string()));
@@ -15,7 +15,7 @@ fn pages(command: &Command, length: HelpLength, width: usize) -> Vec<(String, St
 
 #[test]
 fn help_is_as_wide_as_asked_for_and_ends_with_examples() {
-    let command = crate::command_line();
+    let command = crate::build_command_with_completers();
     for length in [HelpLength::Short, HelpLength::Long] {
         for width in [40, 60, 80, 100] {
             for (name, page) in pages(&command, length, width) {
@@ -33,7 +33,7 @@ fn help_is_as_wide_as_asked_for_and_ends_with_examples() {
 
 #[test]
 fn short_help_is_short_and_long_help_has_every_option() {
-    let command = crate::command_line();
+    let command = crate::build_command_with_completers();
     let lines = |length| -> std::collections::BTreeMap<_, _> {
         let pages = pages(&command, length, 100).into_iter();
         pages
@@ -66,7 +66,7 @@ fn short_help_is_short_and_long_help_has_every_option() {
 /// breaks of the source.
 #[test]
 fn closing_paragraphs_are_wrapped_once() {
-    let command = crate::command_line();
+    let command = crate::build_command_with_completers();
     let mut filled = 0;
     for width in [40, 80, 100] {
         for (name, page) in pages(&command, HelpLength::Long, width) {
@@ -105,7 +105,7 @@ fn closing_texts_are_paragraphs_commands_and_entries() {
     let text = "Examples:\n  chakram a \\\n      --b   why\n\nOne\ntwo: three.\n  padding: kept\n    corrected: not";
     let owned = str::to_owned;
     assert_eq!(
-        closing_parts(text),
+        split_closing_text(text),
         [
             Paragraph(owned("Examples:")),
             Command(owned("chakram a --b   why")),
@@ -118,7 +118,7 @@ fn closing_texts_are_paragraphs_commands_and_entries() {
 }
 
 fn all_commands() -> Vec<Command> {
-    let mut command = crate::command_line();
+    let mut command = crate::build_command_with_completers();
     command.build();
     let mut all = vec![command];
     let mut at = 0;

@@ -1,7 +1,7 @@
 //! Listing of nodes, with one node per line.
 
 use crate::progress::Progress;
-use chakram_analysis::inspect::render::NodeList;
+use chakram_analysis::inspect::render::NodeListFormat;
 use chakram_analysis::inspect::{InspectedTrace, NodeFilter, for_each_in_order};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{RankFile, TraceContents};
@@ -13,7 +13,7 @@ pub struct NodeListing {
     /// Filter that selects the nodes to list.
     pub filter: NodeFilter,
     /// Format of the listing.
-    pub list: NodeList,
+    pub list: NodeListFormat,
     /// Maximum number of listed nodes, summed over all ranks.
     pub limit: usize,
     /// Number of ranks that are read in parallel.
@@ -42,7 +42,7 @@ impl NodeListing {
         files: &[RankFile],
         out: &mut dyn Write,
     ) -> Result<u64, Box<dyn Error>> {
-        out.write_all(self.list.render_head().as_bytes())?;
+        out.write_all(self.list.render_list_start().as_bytes())?;
         let (mut written, mut fit, mut faults, mut read) = (0, 0, 0, 0);
         let mut first = None;
         let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
@@ -72,7 +72,7 @@ impl NodeListing {
                 // threads.
                 let lines = listed.ends.len().min(self.limit - written);
                 if lines > 0 {
-                    if self.list == NodeList::Json {
+                    if self.list == NodeListFormat::Json {
                         out.write_all(if written > 0 { b",\n" } else { b"\n" })?;
                     }
                     let end = listed.ends[lines - 1];
@@ -89,8 +89,10 @@ impl NodeListing {
             return Err(error.into());
         }
         match self.list {
-            NodeList::Json => out.write_all(NodeList::json_end(fit).as_bytes())?,
-            NodeList::Text { .. } if fit > written as u64 => {
+            NodeListFormat::Json => {
+                out.write_all(NodeListFormat::render_json_end(fit).as_bytes())?
+            }
+            NodeListFormat::Text { .. } if fit > written as u64 => {
                 let more = fit - written as u64;
                 writeln!(out, "… {more} more: --limit {fit}")?;
             }

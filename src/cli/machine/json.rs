@@ -54,12 +54,12 @@ struct DimensionDocument<'a> {
 pub(super) struct MachineDetails<'a> {
     #[serde(flatten)]
     summary: MachineSummary<'a>,
-    classes: Vec<ClassDocument<'a>>,
+    classes: Vec<NpuClassDocument<'a>>,
     class_runs: Vec<ClassRunDocument>,
     collectives: CollectivesDocument,
-    remote_memory: Option<RemoteDocument<'a>>,
+    remote_memory: Option<RemoteMemoryDocument<'a>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    remote_memories: BTreeMap<&'a str, RemoteDocument<'a>>,
+    remote_memories: BTreeMap<&'a str, RemoteMemoryDocument<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tiles: Option<TilesDocument>,
 }
@@ -85,7 +85,7 @@ struct TilesDocument {
 }
 
 #[derive(Serialize)]
-struct ClassDocument<'a> {
+struct NpuClassDocument<'a> {
     name: &'a str,
     peak_flop_per_s: Map<String, Value>,
     /// The value is null if the machine file does not give the bandwidth.
@@ -113,7 +113,7 @@ struct CollectivesDocument {
 }
 
 #[derive(Serialize)]
-struct RemoteDocument<'a> {
+struct RemoteMemoryDocument<'a> {
     attachment: &'static str,
     bandwidth_bytes_per_s: f64,
     latency_ps: u64,
@@ -161,13 +161,13 @@ impl<'a> MachineDetails<'a> {
     /// Describes `machine`.
     pub(super) fn of_machine(machine: &'a Machine) -> Self {
         let runs = machine.class_runs();
-        let pipeline = machine.chunk_pipeline();
+        let pipeline = machine.chunking_settings();
         Self {
             summary: MachineSummary::of_machine(machine),
             classes: machine
                 .classes()
                 .iter()
-                .map(ClassDocument::of_class)
+                .map(NpuClassDocument::of_class)
                 .collect(),
             class_runs: runs
                 .map(|(first, last, class)| ClassRunDocument {
@@ -182,14 +182,16 @@ impl<'a> MachineDetails<'a> {
                 schedule: name_of(&InterDimensionPolicy::ALL, &pipeline.inter),
                 order: name_of(&IntraDimensionPolicy::ALL, &pipeline.intra),
             },
-            remote_memory: machine.first_remote_memory().map(RemoteDocument::of_remote),
+            remote_memory: machine
+                .first_remote_memory()
+                .map(RemoteMemoryDocument::from_remote_memory),
             remote_memories: machine
                 .named_memories()
                 .iter()
                 .map(|named| {
                     (
                         named.name.as_str(),
-                        RemoteDocument::of_remote(&named.memory),
+                        RemoteMemoryDocument::from_remote_memory(&named.memory),
                     )
                 })
                 .collect(),
@@ -232,7 +234,7 @@ impl TilesDocument {
     }
 }
 
-impl<'a> ClassDocument<'a> {
+impl<'a> NpuClassDocument<'a> {
     fn of_class(class: &'a NpuClass) -> Self {
         let rates = Dtype::ALL.iter().filter_map(|(dtype, name)| {
             let rate = class.peaks.get(*dtype)?;
@@ -250,8 +252,8 @@ impl<'a> ClassDocument<'a> {
     }
 }
 
-impl<'a> RemoteDocument<'a> {
-    fn of_remote(remote: &'a RemoteMemory) -> Self {
+impl<'a> RemoteMemoryDocument<'a> {
+    fn from_remote_memory(remote: &'a RemoteMemory) -> Self {
         let through = remote.through.as_ref();
         let chunk = through.filter(|_| remote.attachment.is_channel());
         Self {

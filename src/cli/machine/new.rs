@@ -4,7 +4,7 @@
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use chakram_hardware::machine::{
-    DatasheetNumbers, Machine, derive_relative_machine, parse_peak, source_of_npu,
+    DatasheetNumbers, Machine, derive_relative_machine, find_machine_or_npu_source, parse_peak,
 };
 use chakram_trace::files::OutputSet;
 use clap::Args;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub struct NewMachineArgs {
     /// Name of the machine and of its NPU: letters, digits, - and _
-    #[arg(value_name = "NAME", value_parser = parse_name)]
+    #[arg(value_name = "NAME", value_parser = parse_machine_name)]
     name: String,
     /// Similar machine: a preset, the NPU of a preset such as h100, or a file
     #[arg(long, value_name = "MACHINE")]
@@ -46,7 +46,7 @@ pub struct NewMachineArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     multiprocessors: Option<u32>,
     /// Dollars per NPU hour
-    #[arg(long, value_name = "DOLLARS", value_parser = crate::output::parse_price)]
+    #[arg(long, value_name = "DOLLARS", value_parser = crate::output::parse_npu_hour_price)]
     price: Option<f64>,
     /// Write to this file; standard output by default
     #[arg(short, long, value_name = "FILE.toml")]
@@ -54,7 +54,7 @@ pub struct NewMachineArgs {
 }
 
 /// Parses a name that TOML allows without quotes.
-fn parse_name(text: &str) -> Result<String, String> {
+fn parse_machine_name(text: &str) -> Result<String, String> {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     match !text.is_empty() && text.len() <= 80 && text.bytes().all(is_plain) {
         true => Ok(text.to_owned()),
@@ -83,7 +83,7 @@ pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Err
         multiprocessors: args.multiprocessors,
         price: args.price,
     };
-    let from = source_of_npu(&args.from)?;
+    let from = find_machine_or_npu_source(&args.from)?;
     let text = derive_relative_machine(&args.name, &from, &sheet)?;
     let old = Machine::parse(&from.text, &from.file)?;
     let classes = old.classes().iter();

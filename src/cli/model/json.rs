@@ -46,12 +46,12 @@ pub(super) struct ModelDetails<'a> {
     element_bytes: u64,
     saved_activation_bytes: u64,
     saved_activation_bytes_fused: u64,
-    layers: Vec<LayersDocument<'a>>,
+    layers: Vec<IdenticalLayersDocument<'a>>,
 }
 
 /// JSON for a run of consecutive identical layers. The counts are for one of these layers.
 #[derive(Serialize)]
-struct LayersDocument<'a> {
+struct IdenticalLayersDocument<'a> {
     first: &'a str,
     last: &'a str,
     count: u64,
@@ -115,13 +115,13 @@ impl<'a> ModelDetails<'a> {
             saved_activation_bytes_fused: model.saved_bytes(element, true),
             layers: model
                 .equal_layer_runs()
-                .map(|run| LayersDocument::of_run(run, element))
+                .map(|run| IdenticalLayersDocument::of_run(run, element))
                 .collect(),
         }
     }
 }
 
-impl<'a> LayersDocument<'a> {
+impl<'a> IdenticalLayersDocument<'a> {
     fn of_run(run: &'a [ModelLayer], element: u64) -> Self {
         let (layer, last) = (&run[0], &run[run.len() - 1]);
         let operators = layer.operators.iter();
@@ -139,18 +139,18 @@ impl<'a> LayersDocument<'a> {
             saved_activation_bytes: layer.saved_bytes(element, false),
             saved_activation_bytes_fused: layer.saved_bytes(element, true),
             operators: operators
-                .map(|one| OperatorDocument::of_operator(one, element))
+                .map(|one| OperatorDocument::from_layer_operator(one, element))
                 .collect(),
         }
     }
 }
 
 impl<'a> OperatorDocument<'a> {
-    fn of_operator(operator: &'a LayerOperator, element: u64) -> Self {
+    fn from_layer_operator(operator: &'a LayerOperator, element: u64) -> Self {
         let work = &operator.work;
         Self {
             name: &operator.name,
-            op: work.to_spec().name,
+            op: work.to_axes_and_tensors().name,
             cut: labels::split_name(operator.cut),
             sizes: work,
             parameters: work.parameter_count(),

@@ -13,7 +13,7 @@ pub(super) fn split_name(cut: TensorSplit) -> &'static str {
 }
 
 /// Returns the name of `function` in model files.
-pub(super) fn function_name(function: ActivationFunction) -> &'static str {
+pub(super) fn activation_function_name(function: ActivationFunction) -> &'static str {
     let found = ActivationFunction::ALL
         .iter()
         .find(|(known, _)| *known == function);
@@ -145,7 +145,7 @@ pub(super) fn format_sizes(work: &OperatorKind) -> String {
             gated,
         } => {
             let gated = optional(gated, ", gated");
-            return format!("{} {rows} x {width}{gated}", function_name(name));
+            return format!("{} {rows} x {width}{gated}", activation_function_name(name));
         }
         OperatorKind::Residual {
             rows,
@@ -195,7 +195,10 @@ pub(super) fn format_sizes(work: &OperatorKind) -> String {
         } => format!("{lookups} of {rows} x {width}"),
         OperatorKind::Interaction { vectors, width } => format!("{vectors} x {width}"),
     };
-    format!("{} {rest}", work.to_spec().name.replace('_', " "))
+    format!(
+        "{} {rest}",
+        work.to_axes_and_tensors().name.replace('_', " ")
+    )
 }
 
 /// Formats a window: `7x7 on 224x224, stride 2, padding 3`.

@@ -1,7 +1,7 @@
 //! Values of report options.
 
 use chakram_report::NodeTable;
-use chakram_report::report_csv::CsvTable;
+use chakram_report::report_csv::ReportCsvTable;
 use clap::ValueEnum;
 use std::sync::{Arc, OnceLock};
 
@@ -18,20 +18,20 @@ pub enum ReportFormatArg {
 
 /// Receives the table of nodes for a caller in this process.
 #[derive(Clone, Debug, Default)]
-pub struct NodeSink(Option<Arc<OnceLock<NodeTable>>>);
+pub struct NodeTableSink(Option<Arc<OnceLock<NodeTable>>>);
 
-impl NodeSink {
+impl NodeTableSink {
     /// Creates a sink that stores the table of nodes in `place`.
     pub fn into(place: Arc<OnceLock<NodeTable>>) -> Self {
         Self(Some(place))
     }
 
     /// Returns true if a caller requested the table of nodes.
-    pub(super) fn is_wanted(&self) -> bool {
+    pub(super) fn is_node_table_requested(&self) -> bool {
         self.0.is_some()
     }
 
-    pub(super) fn store_first(&self, table: NodeTable) {
+    pub(super) fn store_first_table(&self, table: NodeTable) {
         if let Some(place) = &self.0 {
             // The place is still empty, because a call replays only once.
             let _ = place.set(table);
@@ -82,20 +82,20 @@ pub enum ReportTableArg {
 impl ReportTableArg {
     /// Returns the table of a single report with the same content, or `None` if a single report has
     /// no such table.
-    pub(super) fn single_table(self) -> Option<CsvTable> {
+    pub(super) fn to_single_report_table(self) -> Option<ReportCsvTable> {
         match self {
             Self::Compare | Self::Nodes => None,
-            Self::Npus => Some(CsvTable::Npus),
-            Self::Collectives => Some(CsvTable::Collectives),
-            Self::Operators => Some(CsvTable::Operators),
-            Self::Steps => Some(CsvTable::Steps),
-            Self::Modules => Some(CsvTable::Modules),
-            Self::Memory => Some(CsvTable::Memory),
-            Self::Links => Some(CsvTable::Links),
-            Self::Unknown => Some(CsvTable::Unknown),
-            Self::Settings => Some(CsvTable::Settings),
-            Self::Sensitivities => Some(CsvTable::Sensitivities),
-            Self::Cost => Some(CsvTable::Cost),
+            Self::Npus => Some(ReportCsvTable::Npus),
+            Self::Collectives => Some(ReportCsvTable::Collectives),
+            Self::Operators => Some(ReportCsvTable::Operators),
+            Self::Steps => Some(ReportCsvTable::Steps),
+            Self::Modules => Some(ReportCsvTable::Modules),
+            Self::Memory => Some(ReportCsvTable::Memory),
+            Self::Links => Some(ReportCsvTable::Links),
+            Self::Unknown => Some(ReportCsvTable::Unknown),
+            Self::Settings => Some(ReportCsvTable::Settings),
+            Self::Sensitivities => Some(ReportCsvTable::Sensitivities),
+            Self::Cost => Some(ReportCsvTable::Cost),
         }
     }
 }

@@ -33,7 +33,7 @@ impl<'a> ReportDestination<'a> {
     /// complete. `-` means standard output.
     ///
     /// Fails if the file cannot be created, or if it is an input of the command.
-    pub fn claim_file(
+    pub fn create_at_path(
         out: &'a mut dyn Write,
         path: &Path,
         mut outputs: OutputSet,
@@ -67,7 +67,7 @@ impl<'a> ReportDestination<'a> {
     }
 
     /// Creates an additional output file; `option` is the option that gives `path`.
-    pub fn create_beside(
+    pub fn create_additional_output(
         &mut self,
         option: &str,
         path: &Path,
@@ -93,7 +93,7 @@ impl<'a> ReportDestination<'a> {
 
     /// Runs `write`, and passes on the output at every flush. A file is created at the first flush.
     /// If the command is interrupted, the file keeps everything that was flushed.
-    pub fn write_growing(
+    pub fn write_streamed_output(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), Box<dyn Error>> {
@@ -101,7 +101,7 @@ impl<'a> ReportDestination<'a> {
             write(&mut *self.out)?;
             return Ok(self.out.flush()?);
         };
-        let mut growing = GrowingFile { claim, file: None };
+        let mut growing = LazilyCreatedFile { claim, file: None };
         write(&mut growing)?;
         if let Some(file) = growing.file {
             let file = file.into_inner().into_inner();
@@ -112,7 +112,7 @@ impl<'a> ReportDestination<'a> {
 
     /// Writes a table of nodes: as Parquet if the name of the file ends with `.parquet`, otherwise
     /// as CSV.
-    pub fn fill_table(&mut self, table: &NodeTable) -> Result<(), Box<dyn Error>> {
+    pub fn write_node_table(&mut self, table: &NodeTable) -> Result<(), Box<dyn Error>> {
         let Some(claim) = self.file.as_ref().filter(|_| self.is_parquet) else {
             return self.write_output(|out| table.write_csv(out));
         };
@@ -151,12 +151,12 @@ pub fn is_parquet(path: &Path) -> bool {
 }
 
 /// A file that is created at the first write.
-struct GrowingFile<'a> {
+struct LazilyCreatedFile<'a> {
     claim: &'a OutputClaim,
     file: Option<EscapingWriter<BufWriter<OutputFile>>>,
 }
 
-impl Write for GrowingFile<'_> {
+impl Write for LazilyCreatedFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.file.is_none() {
             let mut file = self.claim.create_file().map_err(io::Error::other)?;
@@ -183,13 +183,14 @@ mod tests {
     fn what_was_flushed_is_there_before_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
-        let claim = |out| ReportDestination::claim_file(out, &path, OutputSet::default()).unwrap();
+        let claim =
+            |out| ReportDestination::create_at_path(out, &path, OutputSet::default()).unwrap();
         // If nothing is written, no file is created.
         let mut out = Vec::new();
-        claim(&mut out).write_growing(|_| Ok(())).unwrap();
+        claim(&mut out).write_streamed_output(|_| Ok(())).unwrap();
         assert!(!path.exists());
         let mut out = Vec::new();
-        let stopped = claim(&mut out).write_growing(|out| {
+        let stopped = claim(&mut out).write_streamed_output(|out| {
             out.write_all(b"first\n")?;
             out.flush()?;
             assert_eq!(std::fs::read(&path).unwrap(), b"first\n");

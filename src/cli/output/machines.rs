@@ -1,12 +1,13 @@
 //! Loads the machines that the arguments name.
 
-use super::RunArgs;
-use chakram_base::config::value_at;
+use super::ReplayRunArgs;
+use chakram_base::config::toml_value_at;
 use chakram_base::units::Span;
-use chakram_engine::{CompiledReplay, PriceChanges, ReplayError, ReplayOptions};
+use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions, RequestedDurationChanges};
 use chakram_hardware::machine::{Machine, find_source, names_file};
 use chakram_jobs::{
-    self as job, MachineEdit, MachineValue, SoftwareStack, StackError, edits_between, edits_of,
+    self as job, MachineEdit, MachineValueChange, SoftwareStack, StackError, edits_from_preset,
+    machine_edits_between,
 };
 use chakram_report::edits::{EditReport, EditRow};
 use chakram_report::summary::HashedInput;
@@ -36,8 +37,8 @@ pub struct LoadedMachine {
 }
 
 /// Describes the change of a key in the machine file `text` to a new value.
-fn set_row(set: &MachineValue, text: &str) -> EditRow {
-    let before = value_at(text, &set.path);
+fn describe_machine_key_change(set: &MachineValueChange, text: &str) -> EditRow {
+    let before = toml_value_at(text, &set.path);
     let is_same = before.as_deref() == Some(&set.value.to_toml_text());
     EditRow {
         edit: format!("set machine.{}={}", set.path, set.value),
@@ -56,12 +57,12 @@ fn set_row(set: &MachineValue, text: &str) -> EditRow {
 impl LoadedMachine {
     /// Applies the kernel times of `stack` to the machines for comparison (`unfilled` and
     /// `unchanged`).
-    pub fn price_by(&mut self, stack: &SoftwareStack) -> Result<(), StackError> {
+    pub fn apply_kernel_times_of_stack(&mut self, stack: &SoftwareStack) -> Result<(), StackError> {
         for other in [&mut self.unfilled, &mut self.unchanged]
             .into_iter()
             .flatten()
         {
-            *other = stack.price_machine(other)?.0;
+            *other = stack.apply_stack_durations(other)?.0;
         }
         Ok(())
     }
@@ -75,7 +76,7 @@ impl LoadedMachine {
     ) -> Result<Span, ReplayError> {
         let machine = self.unchanged.as_ref().unwrap_or(&self.machine);
         let options = ReplayOptions {
-            changes: PriceChanges::default(),
+            changes: RequestedDurationChanges::default(),
             failures: Vec::new(),
             ..options.clone()
         };
@@ -103,7 +104,7 @@ impl LoadedMachine {
     }
 }
 
-impl RunArgs {
+impl ReplayRunArgs {
     /// Loads a machine, and applies these arguments to it. If hashes are requested, also hashes the
     /// machine file.
     pub fn load_machine(&self, name: &str) -> Result<LoadedMachine, Box<dyn Error>> {
@@ -114,14 +115,14 @@ impl RunArgs {
         } = read_machine(name)?;
         let settings = self.timing.parsed_settings();
         let machine = settings.parse_machine(&text, &file)?;
-        let input = self.wants_hashes().then(|| hash_machine(name, &text));
+        let input = self.wants_input_hashes().then(|| hash_machine(name, &text));
         let mut loaded = match settings.machine_values() {
             [] => LoadedMachine {
                 input,
                 // An unchanged preset has no edits, so do not parse it again.
                 edits: match is_named {
                     true => Vec::new(),
-                    false => edits_of(&machine, &text, &file),
+                    false => edits_from_preset(&machine, &text, &file),
                 },
                 machine,
                 text,
@@ -131,18 +132,21 @@ impl RunArgs {
                 changes: Vec::new(),
             },
             values => {
-                let edited = settings.with_machine_values(&text, &file)?;
-                let mut edits = edits_of(&machine, &edited, &file);
+                let edited = settings.apply_machine_values(&text, &file)?;
+                let mut edits = edits_from_preset(&machine, &edited, &file);
                 if edits.is_empty() {
-                    edits = edits_between(&edited, &text, &file);
+                    edits = machine_edits_between(&edited, &text, &file);
                 }
                 LoadedMachine {
                     input,
                     edits,
                     machine,
                     unfilled: None,
-                    unchanged: Some(settings.with_npus_filled(Machine::parse(&text, &file)?)?),
-                    changes: values.iter().map(|set| set_row(set, &text)).collect(),
+                    unchanged: Some(settings.fill_rack_npus(Machine::parse(&text, &file)?)?),
+                    changes: values
+                        .iter()
+                        .map(|set| describe_machine_key_change(set, &text))
+                        .collect(),
                     text: edited,
                     file,
                 }
@@ -151,7 +155,7 @@ impl RunArgs {
         if !settings.fill_domains {
             return Ok(loaded);
         }
-        let filled = settings.with_npus_filled(loaded.machine.clone())?;
+        let filled = settings.fill_rack_npus(loaded.machine.clone())?;
         loaded.unfilled = Some(std::mem::replace(&mut loaded.machine, filled));
         for edit in &mut loaded.edits {
             edit.without = edit.without.take().map(Machine::with_all_npus_used);
@@ -179,22 +183,24 @@ struct MachineFile {
 }
 
 fn read_machine(name: &str) -> Result<MachineFile, Box<dyn Error>> {
-    Ok(match chakram_archive::read_path(Path::new(name))? {
-        Some(text) => MachineFile {
-            text: String::from_utf8(text)
-                .map_err(|_| format!("{name}: the name of the machine is not UTF-8"))?,
-            file: name.to_owned(),
-            is_named: false,
-        },
-        None => {
-            let source = find_source(name)?;
-            MachineFile {
-                text: source.text.into_owned(),
-                file: source.file,
-                is_named: !names_file(name),
+    Ok(
+        match chakram_archive::read_archived_file(Path::new(name))? {
+            Some(text) => MachineFile {
+                text: String::from_utf8(text)
+                    .map_err(|_| format!("{name}: the name of the machine is not UTF-8"))?,
+                file: name.to_owned(),
+                is_named: false,
+            },
+            None => {
+                let source = find_source(name)?;
+                MachineFile {
+                    text: source.text.into_owned(),
+                    file: source.file,
+                    is_named: !names_file(name),
+                }
             }
-        }
-    })
+        },
+    )
 }
 
 fn hash_machine(name: &str, text: &str) -> HashedInput {

@@ -1,21 +1,21 @@
 //! Renders reports in the requested format, including a description of the options that affected the reports.
 
-use super::RunArgs;
+use super::ReplayRunArgs;
 use super::args::{MemoryOverflowAction, ReportFormatArg, ReportTableArg};
 use crate::custom_algorithm;
 use crate::terminal;
 use chakram_base::setting::SettingChoice;
 use chakram_engine::CommTiming;
-use chakram_report::report_csv::CsvTable;
+use chakram_report::report_csv::ReportCsvTable;
 use chakram_report::summary::{HashedInput, KernelBasis, Provenance};
 use chakram_report::{self as report, MachineComparison, Report, text::TextStyle};
 use chakram_trace::workload::MissingRankPolicy;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 
-impl RunArgs {
+impl ReplayRunArgs {
     /// Describes the sources of durations for kernels and communication.
-    fn basis_text(&self, kernels: &KernelBasis) -> String {
+    fn describe_duration_basis(&self, kernels: &KernelBasis) -> String {
         let kernels = self.timing.describe_durations(kernels);
         match self
             .timing
@@ -43,18 +43,18 @@ impl RunArgs {
         out: &mut dyn Write,
     ) -> io::Result<()> {
         if self.sums_micro_batches() {
-            report.sum_micro_batches();
+            report.merge_micro_batch_operators();
         }
         let text = match self.format {
             ReportFormatArg::Text => {
                 let mut text = report::report_text::render_text(
                     report,
                     name,
-                    &self.describe_whole_basis(report),
+                    &self.describe_basis_with_network(report),
                     style,
                 );
                 for other in &report.beside {
-                    let basis = self.describe_whole_basis(&other.report);
+                    let basis = self.describe_basis_with_network(&other.report);
                     text.push('\n');
                     text +=
                         &report::report_text::render_text(&other.report, &other.job, &basis, style);
@@ -67,7 +67,7 @@ impl RunArgs {
                 options.extend(report.provenance.take().unwrap_or_default().options);
                 report.provenance = Some(Provenance::new(options, inputs));
                 return report::json::write_json(
-                    &mut terminal::EscapingWriter::json_writer(out),
+                    &mut terminal::EscapingWriter::new_for_json(out),
                     report,
                 );
             }
@@ -80,9 +80,9 @@ impl RunArgs {
     }
 
     /// Describes the sources of durations, including the network model.
-    fn describe_whole_basis(&self, report: &Report) -> String {
-        let mut basis = self.basis_text(&report.kernels);
-        if let Some(model) = report.shared_network() {
+    fn describe_basis_with_network(&self, report: &Report) -> String {
+        let mut basis = self.describe_duration_basis(&report.kernels);
+        if let Some(model) = report.contention_network_model() {
             basis += &format!(", network model {model}");
         }
         basis
@@ -98,16 +98,16 @@ impl RunArgs {
     ) -> String {
         let mut shown = report.clone();
         if !self.all_operators {
-            shown.sum_micro_batches();
+            shown.merge_micro_batch_operators();
         }
         shown.provenance = Some(Provenance::new(self.options_json(absent), inputs));
-        report::html::render_html(&shown, name, &self.describe_whole_basis(report))
+        report::html::render_html(&shown, name, &self.describe_basis_with_network(report))
     }
 
     /// Returns true if each operator has one row with the sum over all micro-batches.
     fn sums_micro_batches(&self) -> bool {
         let lists = self.format == ReportFormatArg::Json
-            || self.requested_table() == Some(CsvTable::Operators);
+            || self.requested_table() == Some(ReportCsvTable::Operators);
         lists && !self.all_operators
     }
 
@@ -123,11 +123,11 @@ impl RunArgs {
         if self.sums_micro_batches() {
             let columns = comparison.columns.iter_mut();
             let reports = columns.filter_map(|column| column.result.as_mut().ok());
-            reports.for_each(Report::sum_micro_batches);
+            reports.for_each(Report::merge_micro_batch_operators);
         }
         let text = match self.format {
             ReportFormatArg::Text => {
-                let basis = self.common_basis(comparison);
+                let basis = self.describe_common_basis(comparison);
                 report::compare::text(
                     comparison,
                     &basis,
@@ -139,7 +139,7 @@ impl RunArgs {
                 let provenance = Provenance::new(self.options_json(absent), inputs);
                 let document = report::compare::json(comparison, provenance);
                 return report::json::write_json(
-                    &mut terminal::EscapingWriter::json_writer(out),
+                    &mut terminal::EscapingWriter::new_for_json(out),
                     &document,
                 );
             }
@@ -149,11 +149,11 @@ impl RunArgs {
     }
 
     /// Describes the sources of the durations on all machines.
-    fn common_basis(&self, comparison: &MachineComparison<'_>) -> String {
+    fn describe_common_basis(&self, comparison: &MachineComparison<'_>) -> String {
         let kernels = comparison
             .reference_machine()
             .map(|(_, report)| report.kernels);
-        let mut basis = self.basis_text(&kernels.unwrap_or_default());
+        let mut basis = self.describe_duration_basis(&kernels.unwrap_or_default());
         if self
             .timing
             .parsed_settings()
@@ -167,8 +167,8 @@ impl RunArgs {
     }
 
     /// Renders the HTML page of a comparison.
-    pub fn comparison_page(&self, comparison: &MachineComparison<'_>) -> String {
-        let basis = self.common_basis(comparison);
+    pub fn render_comparison_page(&self, comparison: &MachineComparison<'_>) -> String {
+        let basis = self.describe_common_basis(comparison);
         report::compare::html(comparison, &basis, &self.equal_time_notes(comparison))
     }
 
@@ -178,7 +178,7 @@ impl RunArgs {
         let Some((column, report)) = comparison.reference_machine() else {
             return notes;
         };
-        if report.kernels.priced > 0 && !self.timing.compute_model().reads_machine() {
+        if report.kernels.priced > 0 && !self.timing.compute_model().ignores_recorded_durations() {
             let some = if report.kernels.estimated > 0 {
                 "recorded kernels"
             } else {
@@ -188,7 +188,7 @@ impl RunArgs {
                 "{some} last equally long on all machines; --compute roofline prices them for each"
             ));
         }
-        if let Some((_, text)) = report.host_bound() {
+        if let Some((_, text)) = report.describe_machine_dependence() {
             notes.push(format!("on {}: {text}", column.name));
         }
         let reports = comparison.columns.iter();
@@ -225,7 +225,7 @@ impl RunArgs {
         let mut options = Map::new();
         let settings = self.timing.parsed_settings();
         let replay = settings.replay_options_without_files();
-        self.timing.add_to_json(&mut options);
+        self.timing.add_duration_sources_to_json(&mut options);
         let comm = replay.comm.to_string();
         options.insert("comm".to_owned(), comm.into());
         if let Some(network) = replay.network {
@@ -259,7 +259,10 @@ impl RunArgs {
             options.insert("all_operators".to_owned(), true.into());
         }
         if !settings.custom.is_empty() {
-            let custom = settings.custom.iter().map(custom_algorithm::describe_json);
+            let custom = settings
+                .custom
+                .iter()
+                .map(custom_algorithm::custom_files_to_json);
             options.insert("custom".to_owned(), custom.collect());
         }
         if let Some(map) = &replay.map {
@@ -270,7 +273,7 @@ impl RunArgs {
     }
 
     /// Returns the requested CSV table of a single report.
-    fn requested_table(&self) -> Option<CsvTable> {
-        self.table.and_then(ReportTableArg::single_table)
+    fn requested_table(&self) -> Option<ReportCsvTable> {
+        self.table.and_then(ReportTableArg::to_single_report_table)
     }
 }

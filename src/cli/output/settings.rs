@@ -1,14 +1,14 @@
 //! The options and machine keys on the command line, as settings of a run. Each setting comes with the run without this
 //! setting.
 
-use super::{LoadedMachine, RunArgs};
+use super::{LoadedMachine, ReplayRunArgs};
 use crate::given::settings_without;
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
 use chakram_jobs::{GivenSetting, MachineEdit, ReplayOption, RunWithoutSetting};
 use std::borrow::Cow;
 
-impl RunArgs {
+impl ReplayRunArgs {
     /// Returns a replay's settings: the options on the command line (`options`), and the values
     /// that the machine `loaded` changes in its preset.
     pub fn replay_settings<'a>(
@@ -42,7 +42,7 @@ impl RunArgs {
                         None
                     }
                     _ => Some(setting(Box::new(move || {
-                        self.run_without(*key, loaded, options)
+                        self.run_without_option(*key, loaded, options)
                     }))),
                 }
             });
@@ -51,7 +51,7 @@ impl RunArgs {
     }
 
     /// Returns the run without the option `key`, or `None` if no run without this option is possible.
-    fn run_without(
+    fn run_without_option(
         &self,
         key: SettingKey,
         loaded: &LoadedMachine,

@@ -112,7 +112,7 @@ impl TimelineFile {
         let path = &*to.path_beside("--timeline", path)?;
         let selection = args.timeline_selection(prepared)?;
         let sink = TimelineSink::create_sink(path, to.other_outputs())?;
-        let format = format_of(path);
+        let format = timeline_format_of_path(path);
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
 
@@ -136,7 +136,7 @@ const PERFETTO: [&str; 3] = [".pftrace", ".perfetto-trace", ".perfetto"];
 
 /// Returns the format for a file name: Perfetto's if the name has [one of its endings](PERFETTO),
 /// otherwise Chrome's.
-fn format_of(path: &Path) -> TimelineFormat {
+fn timeline_format_of_path(path: &Path) -> TimelineFormat {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     match PERFETTO.iter().any(|ending| name.ends_with(ending)) {
@@ -202,7 +202,10 @@ mod tests {
             ("run.json", false),
             ("perfetto/run.json.gz", false),
         ] {
-            let found = matches!(format_of(Path::new(name)), TimelineFormat::Perfetto);
+            let found = matches!(
+                timeline_format_of_path(Path::new(name)),
+                TimelineFormat::Perfetto
+            );
             assert_eq!(found, is_perfetto, "{name}");
         }
     }

@@ -3,8 +3,8 @@
 use crate::flags::parser_of_choices;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 use chakram_hardware::compute::{LoopNestModel, parse_loop_nest};
-use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
-use chakram_studies::schedule::{LanguageModel, ListRule, PartitionRule};
+use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
+use chakram_studies::schedule::{ChipAssignmentRule, LanguageModel, PartitionRule};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -35,14 +35,14 @@ pub struct ScheduleArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Rule that assigns sub-layers to chips
-    #[arg(long, value_parser = parser_of_choices::<ListRule>(), default_value = "steps", value_name = "RULE")]
-    pub rule: ListRule,
+    #[arg(long, value_parser = parser_of_choices::<ChipAssignmentRule>(), default_value = "steps", value_name = "RULE")]
+    pub rule: ChipAssignmentRule,
     /// Link rates by the number of links of a chip, optionally with interfaces: 1=180GB/s,3=64GB/s,interface=1GB/s
-    #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkTechnology::parse)]
-    pub rates: Option<LinkTechnology>,
+    #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkRateByLinkCount::parse)]
+    pub rates: Option<LinkRateByLinkCount>,
     /// Rule for link rates that the table lacks
-    #[arg(long, value_parser = parser_of_choices::<LinkInterpolation>(), default_value = "none", value_name = "RULE")]
-    pub interpolate: LinkInterpolation,
+    #[arg(long, value_parser = parser_of_choices::<LinkRateInterpolation>(), default_value = "none", value_name = "RULE")]
+    pub interpolate: LinkRateInterpolation,
     /// Memory of a chip; larger sub-layers are cut into more parts, and data are evicted
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,

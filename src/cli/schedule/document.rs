@@ -1,6 +1,6 @@
 //! Schedules as JSON, and as CSV tables.
 
-use super::tables::CutProducts;
+use super::tables::CutMatrixProducts;
 use super::work::TopologyRow;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
@@ -13,7 +13,7 @@ use std::fmt::Display;
 #[derive(Debug, Serialize)]
 struct ScheduleDocument<'r> {
     /// The chosen cuts of the matrix products; `None` if no rule chose them.
-    partition: Option<&'r CutProducts>,
+    partition: Option<&'r CutMatrixProducts>,
     /// Number of layers that are not in the table of cycles and had to be mapped; `None` if there is no table of
     /// cycles.
     mapped_layers: Option<usize>,
@@ -29,13 +29,13 @@ struct TopologyEntry<'r> {
     /// Mean distance between two chips; `None` if there are no links.
     mean_distance: Option<f64>,
     #[serde(flatten)]
-    times: StageTimes,
+    times: SummedStepCosts,
     steps: Vec<StepEntry<'r>>,
-    log: Vec<LogEntry>,
+    log: Vec<StepLogEntry>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
-struct StageTimes {
+struct SummedStepCosts {
     dispatch_ps: u64,
     communication_ps: u64,
     processing_ps: u64,
@@ -50,7 +50,7 @@ struct StageTimes {
 struct StepEntry<'r> {
     step: usize,
     #[serde(flatten)]
-    times: StageTimes,
+    times: SummedStepCosts,
     cycles: u64,
     sub_layers: Vec<SubLayerEntry<'r>>,
 }
@@ -66,7 +66,7 @@ struct SubLayerEntry<'r> {
 
 /// JSON of a log entry: data that a chip needed, or that were evicted.
 #[derive(Debug, Serialize)]
-struct LogEntry {
+struct StepLogEntry {
     step: u32,
     chip: u32,
     /// Kind of data: `weights`, `input` or `output`.
@@ -89,7 +89,7 @@ fn to_picoseconds(seconds: f64) -> u64 {
     Span::from_seconds(seconds).0
 }
 
-impl StageTimes {
+impl SummedStepCosts {
     /// Returns the sums of the times, bytes and energies of all `steps`.
     fn sum_steps(steps: &[StepCost]) -> Self {
         let sum = |of: fn(&StepCost) -> f64| steps.iter().map(of).sum::<f64>();
@@ -121,12 +121,12 @@ impl StageTimes {
             self.total_ps.to_string(),
             self.between_chips_bytes.to_string(),
             self.memory_bytes.to_string(),
-            optional_cell(self.energy_pj),
+            format_optional_cell(self.energy_pj),
         ]
     }
 }
 
-impl LogEntry {
+impl StepLogEntry {
     fn from_log(entry: &StepLog) -> Self {
         let (data, number, piece) = match entry.data {
             DataId::Weights(number) => ("weights", number, None),
@@ -160,7 +160,7 @@ impl<'r> TopologyEntry<'r> {
         let steps = row.totals.steps.iter().enumerate();
         let steps = steps.map(|(step, cost)| StepEntry {
             step,
-            times: StageTimes::sum_steps(std::slice::from_ref(cost)),
+            times: SummedStepCosts::sum_steps(std::slice::from_ref(cost)),
             cycles: cost.cycles,
             sub_layers: sub_layers(row, step).collect(),
         });
@@ -170,9 +170,9 @@ impl<'r> TopologyEntry<'r> {
             accelerators_per_chip: row.accelerators,
             parts: row.work.parts,
             mean_distance: row.mean_distance(),
-            times: StageTimes::sum_steps(&row.totals.steps),
+            times: SummedStepCosts::sum_steps(&row.totals.steps),
             steps: steps.collect(),
-            log: row.totals.log.iter().map(LogEntry::from_log).collect(),
+            log: row.totals.log.iter().map(StepLogEntry::from_log).collect(),
         }
     }
 }
@@ -193,7 +193,7 @@ fn sub_layers(row: &TopologyRow, step: usize) -> impl Iterator<Item = SubLayerEn
 /// Renders all results as one JSON document.
 pub fn render_json(
     rows: &[TopologyRow],
-    partition: Option<&CutProducts>,
+    partition: Option<&CutMatrixProducts>,
     mapped_layers: Option<usize>,
 ) -> String {
     let document = ScheduleDocument {
@@ -204,24 +204,24 @@ pub fn render_json(
     VersionedDocument::new("chakram.schedule.1", document).to_json_text()
 }
 
-fn optional_cell(cell: Option<impl Display>) -> String {
+fn format_optional_cell(cell: Option<impl Display>) -> String {
     cell.map_or_else(String::new, |cell| cell.to_string())
 }
 
 /// Renders topologies as CSV, with one row per topology.
 pub fn csv_topologies(rows: &[TopologyRow]) -> String {
     let header = "topology,chips,accelerators_per_chip,parts,mean_distance,steps";
-    let mut csv = CsvRows::new(&format!("{header},{}", StageTimes::HEADER));
+    let mut csv = CsvRows::new(&format!("{header},{}", SummedStepCosts::HEADER));
     for row in rows {
         let front = [
             row.name.clone(),
             row.chip_count().to_string(),
             row.accelerators.to_string(),
             row.work.parts.to_string(),
-            optional_cell(row.mean_distance()),
+            format_optional_cell(row.mean_distance()),
             row.totals.steps.len().to_string(),
         ];
-        let times = StageTimes::sum_steps(&row.totals.steps);
+        let times = SummedStepCosts::sum_steps(&row.totals.steps);
         csv.add_cells(front.into_iter().chain(times.table_cells()));
     }
     csv.into_text()
@@ -229,11 +229,11 @@ pub fn csv_topologies(rows: &[TopologyRow]) -> String {
 
 /// Renders steps as CSV, with one row per step and topology.
 pub fn csv_steps(rows: &[TopologyRow]) -> String {
-    let mut csv = CsvRows::new(&format!("topology,step,cycles,{}", StageTimes::HEADER));
+    let mut csv = CsvRows::new(&format!("topology,step,cycles,{}", SummedStepCosts::HEADER));
     for row in rows {
         for (step, cost) in row.totals.steps.iter().enumerate() {
             let front = [row.name.clone(), step.to_string(), cost.cycles.to_string()];
-            let times = StageTimes::sum_steps(std::slice::from_ref(cost));
+            let times = SummedStepCosts::sum_steps(std::slice::from_ref(cost));
             csv.add_cells(front.into_iter().chain(times.table_cells()));
         }
     }
@@ -245,17 +245,17 @@ pub fn csv_log(rows: &[TopologyRow]) -> String {
     let mut csv =
         CsvRows::new("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps");
     for row in rows {
-        for entry in row.totals.log.iter().map(LogEntry::from_log) {
+        for entry in row.totals.log.iter().map(StepLogEntry::from_log) {
             csv.add_row(&[
                 &row.name,
                 &entry.step,
                 &entry.chip,
                 &entry.data,
                 &entry.number,
-                &optional_cell(entry.piece),
+                &format_optional_cell(entry.piece),
                 &entry.bytes,
                 &entry.place,
-                &optional_cell(entry.from_chip),
+                &format_optional_cell(entry.from_chip),
                 &entry.duration_ps,
             ]);
         }

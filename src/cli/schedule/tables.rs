@@ -50,8 +50,8 @@ pub fn write_row(
 /// The chosen cuts of matrix products, and the bytes that they move. For comparison, the value also contains the bytes
 /// for two uniform cuts: all matrix products by columns, and all by rows. Words are assumed to have one byte.
 #[derive(Debug, Serialize)]
-pub struct CutProducts {
-    products: Vec<CutProduct>,
+pub struct CutMatrixProducts {
+    products: Vec<CutMatrixProduct>,
     moved_bytes: u64,
     along_columns_bytes: Option<u64>,
     along_rows_bytes: Option<u64>,
@@ -59,13 +59,13 @@ pub struct CutProducts {
 
 /// A matrix product that has the same name and the same cut in `layers` layers.
 #[derive(Debug, Serialize)]
-struct CutProduct {
+struct CutMatrixProduct {
     name: String,
     layers: usize,
     cut_along: Vec<&'static str>,
 }
 
-impl CutProducts {
+impl CutMatrixProducts {
     /// Cuts the matrix products of the model with the given sizes.
     pub fn new(sizes: &ModelSizes) -> Result<Self, Box<dyn Error>> {
         let by = |partition| -> Result<PartitionedModel, Box<dyn Error>> {
@@ -77,7 +77,7 @@ impl CutProducts {
         };
         let best = by(PartitionRule::Hierarchical)?;
         // Merge equal cuts into one entry, because most layers have the same cuts.
-        let mut products: Vec<CutProduct> = Vec::new();
+        let mut products: Vec<CutMatrixProduct> = Vec::new();
         for (name, cut) in &best.products {
             let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
             let cut = cut.iter().map(|along| match along {
@@ -85,10 +85,11 @@ impl CutProducts {
                 CutDirection::Columns => "columns",
             });
             let cut_along: Vec<_> = cut.collect();
-            let alike = |own: &&mut CutProduct| own.name == name && own.cut_along == cut_along;
+            let alike =
+                |own: &&mut CutMatrixProduct| own.name == name && own.cut_along == cut_along;
             match products.iter_mut().find(alike) {
                 Some(own) => own.layers += 1,
-                None => products.push(CutProduct {
+                None => products.push(CutMatrixProduct {
                     name: name.to_owned(),
                     layers: 1,
                     cut_along,
@@ -106,7 +107,10 @@ impl CutProducts {
 }
 
 /// Prints the cuts of matrix products, and the bytes that these and other cuts move.
-pub fn print_partition(cuts: &CutProducts, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+pub fn print_matrix_product_cuts(
+    cuts: &CutMatrixProducts,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
     let columns = [
         left_aligned_column("PRODUCT", 38),
         right_aligned_column("layers", 7),

@@ -1,7 +1,7 @@
 //! Topologies from the options: a single topology, the best torus for each number of chips, or random graphs.
 
 use super::args::ScheduleArgs;
-use super::work::{LayerPrices, ScheduledWork, TopologyRow, schedule_on_topology};
+use super::work::{LayerCosts, TopologyRow, WorkToSchedule, schedule_on_topology};
 use chakram_base::config;
 use chakram_base::random::split_mix;
 use chakram_hardware::topology::chip_graph::ChipGraph;
@@ -13,14 +13,14 @@ use std::rc::Rc;
 /// is complete.
 pub fn schedule_topologies(
     args: &ScheduleArgs,
-    work: &Rc<ScheduledWork>,
-    prices: &mut LayerPrices,
+    work: &Rc<WorkToSchedule>,
+    prices: &mut LayerCosts,
     mut shown: impl FnMut(&TopologyRow) -> Result<(), Box<dyn Error>>,
 ) -> Result<Vec<TopologyRow>, Box<dyn Error>> {
     let mut rows: Vec<TopologyRow> = Vec::new();
     let mut state = args.seed;
     for name in &args.topology {
-        if let Some(most) = number_behind(name, "tori:", 1024)? {
+        if let Some(most) = parse_number_after_word(name, "tori:", 1024)? {
             for chips in 1..=most {
                 let widths = (1..=chips)
                     .filter(|width| chips.is_multiple_of(*width) && width * width <= chips);
@@ -41,7 +41,7 @@ pub fn schedule_topologies(
                 shown(&row)?;
                 rows.push(row);
             }
-        } else if let Some(draws) = number_behind(name, "random:", 100_000)? {
+        } else if let Some(draws) = parse_number_after_word(name, "random:", 100_000)? {
             let mut best: Option<f64> = None;
             for draw in 1..=draws {
                 let random = &mut || split_mix(&mut state);
@@ -82,7 +82,7 @@ pub fn schedule_topologies(
 
 /// If `name` begins with `word`, parses the number that follows. Fails if the number is not between 1 and
 /// `most`.
-fn number_behind(name: &str, word: &str, most: u32) -> Result<Option<u32>, String> {
+fn parse_number_after_word(name: &str, word: &str, most: u32) -> Result<Option<u32>, String> {
     let Some(number) = name.strip_prefix(word) else {
         return Ok(None);
     };
@@ -94,7 +94,7 @@ fn number_behind(name: &str, word: &str, most: u32) -> Result<Option<u32>, Strin
 
 /// Returns the graph called `name`, and the number of its chips.
 fn parse_topology(name: &str) -> Result<(Option<ChipGraph>, usize), Box<dyn Error>> {
-    if let Some(chips) = number_behind(name, "interfaces:", 4096)? {
+    if let Some(chips) = parse_number_after_word(name, "interfaces:", 4096)? {
         return Ok((None, chips as usize));
     }
     let graph = if name.contains('/') || !name.contains(':') {

@@ -4,7 +4,7 @@ use super::args::ScheduleArgs;
 use chakram_base::config;
 use chakram_base::units::{Bandwidth, Span};
 use chakram_hardware::compute::{LayerShape, LoopNestModel};
-use chakram_hardware::topology::chip_graph::{ChipGraph, LinkTechnology};
+use chakram_hardware::topology::chip_graph::{ChipGraph, LinkRateByLinkCount};
 use chakram_studies::schedule::{
     ChipMachine, ChipSchedule, CycleTable, StepError, StepTotals, TaskCost, TaskGraph,
     parse_schedule, schedule_tasks,
@@ -14,7 +14,7 @@ use std::error::Error;
 use std::rc::Rc;
 
 /// Sub-layers with their costs, and the schedule if it is from a file.
-pub struct ScheduledWork {
+pub struct WorkToSchedule {
     pub graph: TaskGraph,
     pub costs: Vec<TaskCost>,
     pub given: Option<ChipSchedule>,
@@ -28,7 +28,7 @@ pub struct TopologyRow {
     pub name: String,
     pub schedule: ChipSchedule,
     pub totals: StepTotals,
-    pub work: Rc<ScheduledWork>,
+    pub work: Rc<WorkToSchedule>,
     /// Number of accelerators on each chip.
     pub accelerators: usize,
     /// True if the result includes the host's time to issue commands.
@@ -52,7 +52,7 @@ type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 
 /// Costs of layers, from a table of cycles or from a search for a mapping. The cost of each layer
 /// is looked up or computed only once.
-pub struct LayerPrices {
+pub struct LayerCosts {
     pub model: LoopNestModel,
     pub table: Option<CycleTable>,
     pub known: BTreeMap<LayerKey, TaskCost>,
@@ -60,7 +60,7 @@ pub struct LayerPrices {
     pub mapped: usize,
 }
 
-impl LayerPrices {
+impl LayerCosts {
     pub fn layer_cost(&mut self, layer: &LayerShape) -> Result<TaskCost, String> {
         let model = self.model;
         let key = (layer.sizes, layer.stride, layer.dilation);
@@ -77,7 +77,7 @@ impl LayerPrices {
             return Ok(cost);
         }
         self.mapped += 1;
-        let found = model.price_layer(layer, 1);
+        let found = model.cost_of_best_mapping(layer, 1);
         let found = found
             .ok_or("found no mapping of a sub-layer\n  try: more mappings in --accelerator")?;
         let cost = TaskCost {
@@ -91,11 +91,11 @@ impl LayerPrices {
 }
 
 /// Returns the sub-layers of the file, or of the model with its matrix products cut into `parts` parts.
-pub fn load_work(
+pub fn load_work_to_schedule(
     args: &ScheduleArgs,
     parts: u64,
-    prices: &mut LayerPrices,
-) -> Result<ScheduledWork, Box<dyn Error>> {
+    prices: &mut LayerCosts,
+) -> Result<WorkToSchedule, Box<dyn Error>> {
     let (graph, given) = match &args.file {
         Some(path) => {
             let name = path.display().to_string();
@@ -113,7 +113,7 @@ pub fn load_work(
         .tasks
         .iter()
         .map(|task| prices.layer_cost(&task.record.shape));
-    Ok(ScheduledWork {
+    Ok(WorkToSchedule {
         costs: costs.collect::<Result<_, _>>()?,
         graph,
         given,
@@ -125,14 +125,14 @@ pub fn load_work(
 /// parts into which matrix products are cut, and schedules again.
 pub fn schedule_on_topology(
     args: &ScheduleArgs,
-    work: &Rc<ScheduledWork>,
+    work: &Rc<WorkToSchedule>,
     links: Option<ChipGraph>,
     chips: usize,
-    prices: &mut LayerPrices,
+    prices: &mut LayerCosts,
 ) -> Result<TopologyRow, Box<dyn Error>> {
     let (rule, interpolation) = (args.rule, args.interpolate);
-    let table = LinkTechnology::table_three(interpolation);
-    let technology = LinkTechnology {
+    let table = LinkRateByLinkCount::deap_table_three(interpolation);
+    let technology = LinkRateByLinkCount {
         interpolation,
         ..args.rates.clone().unwrap_or(table)
     };
@@ -155,7 +155,7 @@ pub fn schedule_on_topology(
         };
         let totals = match machine.simulate_steps(&work.graph, &schedule, &work.costs) {
             Err(StepError::DoesNotFit { .. }) if work.given.is_none() && work.parts < 4096 => {
-                work = Rc::new(load_work(args, work.parts * 2, prices)?);
+                work = Rc::new(load_work_to_schedule(args, work.parts * 2, prices)?);
                 continue;
             }
             other => other?,

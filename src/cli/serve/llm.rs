@@ -9,9 +9,10 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::text::TextStyle;
 use chakram_serving::ServeError;
 use chakram_serving::llm::{
-    CompletedLlmRequest, LengthDistribution, LlmLimits, LlmObserver, LlmPlan, LlmReport,
-    LlmScenario, NoLlmObserver, PlanRow, check_model, find_rate, html, is_llm_scenario,
-    plan_capacity, plan_report, rows, serve_llm, text,
+    CompletedLlmRequest, LengthDistribution, LlmCapacityPlan, LlmObserver, LlmReport, LlmScenario,
+    LlmTimeLimits, NoLlmObserver, TriedEngineConfiguration, check_llm_servable,
+    find_highest_scenario_rate, html, is_llm_scenario, plan_capacity, plan_report, rows, serve_llm,
+    text,
 };
 use chakram_workloads::model::ModelSource;
 use clap::Args;
@@ -64,7 +65,7 @@ pub enum SloOption {
     /// Limit on the serving time of requests.
     Serve(Span),
     /// Limits for a language model.
-    Tokens(LlmLimits),
+    Tokens(LlmTimeLimits),
 }
 
 impl FromStr for SloOption {
@@ -77,7 +78,7 @@ impl FromStr for SloOption {
                 .map(Self::Serve)
                 .map_err(|error: chakram_base::units::QuantityError| error.to_string());
         }
-        let mut limits = LlmLimits::default();
+        let mut limits = LlmTimeLimits::default();
         for part in given.split(',') {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let place = match name.trim() {
@@ -113,7 +114,7 @@ pub enum LlmInput {
 impl LlmInput {
     /// Determines whether `path` names a language model or a scenario. Returns `None` if `path` is neither a language
     /// model nor a scenario with a language model.
-    pub fn recognize(path: &Path) -> Option<Self> {
+    pub fn detect_llm_input(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {
             return ModelSource::find_source(name)
@@ -133,18 +134,18 @@ impl LlmInput {
 }
 
 /// Writes each request when it completes.
-struct RequestRows<'w> {
+struct RequestRowWriter<'w> {
     out: &'w mut dyn Write,
     /// True if each request is written as a JSON object on its own line.
     is_json: bool,
     classes: Vec<&'w str>,
 }
 
-impl LlmObserver for RequestRows<'_> {
+impl LlmObserver for RequestRowWriter<'_> {
     fn on_completed(&mut self, request: &CompletedLlmRequest) -> io::Result<()> {
         let class = self.classes[request.class as usize];
         let line = match self.is_json {
-            true => rows::request_json(request, class),
+            true => rows::format_request_json(request, class),
             false => rows::render_request_csv(request, class),
         };
         self.out.write_all(line.as_bytes())
@@ -158,7 +159,7 @@ struct LlmDocument<'r> {
 
 impl LlmArgs {
     /// Rejects all options for language models, because no language model is served.
-    pub fn refuse_all(&self) -> Result<(), String> {
+    pub fn reject_all_llm_options(&self) -> Result<(), String> {
         let given = [
             ("--input", self.input.is_some()),
             ("--users", self.users.is_some()),
@@ -304,7 +305,7 @@ fn scenario_text(
 }
 
 /// Splits the values of `--output` into two kinds: the number of tokens per answer, and the file for the report.
-pub fn split_outputs(
+pub fn split_output_option_values(
     given: &[PathBuf],
     is_model: bool,
 ) -> Result<(Option<LengthDistribution>, Option<&Path>), String> {
@@ -328,19 +329,19 @@ pub fn split_outputs(
 }
 
 /// Returns the scenario that the command line names, changed by the options.
-fn scenario_of(
+fn scenario_from_command_line(
     args: &ServeArgs,
     input: &LlmInput,
     answer: Option<LengthDistribution>,
 ) -> Result<LlmScenario, Box<dyn Error>> {
     let mut scenario = match input {
         LlmInput::Model(name) => {
-            check_model(name)?;
+            check_llm_servable(name)?;
             let text = scenario_text(args, name, answer)?;
             LlmScenario::parse(&text, "the command line", Path::new(""))?
         }
         LlmInput::Scenario(text) => {
-            args.llm.refuse_all().map_err(|_| {
+            args.llm.reject_all_llm_options().map_err(|_| {
                 "options that describe a language model only go with a model's name; a scenario has keys for them\n  try: the keys of the scenario"
             })?;
             let folder = args.scenario.parent().unwrap_or(Path::new(""));
@@ -418,18 +419,18 @@ pub fn run(
 ) -> Result<ExitCode, Box<dyn Error>> {
     check_options(args)?;
     let is_model = matches!(input, LlmInput::Model(_));
-    let (answer, file) = split_outputs(&args.output, is_model)?;
-    let scenario = scenario_of(args, input, answer)?;
+    let (answer, file) = split_output_option_values(&args.output, is_model)?;
+    let scenario = scenario_from_command_line(args, input, answer)?;
     let machine = args
         .platforms
         .first()
         .map(|name| Machine::load_by_name(name))
         .transpose()?;
-    let (outputs, page) = args.claim_page()?;
-    let mut to = ReportDestination::claim_file(out, file.unwrap_or(Path::new("-")), outputs)?;
+    let (outputs, page) = args.claim_html_page()?;
+    let mut to = ReportDestination::create_at_path(out, file.unwrap_or(Path::new("-")), outputs)?;
     let style = to.text_style();
     if args.llm.plan || args.find_capacity {
-        let rendered = plan_or_find(args, &scenario, machine.as_ref(), style)?;
+        let rendered = plan_or_find_capacity(args, &scenario, machine.as_ref(), style)?;
         to.write_report(&rendered)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -447,7 +448,7 @@ pub fn run(
                 .classes
                 .iter()
                 .map(|class| class.name.as_str());
-            let mut observer = RequestRows {
+            let mut observer = RequestRowWriter {
                 out: &mut lines,
                 is_json,
                 classes: classes.collect(),
@@ -485,7 +486,7 @@ pub fn run(
 }
 
 /// Returns the result of `--plan` or `--find-capacity`.
-fn plan_or_find(
+fn plan_or_find_capacity(
     args: &ServeArgs,
     scenario: &LlmScenario,
     machine: Option<&Machine>,
@@ -502,7 +503,7 @@ fn plan_or_find(
             ServeFormat::Text => plan_report::render_plan(&found, style),
         });
     }
-    let Some(row) = find_rate(scenario, machine, args.attain)? else {
+    let Some(row) = find_highest_scenario_rate(scenario, machine, args.attain)? else {
         return Err("no rate keeps the limits: requests are too slow even when served alone, or too few for a \
                     decision\n  try: longer limits, or --requests for a longer run".into());
     };
@@ -512,19 +513,19 @@ fn plan_or_find(
             CapacityDocument { capacity: &row },
         )
         .to_json_text(),
-        ServeFormat::Csv => plan_report::render_capacity_csv(&row),
-        ServeFormat::Text => plan_report::format_capacity_row(&row, args.attain, &scenario.limits),
+        ServeFormat::Csv => plan_report::render_highest_rate_csv(&row),
+        ServeFormat::Text => plan_report::format_highest_rate(&row, args.attain, &scenario.limits),
     })
 }
 
 #[derive(Serialize)]
 struct PlanDocument<'r> {
-    plan: &'r LlmPlan,
+    plan: &'r LlmCapacityPlan,
 }
 
 #[derive(Serialize)]
 struct CapacityDocument<'r> {
-    capacity: &'r PlanRow,
+    capacity: &'r TriedEngineConfiguration,
 }
 
 /// Returns a warning if the seed has no effect on the run of `report`.

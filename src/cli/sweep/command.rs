@@ -1,7 +1,7 @@
 //! Builds the command that replays one point of a study.
 
 use crate::flags::{flag_of, flag_of_key};
-use crate::terminal::shell_word;
+use crate::terminal::quote_shell_word;
 use chakram_jobs::ReplayOptionSyntax;
 use chakram_studies::sweep::{PointCommand, PointWorkload, Settings, Study};
 
@@ -18,11 +18,12 @@ pub(super) fn equivalent_command(study: &Study, point: &Settings, explain: &str)
         return explain.to_owned();
     };
     let work = match work {
-        PointWorkload::Model(model) => format!("generate {}", shell_word(&model)),
-        PointWorkload::Trace(path) => format!("replay {}", shell_word(&path)),
+        PointWorkload::Model(model) => format!("generate {}", quote_shell_word(&model)),
+        PointWorkload::Trace(path) => format!("replay {}", quote_shell_word(&path)),
     };
     let words = settings.into_iter();
-    let words = words.map(|(key, value)| format!("{} {}", flag_of_key(&key), shell_word(&value)));
+    let words =
+        words.map(|(key, value)| format!("{} {}", flag_of_key(&key), quote_shell_word(&value)));
     let mut words: Vec<_> = words.collect();
     for (option, values) in options {
         let flag = flag_of(option.key);
@@ -35,7 +36,7 @@ pub(super) fn equivalent_command(study: &Study, point: &Settings, explain: &str)
             _ => words.extend(
                 values
                     .iter()
-                    .map(|word| format!("{flag} {}", shell_word(word))),
+                    .map(|word| format!("{flag} {}", quote_shell_word(word))),
             ),
         }
     }

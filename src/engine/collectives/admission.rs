@@ -1,11 +1,11 @@
 //! Admits chunks to their stages: immediately, through queues of NPUs, or in the schedule's order.
 
 use super::executor::ChunkExecutor;
-use crate::discipline::{CollectiveModel, Discipline};
+use crate::discipline::{Discipline, EngineCollectiveBackend};
 use crate::effects::{Effects, FollowUp};
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
-use crate::ids::{CellIndex, RunCell, RunIndex};
+use crate::ids::{CellIndex, ChunkAtMember, RunIndex};
 use chakram_base::ids::{Npu, Position, StageIndex};
 use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
@@ -13,7 +13,7 @@ use chakram_hardware::network::NetworkBackend;
 
 /// Queue or phase that must admit a chunk before the chunk begins a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StageAdmission {
+pub(super) enum StageAdmissionCondition {
     Nothing,
     /// The chunk waits in a queue of its NPU.
     Queue(ChunkQueueSpec),
@@ -21,10 +21,10 @@ pub(super) enum StageAdmission {
     Ordered(usize),
 }
 
-impl<M: CollectiveModel> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
     /// Enrolls the chunks of the member at `position` in the simulation. Each chunk begins its first stage immediately,
     /// or waits until the stage admits it.
-    pub(super) fn enroll_at<N: NetworkBackend>(
+    pub(super) fn enroll_member_chunks<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -43,7 +43,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                     .agenda
                     .push(now, Event::new(EventClass::Vacant, id.0, position.0))
             } else {
-                self.end_member(fabric, effects, now, id, position)
+                self.complete_member_node(fabric, effects, now, id, position)
             }
             return;
         }
@@ -51,17 +51,17 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let npu = group.extent.npus[position.index()];
         for chunk in 0..chunks {
             let cell = self.runs[id].cell_of_chunk(chunk, position);
-            let at = RunCell { run: id, cell };
+            let at = ChunkAtMember { run: id, cell };
             for stage in 0..stages {
                 let run = &mut self.runs[id];
-                let schedule = self.schedules.get(run.schedule_at(position));
+                let schedule = self.schedules.get(run.schedule_index_at(position));
                 let of = schedule.stage_of_chunk(chunk, StageIndex(stage as u16));
                 let queue_slot = self.backend.queue_slot(npu, of.expect("it is one of them"));
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.queue_slots[cell.index() * stages + stage] = queue_slot;
             }
             if self.mixed_directions {
-                self.number_deferred(at);
+                self.renumber_deferred_messages(at);
             }
             let queue = self.enter_stage(npu, at, StageIndex(0));
             self.admit_waiting(fabric, effects, now, npu, at, queue);
@@ -73,9 +73,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     pub(super) fn enter_stage(
         &mut self,
         npu: Npu,
-        at: RunCell,
+        at: ChunkAtMember,
         stage: StageIndex,
-    ) -> StageAdmission {
+    ) -> StageAdmissionCondition {
         let run = &mut self.runs[at.run];
         let (chunk, position) = (run.chunk_of_cell(at.cell), run.position_of_cell(at.cell));
         let progress = run.progress.as_mut().expect("it has begun");
@@ -83,8 +83,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         (state.stage, state.begun) = (stage, false);
         (state.taken, state.arrived, state.credits) = (0, 0, 0);
         let queue_slot = progress.queue_slots[at.cell.index() * run.length + stage.index()];
-        let wait = self.admit_or_wait(at.run, chunk, position, stage, queue_slot);
-        if let StageAdmission::Queue(queue) = wait {
+        let wait = self.required_stage_admission(at.run, chunk, position, stage, queue_slot);
+        if let StageAdmissionCondition::Queue(queue) = wait {
             self.queues.push_chunk(npu, queue.number, at);
         }
         wait
@@ -93,16 +93,16 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Returns the queue or phase that must admit a chunk before the chunk begins a stage. After the stage, the chunk
     /// must release its place in the queue or phase.
     #[inline]
-    pub(super) fn admit_or_wait(
+    pub(super) fn required_stage_admission(
         &self,
         id: RunIndex,
         chunk: u32,
         position: Position,
         stage: StageIndex,
         queue_slot: u16,
-    ) -> StageAdmission {
+    ) -> StageAdmissionCondition {
         let run = &self.runs[id];
-        let schedule = self.schedules.get(run.schedule_at(position));
+        let schedule = self.schedules.get(run.schedule_index_at(position));
         let of = schedule
             .stage_of_chunk(chunk, stage)
             .expect("it is one of them");
@@ -110,9 +110,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             schedule.admission_order(),
             self.backend.queue_before_stage(of, queue_slot),
         ) {
-            (Some(_), _) => StageAdmission::Ordered(self.backend.phase_index(of)),
-            (None, Some(queue)) => StageAdmission::Queue(queue),
-            (None, None) => StageAdmission::Nothing,
+            (Some(_), _) => StageAdmissionCondition::Ordered(self.backend.phase_index(of)),
+            (None, Some(queue)) => StageAdmissionCondition::Queue(queue),
+            (None, None) => StageAdmissionCondition::Nothing,
         }
     }
 
@@ -124,15 +124,15 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         npu: Npu,
-        at: RunCell,
-        wait: StageAdmission,
+        at: ChunkAtMember,
+        wait: StageAdmissionCondition,
     ) {
         match wait {
-            StageAdmission::Nothing => self.open_stage(fabric, effects, now, at),
-            StageAdmission::Queue(queue) => {
+            StageAdmissionCondition::Nothing => self.open_stage(fabric, effects, now, at),
+            StageAdmissionCondition::Queue(queue) => {
                 self.admit_waiting_chunks(fabric, effects, now, npu, queue)
             }
-            StageAdmission::Ordered(phase) => {
+            StageAdmissionCondition::Ordered(phase) => {
                 let position = self.runs[at.run].position_of_cell(at.cell);
                 self.admit_in_order(fabric, effects, now, at.run, position, phase);
             }
@@ -173,7 +173,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             }
             admitted.next += 1;
             admitted.inside += 1;
-            self.open_stage(fabric, effects, now, RunCell { run: id, cell });
+            self.open_stage(fabric, effects, now, ChunkAtMember { run: id, cell });
         }
     }
 
@@ -220,15 +220,15 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         npu: Npu,
-        at: RunCell,
-        passed: StageAdmission,
+        at: ChunkAtMember,
+        passed: StageAdmissionCondition,
     ) {
         match passed {
-            StageAdmission::Nothing => {}
-            StageAdmission::Queue(queue) => {
+            StageAdmissionCondition::Nothing => {}
+            StageAdmissionCondition::Queue(queue) => {
                 self.leave_stage_queue(fabric, effects, now, npu, queue);
             }
-            StageAdmission::Ordered(phase) => {
+            StageAdmissionCondition::Ordered(phase) => {
                 let run = &mut self.runs[at.run];
                 let position = run.position_of_cell(at.cell);
                 let group = self.groups[run.group].plan;

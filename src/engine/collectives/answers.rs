@@ -8,7 +8,7 @@ const ANSWERS: u32 = 1 << 27;
 
 /// Counts of analytical answers, and the last answer number assigned.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AnswerCounts {
+pub(super) struct AnalyticalAnswerCounts {
     /// Number of collectives with an analytical answer, without simulated messages.
     pub closed: u64,
     pub stepwise: u64,
@@ -19,9 +19,9 @@ pub(super) struct AnswerCounts {
     numbered: u32,
 }
 
-impl AnswerCounts {
+impl AnalyticalAnswerCounts {
     /// Counts an answer that can be withdrawn, and returns its number.
-    pub fn reserve_answer_number(&mut self) -> u32 {
+    pub fn count_revocable_answer(&mut self) -> u32 {
         self.revocable += 1;
         // Numbers wrap around to 1, because 0 means no reservation.
         self.numbered = self.numbered % (ANSWERS - 1) + 1;
@@ -29,12 +29,12 @@ impl AnswerCounts {
     }
 
     /// Records that a revocable answer became final or was withdrawn.
-    pub fn settle_answer(&mut self) {
+    pub fn count_settled_answer(&mut self) {
         self.revocable -= 1;
     }
 
     /// Returns true if any answer can still be withdrawn.
-    pub fn are_revocable(&self) -> bool {
+    pub fn has_revocable_answers(&self) -> bool {
         self.revocable > 0
     }
 

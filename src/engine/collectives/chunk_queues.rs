@@ -1,6 +1,6 @@
 //! Queues in which chunks wait at an NPU for their next stage.
 
-use crate::ids::RunCell;
+use crate::ids::ChunkAtMember;
 use chakram_base::ids::Npu;
 use chakram_hardware::collective::ChunkQueueSpec;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Debug, Default)]
 struct NpuChunkQueue {
     /// Waiting chunks in the order of arrival; the first chunk is admitted next.
-    waiting: VecDeque<RunCell>,
+    waiting: VecDeque<ChunkAtMember>,
     /// Number of admitted chunks that have not ended their stage.
     running: u32,
 }
@@ -25,7 +25,7 @@ pub(super) struct ChunkQueues {
 impl ChunkQueues {
     /// Appends a chunk to a queue.
     #[inline]
-    pub fn push_chunk(&mut self, npu: Npu, number: u32, chunk: RunCell) {
+    pub fn push_chunk(&mut self, npu: Npu, number: u32, chunk: ChunkAtMember) {
         if number >= ChunkQueueSpec::APART {
             let state = self.apart.entry((npu.0, number)).or_default();
             state.waiting.push_back(chunk);
@@ -44,7 +44,7 @@ impl ChunkQueues {
     /// Removes and returns the chunk that begins its stage next, or `None` if no chunk waits or the queue is at its
     /// capacity.
     #[inline]
-    pub fn admit_next_chunk(&mut self, npu: Npu, queue: ChunkQueueSpec) -> Option<RunCell> {
+    pub fn admit_next_chunk(&mut self, npu: Npu, queue: ChunkQueueSpec) -> Option<ChunkAtMember> {
         let state = match queue.number {
             ChunkQueueSpec::APART.. => self.apart.get_mut(&(npu.0, queue.number))?,
             number => &mut self.of[npu.index()][number as usize],

@@ -1,14 +1,14 @@
 //! Executes chunks of a collective in flight: the steps of each stage, and the transition to the next stage.
 
-use super::admission::StageAdmission;
+use super::admission::StageAdmissionCondition;
 use super::executor::ChunkExecutor;
-use super::run::{CellLocation, ChunkProgress, LineCellLocation};
+use super::run::{ChunkLinePlace, ChunkProgress, ChunkStagePlace};
 use super::schedule_cache::StageRef;
-use crate::discipline::{CollectiveModel, Discipline};
+use crate::discipline::{Discipline, EngineCollectiveBackend};
 use crate::effects::{Effects, FollowUp};
 use crate::event::{Event, EventClass};
 use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::{RunCell, RunIndex, SharedStep};
+use crate::ids::{ChunkAtMember, RunIndex, SharedStep};
 use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
 use chakram_hardware::collective::{LinePosition, ScriptEvent, SendStep};
@@ -22,7 +22,7 @@ pub(super) const LAST_ORDER: u16 = 31;
 /// Number of bits of a message's `order` that identify the sender's position.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 
-impl<M: CollectiveModel> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
     /// Begins a chunk's stage at a member.
     #[inline]
     pub(super) fn open_stage<N: NetworkBackend>(
@@ -30,10 +30,10 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
     ) {
         let place = self.stage_of_cell(at);
-        let CellLocation {
+        let ChunkStagePlace {
             stage,
             queue_slot,
             line,
@@ -55,7 +55,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let Some(line) = line else {
             return;
         };
-        let place = LineCellLocation {
+        let place = ChunkLinePlace {
             stage,
             queue_slot,
             line,
@@ -78,10 +78,10 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             arrived: 0,
             credits: 0,
         };
-        let other = RunCell { cell: other, ..at };
+        let other = ChunkAtMember { cell: other, ..at };
         self.begun_chunks.push(other);
         let line = line.reversed();
-        let place = LineCellLocation { line, ..place };
+        let place = ChunkLinePlace { line, ..place };
         self.open_strand(fabric, effects, now, other, place);
     }
 
@@ -92,11 +92,11 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
-        place: LineCellLocation,
+        at: ChunkAtMember,
+        place: ChunkLinePlace,
     ) {
-        self.open_endpoint(effects, now, at, place);
-        let shared = self.shared_stage(at);
+        self.start_endpoint_processing(effects, now, at, place);
+        let shared = self.shared_stage_number(at);
         let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
         // Messages that arrived before their receiver entered the stage were only counted, and are delivered now.
@@ -113,19 +113,19 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
         there: u32,
     ) {
-        if fabric.needs_requests() {
+        if fabric.needs_message_requests() {
             self.request_messages(fabric, effects, now, at);
         }
         for _ in 0..there {
             if M::Order::AT_ONCE {
                 effects
                     .agenda
-                    .push(now, Event::of_cell(EventClass::Found, at))
+                    .push(now, Event::of_chunk_at_member(EventClass::Found, at))
             } else {
-                self.on_receive(effects, now, at)
+                self.on_message_received(effects, now, at)
             }
         }
     }
@@ -138,16 +138,16 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
         SharedStep { stage, number }: SharedStep,
     ) {
-        let shared = self.shared_stage(at);
+        let shared = self.shared_stage_number(at);
         let run = &mut self.runs[at.run];
         let stages = run.length;
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = progress.cells[at.cell.index()];
         if shared == stage && state.begun && state.taken >= number {
-            self.on_receive(effects, now, at);
+            self.on_message_received(effects, now, at);
             if !M::Order::AT_ONCE {
                 self.advance_chunk(fabric, effects, now, at);
             }
@@ -161,7 +161,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
 
     /// Advances the chunks that have begun a stage. Also advances other chunks that begin a stage as a result.
     #[inline]
-    pub fn advance_begun<N: NetworkBackend>(
+    pub fn advance_begun_chunks<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -183,20 +183,20 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
     ) {
         match self.stage_of_cell(at) {
-            Some(CellLocation {
+            Some(ChunkStagePlace {
                 stage,
                 queue_slot,
                 line: Some(line),
             }) => {
-                let place = LineCellLocation {
+                let place = ChunkLinePlace {
                     stage,
                     queue_slot,
                     line,
                 };
-                self.advance_at(fabric, effects, now, at, place);
+                self.advance_chunk_at_line(fabric, effects, now, at, place);
             }
             Some(_) => self.end_stage(fabric, effects, now, at),
             None => {}
@@ -205,7 +205,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
 
     /// Returns the place of a cell ([`CollectiveRun::stage_of_cell`](super::run::CollectiveRun::stage_of_cell)).
     #[inline(always)]
-    pub(super) fn stage_of_cell(&self, at: RunCell) -> Option<CellLocation> {
+    pub(super) fn stage_of_cell(&self, at: ChunkAtMember) -> Option<ChunkStagePlace> {
         let run = &self.runs[at.run];
         let group = self.groups[run.group].plan;
         run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
@@ -213,17 +213,17 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
 
     /// Advances a chunk like [`Self::advance_chunk`], for a member that takes part in the stage and whose place is
     /// known.
-    pub(super) fn advance_at<N: NetworkBackend>(
+    pub(super) fn advance_chunk_at_line<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
-        LineCellLocation {
+        at: ChunkAtMember,
+        ChunkLinePlace {
             stage,
             queue_slot,
             line,
-        }: LineCellLocation,
+        }: ChunkLinePlace,
     ) {
         let state = |e: &Self| {
             let progress = e.runs[at.run].progress.as_ref();
@@ -270,7 +270,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
     ) {
         let run = &mut self.runs[at.run];
         let other = run.cell_in_other_strand(at.cell);
@@ -278,7 +278,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let is_last = !progress.cells[other.index()].begun;
         if std::mem::take(&mut progress.cells[at.cell.index()].begun) && is_last {
             let cell = at.cell.min(other);
-            self.end_stage(fabric, effects, now, RunCell { cell, ..at });
+            self.end_stage(fabric, effects, now, ChunkAtMember { cell, ..at });
         }
     }
 
@@ -290,17 +290,17 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
         step: SendStep,
         matters: bool,
     ) {
         let topology = self.settings.topology;
-        let shared = self.shared_stage(at);
+        let shared = self.shared_stage_number(at);
         let run = &mut self.runs[at.run];
         let group = self.groups[run.group].plan;
         run.messages += 1;
         let position = run.position_of_cell(at.cell);
-        let (chunk, schedule) = (run.chunk_of_cell(at.cell), run.schedule_at(position));
+        let (chunk, schedule) = (run.chunk_of_cell(at.cell), run.schedule_index_at(position));
         let strand = run.strand_of_cell(at.cell);
         let of_all = chunk * run.strands + strand;
         let progress = run.progress.as_mut().expect("it has begun");
@@ -370,8 +370,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                 }
             },
         };
-        if fabric.needs_requests() {
-            let asked = progress.take_deferred(at.cell, shared, taken + 1, true) > 0;
+        if fabric.needs_message_requests() {
+            let asked = progress.take_deferred_count(at.cell, shared, taken + 1, true) > 0;
             fabric.withhold_message(message);
             if asked {
                 effects
@@ -395,7 +395,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
         let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
-        let there = progress.take_deferred(at.cell, shared, taken + 1, false);
+        let there = progress.take_deferred_count(at.cell, shared, taken + 1, false);
         self.post_receives(fabric, effects, now, at, there);
     }
 
@@ -405,7 +405,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
     ) {
         let run = &mut self.runs[at.run];
         let group = self.groups[run.group].plan;
@@ -418,7 +418,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let number = progress.cells[at.cell.index()].stage;
         let queue_slot = progress.queue_slots[at.cell.index() * run.length + number.index()];
         let length = run.length;
-        let passed = self.admit_or_wait(at.run, chunk, position, number, queue_slot);
+        let passed = self.required_stage_admission(at.run, chunk, position, number, queue_slot);
         if number.index() + 1 < length {
             // The chunk must join the next stage's queue before it releases its place in the current stage, because
             // both stages may use the same queue.
@@ -432,10 +432,10 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         progress.cells[at.cell.index()].stage = StageIndex(length as u16);
         progress.done[position.index()] += 1;
         if progress.done[position.index()] == run.chunks {
-            self.end_member(fabric, effects, now, at.run, position);
+            self.complete_member_node(fabric, effects, now, at.run, position);
             // All chunks of the member have been admitted, and the admission state may already be freed. A place in a
             // queue must still be released, because all collectives share the queues.
-            if let StageAdmission::Queue(queue) = passed {
+            if let StageAdmissionCondition::Queue(queue) = passed {
                 if M::Order::AT_ONCE {
                     effects.push_follow_up(FollowUp::Leave(npu, queue));
                 } else {
@@ -448,7 +448,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Completes the node of a member whose chunks are all complete.
-    pub(super) fn end_member<N: NetworkBackend>(
+    pub(super) fn complete_member_node<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -478,7 +478,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                 fabric.close_ports(ports);
             }
             if !rehearsed {
-                self.record_model(effects, now, id, true);
+                self.record_ended_collective(effects, now, id, true);
             }
         }
         if let Some(instance) = instance.filter(|_| !rehearsed && !has_ended) {

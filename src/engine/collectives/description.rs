@@ -6,7 +6,7 @@ use chakram_base::ids::{MemberIndex, Position};
 
 impl CollectiveRun {
     /// Describes why a member's chunks wait, in a collective whose members have all arrived.
-    pub fn waiting_chunks(
+    pub fn describe_waiting_chunks(
         &self,
         group: &GroupPlan,
         member: MemberIndex,

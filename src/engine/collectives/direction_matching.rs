@@ -8,16 +8,16 @@
 
 use super::executor::ChunkExecutor;
 use super::run::OUTSIDE;
-use crate::discipline::CollectiveModel;
-use crate::ids::{CellIndex, RunCell, RunIndex, SharedStage};
+use crate::discipline::EngineCollectiveBackend;
+use crate::ids::{CellIndex, ChunkAtMember, RunIndex, SharedStage};
 use chakram_base::ids::Position;
 
 /// A message or rendezvous request whose step number is still in the sender's numbering, not the receiver's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct UnsortedMessage {
+pub(super) struct SenderNumberedMessage {
     /// The chunk at the sending member.
     pub from: CellIndex,
-    /// Stage index of the message, in the numbering that all members share ([`ChunkExecutor::shared_stage`]).
+    /// Stage index of the message, in the numbering that all members share ([`ChunkExecutor::shared_stage_number`]).
     pub stage: SharedStage,
     /// For a message, the number of steps that the receiver must have taken before it accepts the message. For a
     /// request, the index of the requested step. Both numbers are in the sender's numbering.
@@ -25,15 +25,15 @@ pub(super) struct UnsortedMessage {
     pub is_request: bool,
 }
 
-impl<M: CollectiveModel> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
     /// Converts the step number of a message or request to the numbering of the receiver `to` (a chunk at a member).
     /// Returns `None` if the receiver never receives from the sender. Also returns `None` if the receiver is not
     /// enrolled yet; the caller then stores the message.
-    pub(super) fn number_for_receiver(
+    pub(super) fn renumber_or_defer_message(
         &mut self,
         id: RunIndex,
         to: CellIndex,
-        message: UnsortedMessage,
+        message: SenderNumberedMessage,
     ) -> Option<u32> {
         let run = &mut self.runs[id];
         let progress = run.progress.as_mut()?;
@@ -41,17 +41,17 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             progress.unsorted.entry(to).or_default().push(message);
             return None;
         }
-        self.receiver_number(id, to, message)
+        self.convert_to_receiver_number(id, to, message)
     }
 
     /// Converts a message's step number to the receiver's numbering. Sender and receiver must be enrolled.
-    fn receiver_number(
+    fn convert_to_receiver_number(
         &mut self,
         id: RunIndex,
         to: CellIndex,
-        message: UnsortedMessage,
+        message: SenderNumberedMessage,
     ) -> Option<u32> {
-        let UnsortedMessage {
+        let SenderNumberedMessage {
             from,
             stage,
             number,
@@ -59,7 +59,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         } = message;
         let run = &self.runs[id];
         let progress = run.progress.as_ref()?;
-        let own = |cell| self.own_stage(run, run.position_of_cell(cell), stage);
+        let own = |cell| self.own_stage_index(run, run.position_of_cell(cell), stage);
         let queue_slot =
             |cell: CellIndex| progress.queue_slots[cell.index() * run.length + own(cell).index()];
         let backend = &*self.backend;
@@ -70,8 +70,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let group = self.groups[run.group].plan;
         let schedule = self
             .schedules
-            .get(run.schedule_at(run.position_of_cell(to)));
-        let of = *schedule.stage_of_chunk(run.chunk_in(schedule, to), own(to))?;
+            .get(run.schedule_index_at(run.position_of_cell(to)));
+        let of = *schedule.stage_of_chunk(run.chunk_of_cell_or_first(schedule, to), own(to))?;
         let ends = (run.position_of_cell(from), run.position_of_cell(to));
         let line = backend.line_position(&group.extent, &of, ends.1, run.root)?;
         let index = group.extent.phases[backend.phase_index(&of)].index(ends.0);
@@ -89,7 +89,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
 
     /// Processes the messages that arrived for a chunk before the member started. The chunk's directions or trees (its
     /// queue slots) are now known.
-    pub(super) fn number_deferred(&mut self, at: RunCell) {
+    pub(super) fn renumber_deferred_messages(&mut self, at: ChunkAtMember) {
         let run = &mut self.runs[at.run];
         let (position, length) = (run.position_of_cell(at.cell), run.length);
         let Some(progress) = run.progress.as_mut() else {
@@ -101,7 +101,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             return;
         };
         let class = |cell: CellIndex, position: Position, shared: SharedStage| {
-            let own = self.own_stage(run, position, shared).index();
+            let own = self.own_stage_index(run, position, shared).index();
             let slots = &progress.queue_slots[cell.index() * length..];
             self.backend.slot_class(slots[own])
         };
@@ -114,7 +114,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         progress.mixed |= mixed;
         for early in progress.unsorted.remove(&at.cell).unwrap_or_default() {
             let stage = early.stage;
-            let Some(number) = self.receiver_number(at.run, at.cell, early) else {
+            let Some(number) = self.convert_to_receiver_number(at.run, at.cell, early) else {
                 continue;
             };
             let progress = self.runs[at.run].progress.as_mut();

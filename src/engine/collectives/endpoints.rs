@@ -1,24 +1,24 @@
 //! Models the endpoints of members, where messages cause delays, reductions and bus transfers.
 
 use super::executor::ChunkExecutor;
-use super::run::{CellLocation, LineCellLocation};
+use super::run::{ChunkLinePlace, ChunkStagePlace};
 use crate::agenda::Agenda;
-use crate::discipline::CollectiveModel;
+use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
-use crate::ids::RunCell;
+use crate::ids::ChunkAtMember;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_hardware::collective::{
-    BusScheduler, BusTransfer, CompletionToken, EndpointCost, TransferCause,
+    BusEventScheduler, BusTransfer, CompletionToken, EndpointCost, TransferCause,
 };
 use chakram_hardware::network::NetworkBackend;
 
 /// Schedules the events of an NPU's bus as delays of that NPU.
-struct NpuBusScheduler<'a>(&'a mut Agenda, Npu);
+struct NpuBusEventScheduler<'a>(&'a mut Agenda, Npu);
 
-impl BusScheduler for NpuBusScheduler<'_> {
+impl BusEventScheduler for NpuBusEventScheduler<'_> {
     fn schedule_event(&mut self, at: Time, event: u32) {
         let event = Event::new(EventClass::Bus, self.1.0, event);
         self.0.add_delay_end(self.1, at, event, 0);
@@ -31,27 +31,27 @@ fn completion_token(event: Event, detail: u32) -> CompletionToken {
     CompletionToken { word, detail }
 }
 
-impl<M: CollectiveModel> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
     /// Starts the processing that a member's endpoint does before the stage's first send. When the processing ends, the
     /// member earns its first credits.
     #[inline]
-    pub(super) fn open_endpoint(
+    pub(super) fn start_endpoint_processing(
         &mut self,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
-        LineCellLocation {
+        at: ChunkAtMember,
+        ChunkLinePlace {
             stage,
             queue_slot,
             line,
-        }: LineCellLocation,
+        }: ChunkLinePlace,
     ) {
         let of = self.schedules.stage_at(stage);
         let credits = self.backend.initial_credits(of, queue_slot, line);
         let run = &mut self.runs[at.run];
         let group = self.groups[run.group].plan;
         let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
-        let event = Event::of_cell(EventClass::Opened, at);
+        let event = Event::of_chunk_at_member(EventClass::Opened, at);
         match self.backend.endpoint_cost(of) {
             EndpointCost::Instant => {
                 let progress = run.progress.as_mut().expect("it has begun");
@@ -83,13 +83,18 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         npu: Npu,
         load: BusTransfer,
     ) {
-        let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
+        let clock = &mut NpuBusEventScheduler(&mut effects.agenda, npu);
         self.backend.submit_transfer(now, npu, load, clock);
     }
 
     /// Handles a message that has arrived at a member whose chunk has posted the receive.
     #[inline]
-    pub(super) fn on_receive(&mut self, effects: &mut Effects, now: Time, at: RunCell) {
+    pub(super) fn on_message_received(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        at: ChunkAtMember,
+    ) {
         let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = &mut progress.cells[at.cell.index()];
@@ -98,8 +103,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let number = state.stage;
         let schedule = self
             .schedules
-            .get(run.schedule_at(run.position_of_cell(at.cell)));
-        let stage = schedule.stage_of_chunk(run.chunk_in(schedule, at.cell), number);
+            .get(run.schedule_index_at(run.position_of_cell(at.cell)));
+        let stage = schedule.stage_of_chunk(run.chunk_of_cell_or_first(schedule, at.cell), number);
         let endpoint = self
             .backend
             .endpoint_cost(stage.expect("it listens in a stage"));
@@ -110,10 +115,10 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
         let group = self.groups[run.group].plan;
         let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
-        let event = Event::of_cell(EventClass::EndpointDone, at);
+        let event = Event::of_chunk_at_member(EventClass::EndpointDone, at);
         if let EndpointCost::Delay(delay) = endpoint {
             effects.agenda.add_delay_end(npu, now + delay, event, r);
-        } else if let Some(CellLocation {
+        } else if let Some(ChunkStagePlace {
             stage,
             queue_slot,
             line: Some(line),
@@ -134,26 +139,26 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Handles an event on an NPU's bus. If a transfer completes, returns the event that follows the transfer and
     /// the number stored with the event. The caller carries out the consequences, and then calls
     /// [`Self::resume_bus`].
-    pub fn handle_bus(
+    pub fn handle_npu_bus_event(
         &mut self,
         effects: &mut Effects,
         now: Time,
         npu: Npu,
         event: u32,
     ) -> Option<(Event, u32)> {
-        let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
+        let clock = &mut NpuBusEventScheduler(&mut effects.agenda, npu);
         let token = self.backend.handle_bus_event(now, npu, event, clock)?;
         Some((Event::from_word(token.word), token.detail))
     }
 
     /// Continues an NPU's bus after the caller has carried out the consequences of an event.
     pub fn resume_bus(&mut self, effects: &mut Effects, now: Time, npu: Npu, event: u32) {
-        let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
+        let clock = &mut NpuBusEventScheduler(&mut effects.agenda, npu);
         self.backend.resume_bus(now, npu, event, clock);
     }
 
     /// Notifies the backend that an NPU is idle although some of its nodes are ready.
-    pub fn note_idle(&mut self, npu: Npu) {
+    pub fn notify_npu_idle(&mut self, npu: Npu) {
         self.backend.on_idle(npu);
     }
 
@@ -164,11 +169,11 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
         r: u32,
     ) {
         let place = self.stage_of_cell(at);
-        let CellLocation {
+        let ChunkStagePlace {
             stage,
             queue_slot,
             line,
@@ -180,18 +185,18 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                 let run = &mut self.runs[at.run];
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[at.cell.index()].credits += 1;
-                let place = LineCellLocation {
+                let place = ChunkLinePlace {
                     stage,
                     queue_slot,
                     line,
                 };
-                self.advance_at(fabric, effects, now, at, place);
+                self.advance_chunk_at_line(fabric, effects, now, at, place);
             }
             Some(span) => {
                 let run = &self.runs[at.run];
                 let group = self.groups[run.group].plan;
                 let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
-                let event = Event::of_cell(EventClass::Reduced, at);
+                let event = Event::of_chunk_at_member(EventClass::Reduced, at);
                 effects.agenda.add_delay_end(npu, now + span, event, 0);
             }
         }
@@ -204,7 +209,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
         credits: u32,
     ) {
         let run = &mut self.runs[at.run];

@@ -1,7 +1,7 @@
 //! Simulates collectives message by message: keeps the state, and dispatches events.
 
 use super::chunk_queues::ChunkQueues;
-use super::direction_matching::UnsortedMessage;
+use super::direction_matching::SenderNumberedMessage;
 use super::group::RunningGroups;
 use super::recorded::WaitTotals;
 use super::requests::WithheldSteps;
@@ -9,11 +9,11 @@ use super::run::CollectiveRun;
 use super::runs::CollectiveRuns;
 use super::schedule_cache::ScheduleCache;
 use crate::CollectiveRecord;
-use crate::discipline::CollectiveModel;
+use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::{CellIndex, RunCell, RunIndex, SharedStep};
+use crate::ids::{CellIndex, ChunkAtMember, RunIndex, SharedStep};
 use crate::run_settings::RunSettings;
 use chakram_base::ids::Position;
 use chakram_base::units::{Span, Time};
@@ -21,7 +21,7 @@ use chakram_hardware::collective::ScriptEvent;
 use chakram_hardware::network::NetworkBackend;
 
 /// Simulates collectives message by message: the steps of chunks through stages, queues and endpoints.
-pub struct ChunkExecutor<'a, M: CollectiveModel> {
+pub struct ChunkExecutor<'a, M: EngineCollectiveBackend> {
     pub(super) backend: &'a mut M,
     pub(super) settings: RunSettings<'a>,
     pub groups: RunningGroups<'a>,
@@ -29,7 +29,7 @@ pub struct ChunkExecutor<'a, M: CollectiveModel> {
     pub(super) schedules: ScheduleCache<M::Stage>,
     pub(super) queues: ChunkQueues,
     /// Chunks that have begun a stage but have not yet advanced in it.
-    pub(super) begun_chunks: Vec<RunCell>,
+    pub(super) begun_chunks: Vec<ChunkAtMember>,
     pub(super) withheld: WithheldSteps,
     /// True if members of a collective may run the same stage in different directions or trees.
     pub(super) mixed_directions: bool,
@@ -37,7 +37,7 @@ pub struct ChunkExecutor<'a, M: CollectiveModel> {
     pub(super) rehearsed_ends: Option<Vec<(Time, Position)>>,
 }
 
-impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
+impl<'a, M: EngineCollectiveBackend> ChunkExecutor<'a, M> {
     pub fn new(backend: &'a mut M, settings: RunSettings<'a>) -> Self {
         let mixed_directions = backend.matches_by_sender();
         Self {
@@ -70,23 +70,29 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         event: Event,
         detail: u32,
     ) {
-        let at = event.run_cell();
+        let at = event.chunk_at_member();
         match event.event_class() {
             EventClass::Opened => self.grant_credits(fabric, effects, now, at, detail),
             EventClass::EndpointDone => {
                 self.on_endpoint_done(fabric, effects, now, at, detail);
             }
             EventClass::Reduced => self.grant_credits(fabric, effects, now, at, 1),
-            EventClass::Found => self.on_receive(effects, now, at),
+            EventClass::Found => self.on_message_received(effects, now, at),
             EventClass::ScriptEvent => {
                 let cue = ScriptEvent::OpCompleted { part: detail };
                 self.handle_script_event(fabric, effects, now, at, cue);
             }
             EventClass::ScriptReceived => {
-                self.on_message_taken(fabric, effects, now, event.op_index())
+                self.on_script_wait_ended(fabric, effects, now, event.op_index())
             }
             EventClass::Vacant => {
-                self.end_member(fabric, effects, now, at.run, Position(event.payload_bits()));
+                self.complete_member_node(
+                    fabric,
+                    effects,
+                    now,
+                    at.run,
+                    Position(event.payload_bits()),
+                );
             }
             _ => debug_assert!(false, "an event of others"),
         }
@@ -95,23 +101,23 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
     /// Handles the arrival of a step's message at another member, for the same chunk. The stage and step are in the
     /// sender's numbering.
     #[inline]
-    pub fn step_arrived<N: NetworkBackend>(
+    pub fn on_step_message_arrived<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        to: RunCell,
+        to: ChunkAtMember,
         from: CellIndex,
         mut step: SharedStep,
     ) {
         if self.mixed_directions {
-            let message = UnsortedMessage {
+            let message = SenderNumberedMessage {
                 from,
                 stage: step.stage,
                 number: step.number,
                 is_request: false,
             };
-            match self.number_for_receiver(to.run, to.cell, message) {
+            match self.renumber_or_defer_message(to.run, to.cell, message) {
                 Some(own) => step.number = own,
                 None => return,
             }
@@ -121,12 +127,12 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
 
     /// Handles the departure of a step's message for which the sender waits.
     #[inline]
-    pub fn step_left<N: NetworkBackend>(
+    pub fn on_step_message_left<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
     ) {
         if let Some(progress) = &mut self.runs[at.run].progress {
             progress.cells[at.cell.index()].leaving = false;
@@ -151,8 +157,11 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
                 recv_posted,
             } => {
                 let number = recv_posted;
-                let (to, step) = (RunCell { run, cell: to }, SharedStep { stage, number });
-                self.step_arrived(fabric, effects, now, to, from, step);
+                let (to, step) = (
+                    ChunkAtMember { run, cell: to },
+                    SharedStep { stage, number },
+                );
+                self.on_step_message_arrived(fabric, effects, now, to, from, step);
             }
             InFlightOp::Scripted {
                 run,
@@ -166,7 +175,13 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
                     from: from.0,
                     label,
                 };
-                self.handle_script_event(fabric, effects, now, RunCell { run, cell: to }, cue);
+                self.handle_script_event(
+                    fabric,
+                    effects,
+                    now,
+                    ChunkAtMember { run, cell: to },
+                    cue,
+                );
             }
             InFlightOp::ChunkRequest {
                 run,
@@ -175,19 +190,19 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
                 stage,
                 step,
             } => {
-                let request = UnsortedMessage {
+                let request = SenderNumberedMessage {
                     from,
                     stage,
                     number: step,
                     is_request: true,
                 };
                 let number = if self.mixed_directions {
-                    self.number_for_receiver(run, to, request)
+                    self.renumber_or_defer_message(run, to, request)
                 } else {
                     Some(step)
                 };
                 if let Some(number) = number {
-                    let to = RunCell { run, cell: to };
+                    let to = ChunkAtMember { run, cell: to };
                     let step = SharedStep { stage, number };
                     self.on_request(fabric, effects, now, to, step);
                 }
@@ -197,15 +212,21 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
     }
 
     /// Reports the end of a collective, and frees the collective's state.
-    pub fn record_model(&mut self, effects: &mut Effects, now: Time, id: RunIndex, stepwise: bool) {
+    pub fn record_ended_collective(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        id: RunIndex,
+        stepwise: bool,
+    ) {
         let run = &self.runs[id];
         let totals = run.sum_waiting_times(self.groups[run.group].plan);
         let transfer = now.since(run.arrivals.last);
-        self.record_ended_stage(effects, now, id, stepwise, totals, transfer);
+        self.report_and_free_run(effects, now, id, stepwise, totals, transfer);
     }
 
     /// Reports the end of a collective with its waiting and transfer times, and frees the collective's state.
-    pub(super) fn record_ended_stage(
+    pub(super) fn report_and_free_run(
         &mut self,
         effects: &mut Effects,
         now: Time,

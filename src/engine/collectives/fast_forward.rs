@@ -10,7 +10,7 @@
 
 use super::Collectives;
 use super::lone_run::MainLoopProgress;
-use crate::discipline::CollectiveModel;
+use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
@@ -22,7 +22,7 @@ use chakram_hardware::network::{LinkReservations, NetworkBackend};
 /// Members that arrive at the same time and start together.
 pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// If the collective's links can be reserved, computes the collective's end analytically: all members start at
     /// `now`, and the collective takes `span`. Returns true on success.
     pub(super) fn fast_forward<N: NetworkBackend>(
@@ -42,7 +42,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 links.set_reservation(npu, d, Some(id.0));
                 true
             });
-            number = self.answers.reserve_answer_number();
+            number = self.answers.count_revocable_answer();
         }
         let run = &mut self.chunks.runs[id];
         (run.answer.number, run.answer.settlement) = (number, effects.progress.settlement_count());
@@ -67,7 +67,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
         if number > 0 {
             run.answer.number = 0;
-            self.answers.settle_answer();
+            self.answers.count_settled_answer();
             if let Some(rehearsal) = &run.answer.rehearsal {
                 let is_held = std::mem::take(&mut run.answer.is_held);
                 match fabric.rehearsed_links() {
@@ -105,14 +105,14 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Materializes every run that has reserved a link on the route of a message submitted at `now`.
-    pub fn materialize_touched<N: NetworkBackend>(
+    pub fn materialize_runs_for_messages<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
     ) {
         let mut next = 0;
-        while self.answers.are_revocable()
+        while self.answers.has_revocable_answers()
             && let Some(leaving) = effects.sends.get(next)
         {
             let (from, to) = leaving.message.ends;
@@ -124,7 +124,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Materializes every run that has reserved a link on the route of loads and stores submitted at `now`.
-    pub fn materialize_on_the_way<N: NetworkBackend>(
+    pub fn materialize_runs_for_accesses<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,

@@ -1,7 +1,7 @@
 //! The groups of launches in flight, with the launch order of each group's collectives.
 
 use super::launch_order::LaunchOrder;
-use crate::dataflow::LaunchNumbers;
+use crate::dataflow::ProgramFirstIndices;
 use crate::ids::{
     GroupIndex, GroupSlot, InstanceId, InstanceIndex, InstanceNode, ReplayGroupId, RunIndex,
 };
@@ -86,7 +86,7 @@ impl<'a> RunningGroups<'a> {
         &mut self,
         plan: &'a ReplayPlan,
         first_instance: InstanceIndex,
-        numbers: LaunchNumbers,
+        numbers: ProgramFirstIndices,
         only: bool,
     ) -> GroupIndex {
         let first = GroupIndex(self.all.len() as u32);
@@ -108,12 +108,12 @@ impl<'a> RunningGroups<'a> {
     }
 
     /// Assigns indices to the groups of a launch. Resets groups that an earlier launch used.
-    pub fn prepare_for_launch(&mut self, first: GroupIndex, count: usize, used: bool) {
+    pub fn number_and_reset_groups(&mut self, first: GroupIndex, count: usize, used: bool) {
         for group in &mut self.all[first.index()..][..count] {
             group.number = self.launched;
             self.launched = self.launched.wrapping_add(1);
             if used {
-                group.order.reset_for(group.plan);
+                group.order.reset_for_group(group.plan);
             }
         }
     }

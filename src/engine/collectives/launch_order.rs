@@ -64,7 +64,7 @@ impl LaunchOrder {
     }
 
     /// Resets the launch order for another launch of the group.
-    pub fn reset_for(&mut self, plan: &GroupPlan) {
+    pub fn reset_for_group(&mut self, plan: &GroupPlan) {
         let calls = plan.calls.len();
         self.place_of.fill(NONE);
         self.order.clear();

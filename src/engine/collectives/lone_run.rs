@@ -3,12 +3,12 @@
 
 use super::Collectives;
 use super::fast_forward::ArrivalWave;
-use crate::discipline::CollectiveModel;
+use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
 use crate::event::Event;
 use crate::event_loop::{self, LoopComponents};
 use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::{RunCell, RunIndex};
+use crate::ids::{ChunkAtMember, RunIndex};
 use chakram_base::ids::MemberIndex;
 use chakram_base::interrupt::Interruption;
 use chakram_base::units::Time;
@@ -43,7 +43,7 @@ impl MainLoopProgress {
 /// this case, the simulation also handles all its events at this instant. Otherwise the simulation executes the same
 /// number of rounds as the main loop. The main loop then submits the messages of the simulation's last round together
 /// with its own messages.
-struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
+struct LoneRun<'x, 'a, 'f, N, M: EngineCollectiveBackend> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,
     own: &'x mut Effects,
@@ -58,7 +58,7 @@ struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     round: Vec<Event>,
 }
 
-impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '_, N, M> {
+impl<N: NetworkBackend, M: EngineCollectiveBackend> LoopComponents for LoneRun<'_, '_, '_, N, M> {
     fn next(&mut self) -> Option<Time> {
         let (wave, present) = (self.waves.peek().map(|&(wave, _)| wave), self.present);
         let is_reached =
@@ -73,7 +73,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
         if let Some(due) = due.filter(|&due| wave.is_none_or(|wave| due <= wave)) {
             self.handled = if due > self.at { 1 } else { self.handled + 1 };
             self.at = due;
-            self.own.agenda.next_time();
+            self.own.agenda.advance_to_next_time();
             return Some(due);
         }
         let (wave, members) = self.waves.next()?;
@@ -112,7 +112,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
     }
 }
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// Simulates a collective up to the `present` or to the collective's end. Each of `waves` contains the members that
     /// arrive at one time. No other queue may contain an event of the collective.
     pub(super) fn replay_alone<N: NetworkBackend>(
@@ -148,11 +148,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
         event: Event,
     ) {
-        let Some(of_network) = event.of_network() else {
+        let Some(as_network_event) = event.as_network_event() else {
             self.handle_event(fabric, own, now, event, 0);
             return;
         };
-        fabric.handle_event(now, of_network, own);
+        fabric.handle_event(now, as_network_event, own);
         while let Some(notice) = fabric.pop_delivery_notice() {
             match notice {
                 DeliveryNotice::Delivered(op) => {
@@ -162,12 +162,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 // Scripted collectives have no closed form, so every message here belongs to a step.
                 DeliveryNotice::Injected(op) => {
                     if let InFlightOp::Step { run, from, .. } = fabric.in_flight_op(op) {
-                        self.chunks
-                            .step_left(fabric, own, now, RunCell { run, cell: from });
+                        self.chunks.on_step_message_left(
+                            fabric,
+                            own,
+                            now,
+                            ChunkAtMember { run, cell: from },
+                        );
                     }
                 }
             }
         }
-        self.chunks.advance_begun(fabric, own, now);
+        self.chunks.advance_begun_chunks(fabric, own, now);
     }
 }

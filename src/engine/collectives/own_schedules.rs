@@ -2,16 +2,16 @@
 //! execute different collectives only if the replay matches collectives in issue order.
 
 use super::{Collectives, IssueMismatch, MemberCall};
-use crate::discipline::CollectiveModel;
+use crate::discipline::EngineCollectiveBackend;
 use crate::ids::{GroupSlot, InstanceNode, RunIndex};
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// Returns the schedule of a member whose collective differs from the collective of the other members. If the
     /// member would exchange different messages with another member on a common line, returns that member as the error.
-    fn own_schedule(
+    fn find_differing_schedule(
         &mut self,
         call: MemberCall<'_, '_>,
         slot: GroupSlot,
@@ -77,7 +77,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let positions = &group.extent.position_of;
         let position = positions[slot.member.index()];
         let disagrees = |&member: &usize| {
-            let (other, at) = (of.schedule_at(positions[member]), positions[member]);
+            let (other, at) = (of.schedule_index_at(positions[member]), positions[member]);
             let differs = |phase: usize| {
                 let line = &group.extent.phases[phase];
                 let mut both = along(number, phase).zip(along(other, phase));
@@ -106,7 +106,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if same && of.own_schedules.is_empty() || self.mismatch.is_some() {
             return;
         }
-        let own = self.own_schedule(call, slot, run);
+        let own = self.find_differing_schedule(call, slot, run);
         let of = &mut self.chunks.runs[run];
         let group = self.chunks.groups[slot.group].plan;
         match own {

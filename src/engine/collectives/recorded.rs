@@ -8,7 +8,7 @@ use super::run::CollectiveRun;
 use super::{Collectives, RunningGroup};
 use crate::CommTiming;
 use crate::dataflow::Dataflow;
-use crate::discipline::CollectiveModel;
+use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::ids::RunIndex;
@@ -53,10 +53,10 @@ impl CommTiming {
     }
 }
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// Begins the part of each member that no longer waits for another member. The caller must call this after members
     /// of the collective started at `now` and after the last event at `now`.
-    pub fn begin_parts(
+    pub fn begin_member_parts(
         &mut self,
         flow: &Dataflow<'_>,
         effects: &mut Effects,
@@ -116,7 +116,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Ends a collective with recorded durations after each member's part has completed.
-    pub fn end_recorded(
+    pub fn end_recorded_collective(
         &mut self,
         flow: &Dataflow<'_>,
         effects: &mut Effects,
@@ -127,7 +127,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let totals = self.sum_recorded_waiting(flow, run, &self.chunks.groups[run.group]);
         let transfer = run.recorded.transfer;
         self.chunks
-            .record_ended_stage(effects, now, id, false, totals, transfer);
+            .report_and_free_run(effects, now, id, false, totals, transfer);
     }
 
     /// Returns the total waiting time of a collective with recorded durations, and the rank that caused most of this

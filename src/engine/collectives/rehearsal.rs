@@ -1,7 +1,7 @@
 //! Answers a collective on idle links with the times of a trial run (a *rehearsal*), in which an identical collective
 //! was simulated alone.
 //!
-//! Some networks store for each link only the time at which the link becomes free ([`RehearsedLinks`]). On such
+//! Some networks store for each link only the time at which the link becomes free ([`RehearsableLinks`]). On such
 //! networks, no closed form covers irregularly placed members. However, two collectives on idle links run identically,
 //! apart from their start times, if their members arrive in the same *pattern* of times. The second collective of a
 //! schedule is *rehearsed*: simulated message by message over an otherwise empty network. The rehearsal determines the
@@ -21,7 +21,7 @@
 
 use super::Collectives;
 use super::run::CollectiveRun;
-use crate::discipline::{CollectiveModel, Discipline};
+use crate::discipline::{Discipline, EngineCollectiveBackend};
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
@@ -29,7 +29,7 @@ use crate::ids::RunIndex;
 use crate::plan::NONE;
 use chakram_base::ids::{NodeIndex, Position};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{NetworkBackend, RehearsedLink, RehearsedLinks};
+use chakram_hardware::network::{NetworkBackend, RehearsableLinks, RehearsedLink};
 use chakram_trace::format::CollectiveKind;
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ fn needs_all_members(run: &CollectiveRun) -> bool {
 
 /// Returns each member's arrival relative to the first arrival. All values are zero if `together`
 /// is true.
-fn summarize_arrivals(run: &CollectiveRun, together: bool) -> Vec<Span> {
+fn relative_arrival_times(run: &CollectiveRun, together: bool) -> Vec<Span> {
     let (first, last) = (run.arrivals.first, run.arrivals.last);
     let members = run.arrivals.starts.iter().zip(&run.arrivals.nodes);
     let since = members.map(|(&start, &node)| match node {
@@ -95,11 +95,11 @@ fn summarize_arrivals(run: &CollectiveRun, together: bool) -> Vec<Span> {
     since.collect()
 }
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// Tries to settle a collective's new arrivals without simulating the collective's messages. If `all` members have
     /// arrived, the collective takes the times of a trial run (a rehearsal). Otherwise, the collective keeps its links
     /// reserved. Returns true on success.
-    pub(super) fn settle_rehearsed<N: NetworkBackend>(
+    pub(super) fn try_process_by_rehearsal<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -121,7 +121,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
         let (is_held, has_sent) = (run.answer.is_held, run.messages > 0);
         match (is_held, all) {
-            (true, false) => return self.hold_on(fabric, effects, now, id),
+            (true, false) => return self.record_arrivals_while_held(fabric, effects, now, id),
             (false, false) => return !has_sent && self.reserve_links(fabric, effects, now, id),
             _ => {}
         }
@@ -134,7 +134,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return false;
         };
         // These messages belong to the trial run and not to this collective, so the fabric must not count them.
-        fabric.forget_messages(messages);
+        fabric.subtract_rehearsed_messages(messages);
         if !together && !is_held {
             // This collective has already sent messages, so the new rehearsal serves only later collectives with this
             // pattern.
@@ -143,7 +143,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let run = &self.chunks.runs[id];
         let start = if together { now } else { run.arrivals.first };
         let links = fabric.rehearsed_links();
-        let performs = |links: &mut dyn RehearsedLinks| {
+        let performs = |links: &mut dyn RehearsableLinks| {
             if is_held {
                 links.release_uses(&rehearsal.links, id.0);
             }
@@ -158,7 +158,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let number = if is_held {
             run.answer.number
         } else {
-            self.answers.reserve_answer_number()
+            self.answers.count_revocable_answer()
         };
         // Discard the progress of members that arrived earlier and have already enrolled for simulation.
         if let Some(progress) = self.chunks.runs[id].progress.take() {
@@ -197,7 +197,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             if !is_held {
                 (answer.start, answer.is_held, answer.is_skewed) = (now, true, true);
             }
-            self.note_wave(effects, now, id);
+            self.mark_arrivals_processed(effects, now, id);
             return true;
         }
         let together = !is_held;
@@ -280,18 +280,18 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if !links.is_some_and(|links| links.reserve_uses(now, &rehearsal.links, id.0)) {
             return false;
         }
-        let number = self.answers.reserve_answer_number();
+        let number = self.answers.count_revocable_answer();
         let run = &mut self.chunks.runs[id];
         (run.answer.number, run.answer.start) = (number, now);
         (run.answer.is_held, run.answer.is_skewed) = (true, true);
         run.answer.rehearsal = Some(rehearsal);
-        self.note_wave(effects, now, id);
+        self.mark_arrivals_processed(effects, now, id);
         true
     }
 
     /// Records further arrivals of a collective whose links are reserved until all members have arrived. Returns true
     /// if the links are still reserved.
-    fn hold_on<N: NetworkBackend>(
+    fn record_arrivals_while_held<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -305,11 +305,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.materialize_run(fabric, effects, now, id);
             return false;
         }
-        self.note_wave(effects, now, id);
+        self.mark_arrivals_processed(effects, now, id);
         true
     }
 
-    fn note_wave(&mut self, effects: &mut Effects, now: Time, id: RunIndex) {
+    fn mark_arrivals_processed(&mut self, effects: &mut Effects, now: Time, id: RunIndex) {
         let run = &mut self.chunks.runs[id];
         run.arrivals.arrived_now.clear();
         run.answer.last_wave = now;
@@ -327,7 +327,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         together: bool,
     ) -> Option<(Arc<CollectiveRehearsal>, u64)> {
         let run = &self.chunks.runs[id];
-        let (schedule, own) = (run.schedule, summarize_arrivals(run, together));
+        let (schedule, own) = (run.schedule, relative_arrival_times(run, together));
         let may_skew = needs_all_members(run);
         let cached = self.chunks.schedules.schedule_mut(schedule);
         match &cached.rehearsal {
@@ -431,7 +431,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let last = pattern.iter().max().copied().unwrap_or_default();
         let lasts = ends.first().is_some_and(|&(first, _)| first > last);
         let Some(links) = links.filter(|_| lasts && ends.len() == members) else {
-            fabric.forget_messages(tried);
+            fabric.subtract_rehearsed_messages(tried);
             return None;
         };
         let rehearsal = CollectiveRehearsal {
@@ -444,7 +444,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Ends the members whose end time is `now`, if the event belongs to the latest answer of a collective with
     /// rehearsed times.
-    pub(super) fn end_rehearsed(
+    pub(super) fn end_rehearsed_members(
         &mut self,
         effects: &mut Effects,
         now: Time,
@@ -478,10 +478,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
         self.chunks.runs[id].answer.number = 0;
         if number > 0 {
-            self.answers.settle_answer();
+            self.answers.count_settled_answer();
         }
         // Only a collective that was rehearsed itself has messages.
         let stepwise = self.chunks.runs[id].messages > 0;
-        self.chunks.record_model(effects, now, id, stepwise);
+        self.chunks
+            .record_ended_collective(effects, now, id, stepwise);
     }
 }

@@ -5,11 +5,11 @@
 //! tag, a request can therefore release a message before the message's receive is posted.
 
 use super::executor::ChunkExecutor;
-use super::run::CellLocation;
-use crate::discipline::CollectiveModel;
+use super::run::ChunkStagePlace;
+use crate::discipline::EngineCollectiveBackend;
 use crate::effects::Effects;
 use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::{RunCell, SharedStep};
+use crate::ids::{ChunkAtMember, SharedStep};
 use chakram_base::ids::OpIndex;
 use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
@@ -17,35 +17,35 @@ use std::collections::BTreeMap;
 
 /// Messages that wait for a rendezvous request; the key is the cell (a chunk at a member), the stage and the step.
 #[derive(Debug, Default)]
-pub(super) struct WithheldSteps(BTreeMap<(RunCell, SharedStep), OpIndex>);
+pub(super) struct WithheldSteps(BTreeMap<(ChunkAtMember, SharedStep), OpIndex>);
 
 impl WithheldSteps {
     /// Stores the op of a step until the receiver requests it.
-    pub fn store_withheld_op(&mut self, at: RunCell, step: SharedStep, op: OpIndex) {
+    pub fn store_withheld_op(&mut self, at: ChunkAtMember, step: SharedStep, op: OpIndex) {
         self.0.insert((at, step), op);
     }
 
     /// Removes and returns the op of a requested step, or `None` if the step has not been taken yet.
-    pub fn take_withheld_op(&mut self, at: RunCell, step: SharedStep) -> Option<OpIndex> {
+    pub fn take_withheld_op(&mut self, at: ChunkAtMember, step: SharedStep) -> Option<OpIndex> {
         self.0.remove(&(at, step))
     }
 }
 
-impl<M: CollectiveModel> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
     /// Sends a rendezvous request to every source from which a member expects messages now.
     pub(super) fn request_messages<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
     ) {
-        let shared = self.shared_stage(at);
+        let shared = self.shared_stage_number(at);
         for k in 0.. {
             let run = &self.runs[at.run];
             let group = self.groups[run.group].plan;
             let place = run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend);
-            let Some(CellLocation {
+            let Some(ChunkStagePlace {
                 stage,
                 queue_slot,
                 line: Some(line),
@@ -85,7 +85,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
         step: SharedStep,
     ) {
         if let Some(op) = self.withheld.take_withheld_op(at, step) {

@@ -7,12 +7,12 @@
 //! has two *strands* per chunk. A *cell* is the state of one chunk (or strand) at one position of the group. A *queue
 //! slot* is the backend's index for a chunk's passage through a stage; it also selects the passage's direction or tree.
 
-use super::direction_matching::UnsortedMessage;
+use super::direction_matching::SenderNumberedMessage;
 use super::fast_forward::ArrivalWave;
 use super::recorded::WaitTotals;
 use super::rehearsal::CollectiveRehearsal;
 use super::schedule_cache::{ScheduleCache, StageRef};
-use crate::discipline::CollectiveModel;
+use crate::discipline::EngineCollectiveBackend;
 use crate::ids::{CellIndex, GroupIndex, SharedStage};
 use crate::plan::{GroupPlan, NONE};
 use chakram_base::ids::{MemberIndex, NodeIndex, Position, Rank, StageIndex};
@@ -162,7 +162,7 @@ pub(super) struct ChunkProgress {
 /// Place of a chunk at one member: the chunk's stage and queue slot, and the member's position on its line. The
 /// position is `None` if the member does not take part in the stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CellLocation {
+pub(super) struct ChunkStagePlace {
     pub stage: StageRef,
     pub queue_slot: u16,
     pub line: Option<LinePosition>,
@@ -170,7 +170,7 @@ pub(super) struct CellLocation {
 
 /// Place of a chunk at a member that takes part in the chunk's stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LineCellLocation {
+pub(super) struct ChunkLinePlace {
     pub stage: StageRef,
     pub queue_slot: u16,
     pub line: LinePosition,
@@ -209,7 +209,7 @@ pub(super) struct StepwiseProgress {
     pub ended: u32,
     /// Messages and requests that arrived before their receiver started the collective, keyed by the receiving cell (a
     /// chunk at a member). Used only if members may run one stage in different directions.
-    pub unsorted: BTreeMap<CellIndex, Vec<UnsortedMessage>>,
+    pub unsorted: BTreeMap<CellIndex, Vec<SenderNumberedMessage>>,
     /// The first position that was enrolled. Recorded only if members may run one stage in different directions.
     pub first: Option<Position>,
     /// True if two members run one stage in different directions. Some messages may then have no receiver.
@@ -219,7 +219,7 @@ pub(super) struct StepwiseProgress {
 }
 
 /// Properties of a collective that are known at the first member's arrival.
-pub(super) struct RunStart {
+pub(super) struct CollectiveRunProperties {
     pub group: GroupIndex,
     /// Index of the group among the groups of all launches.
     pub number: u32,
@@ -266,7 +266,11 @@ impl CollectiveRun {
     }
 
     /// Resets the state of an ended collective, so that another collective can use it.
-    pub(super) fn reset_for_start<S: Copy>(&mut self, of: RunStart, schedule: &ChunkSchedule<S>) {
+    pub(super) fn reset_for_next_collective<S: Copy>(
+        &mut self,
+        of: CollectiveRunProperties,
+        schedule: &ChunkSchedule<S>,
+    ) {
         (self.group, self.number, self.sequence) = (of.group, of.number, of.sequence);
         (self.request, self.root) = (Some(of.request), of.root);
         // Clearing a list keeps its allocation, so the loop allocates nothing after its warm-up.
@@ -363,7 +367,7 @@ impl CollectiveRun {
 
     /// Returns the index of the schedule that the member at a position follows.
     #[inline]
-    pub(super) fn schedule_at(&self, position: Position) -> u32 {
+    pub(super) fn schedule_index_at(&self, position: Position) -> u32 {
         if self.own_schedules.is_empty() {
             self.schedule
         } else {
@@ -408,7 +412,11 @@ impl CollectiveRun {
 
     /// Returns the chunk of a cell. Skips a division and returns 0 if all chunks have the same stages.
     #[inline]
-    pub(super) fn chunk_in<S: Copy>(&self, schedule: &ChunkSchedule<S>, cell: CellIndex) -> u32 {
+    pub(super) fn chunk_of_cell_or_first<S: Copy>(
+        &self,
+        schedule: &ChunkSchedule<S>,
+        cell: CellIndex,
+    ) -> u32 {
         if schedule.is_uniform() {
             0
         } else {
@@ -429,19 +437,19 @@ impl CollectiveRun {
     // Always inlined: returning the struct through memory would stall the processor, which cannot forward several small
     // stores to one large load.
     #[inline(always)]
-    pub(super) fn stage_of_cell<M: CollectiveModel>(
+    pub(super) fn stage_of_cell<M: EngineCollectiveBackend>(
         &self,
         cell: CellIndex,
         schedules: &ScheduleCache<M::Stage>,
         plan: &GroupPlan,
         backend: &M,
-    ) -> Option<CellLocation> {
+    ) -> Option<ChunkStagePlace> {
         let progress = self.progress.as_ref()?;
         let position = self.position_of_cell(cell);
         let number = progress.cells[cell.index()].stage;
-        let own = self.schedule_at(position);
+        let own = self.schedule_index_at(position);
         let schedule = schedules.get(own);
-        let index = schedule.stage_index(self.chunk_in(schedule, cell), number)?;
+        let index = schedule.stage_index(self.chunk_of_cell_or_first(schedule, cell), number)?;
         let stage = StageRef {
             schedule: own,
             index: index as u32,
@@ -453,7 +461,7 @@ impl CollectiveRun {
             0 => line,
             _ => line.map(LinePosition::reversed),
         };
-        Some(CellLocation {
+        Some(ChunkStagePlace {
             stage,
             queue_slot,
             line,
@@ -478,7 +486,7 @@ impl StepwiseProgress {
 
     /// Removes the messages or requests that wait until `cell` has taken `taken` steps, and returns their number.
     #[inline]
-    pub(super) fn take_deferred(
+    pub(super) fn take_deferred_count(
         &mut self,
         cell: CellIndex,
         stage: SharedStage,

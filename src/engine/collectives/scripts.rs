@@ -8,24 +8,24 @@
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::executor::ChunkExecutor;
-use crate::discipline::{CollectiveModel, Discipline};
+use crate::discipline::{Discipline, EngineCollectiveBackend};
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::RunCell;
+use crate::ids::ChunkAtMember;
 use chakram_base::ids::{OpIndex, Position};
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptMember};
 use chakram_hardware::network::{MessagePriority, NetworkBackend, NetworkMessage};
 
-impl<M: CollectiveModel> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
     /// Delivers a script event to the member of `cell`, and carries out the script's next actions.
     pub(super) fn handle_script_event<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
         cue: ScriptEvent,
     ) {
         let mut acts = Vec::new();
@@ -50,20 +50,26 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                         part,
                         label,
                     };
-                    self.send_part(fabric, effects, now, op, BufferShare::from_bytes(bytes));
+                    self.send_script_message(
+                        fabric,
+                        effects,
+                        now,
+                        op,
+                        BufferShare::from_bytes(bytes),
+                    );
                 }
                 ScriptAction::Wait { span, part } if M::Order::AT_ONCE => {
                     let run = &self.runs[at.run];
                     let group = self.groups[run.group].plan;
                     let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
-                    let event = Event::of_cell(EventClass::ScriptEvent, at);
+                    let event = Event::of_chunk_at_member(EventClass::ScriptEvent, at);
                     effects.agenda.add_delay_end(npu, now + span, event, part);
                 }
                 ScriptAction::Wait { span, part } => {
-                    self.take_later(fabric, effects, now + span, at, part)
+                    self.schedule_script_op_end(fabric, effects, now + span, at, part)
                 }
                 ScriptAction::TakeArrived { part } if M::Order::AT_ONCE => {
-                    self.take_later(fabric, effects, now, at, part)
+                    self.schedule_script_op_end(fabric, effects, now, at, part)
                 }
                 ScriptAction::TakeArrived { part } => {
                     self.advance_script(at, ScriptEvent::OpCompleted { part }, &mut acts)
@@ -74,7 +80,12 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Delivers an event to the script of the member of `cell`. Appends the script's next actions to `acts`.
-    fn advance_script(&mut self, at: RunCell, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
+    fn advance_script(
+        &mut self,
+        at: ChunkAtMember,
+        cue: ScriptEvent,
+        acts: &mut Vec<ScriptAction>,
+    ) {
         let run = &self.runs[at.run];
         let extent = &self.groups[run.group].plan.extent;
         let player = ScriptMember {
@@ -97,16 +108,16 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Schedules the end of a script part at `end`.
-    fn take_later<N: NetworkBackend>(
+    fn schedule_script_op_end<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         end: Time,
-        at: RunCell,
+        at: ChunkAtMember,
         part: u32,
     ) {
         // The op only identifies an event, so it does not count as a message.
-        let op = fabric.handle_of(InFlightOp::Scripted {
+        let op = fabric.allocate_event_op(InFlightOp::Scripted {
             run: at.run,
             from: at.cell,
             to: at.cell,
@@ -121,7 +132,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Submits a message of a script. Each member of a collective has one port per phase or, in some phases, one port
     /// per direction. The message uses the sender's port of the first phase in which the two positions differ, and the
     /// receiver's port of the last such phase.
-    fn send_part<N: NetworkBackend>(
+    fn send_script_message<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -176,12 +187,12 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Ends a sender's part after the part's message has left or, depending on the rule for sends, has arrived.
-    pub fn part_ended<N: NetworkBackend>(
+    pub fn on_script_send_ended<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        at: RunCell,
+        at: ChunkAtMember,
         part: u32,
     ) {
         let cue = ScriptEvent::OpCompleted { part };
@@ -189,7 +200,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Ends a wait, or a receive whose message had already arrived.
-    pub(super) fn on_message_taken<N: NetworkBackend>(
+    pub(super) fn on_script_wait_ended<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -204,7 +215,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                 fabric,
                 effects,
                 now,
-                RunCell { run, cell: from },
+                ChunkAtMember { run, cell: from },
                 ScriptEvent::OpCompleted { part },
             );
         }

@@ -4,13 +4,13 @@
 use super::Collectives;
 use super::run::CollectiveRun;
 use crate::ReplayRefusal;
-use crate::discipline::{CollectiveModel, Discipline};
+use crate::discipline::{Discipline, EngineCollectiveBackend};
 use crate::effects::{Effects, FollowUp};
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
 use crate::ids::RunIndex;
 use crate::plan::GroupPlan;
-use crate::price_changes::ChangedTime;
+use crate::price_changes::DurationAdjustment;
 use chakram_base::ids::{MemberIndex, NodeIndex};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::UncontendedCost;
@@ -39,11 +39,11 @@ fn check_simulation_size(run: &CollectiveRun, members: usize) -> Option<ReplayRe
         )
     })
 }
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// Starts the members that arrived at this instant, if events are handled in insertion order. If all members
     /// arrived at this instant, tries to compute the collective's end analytically. Otherwise, starts the members one
     /// by one, in the order of arrival.
-    pub(super) fn settle_in_order<N: NetworkBackend>(
+    pub(super) fn start_members_in_order<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -55,9 +55,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let fresh = std::mem::take(&mut run.arrivals.arrived_now);
         let all = run.arrivals.arrived == group.present && run.arrivals.first == now;
         if all && let Some(span) = self.find_closed_form_time(fabric, id) {
-            self.begin_all_members(effects, id);
+            self.notify_all_transfers_begin(effects, id);
             self.answers.closed += 1;
-            self.order_ends(id, &fresh);
+            self.record_member_end_order(id, &fresh);
             let event = Event::of_run(EventClass::Run, id, 0);
             effects.agenda.push(now + span, event);
         } else {
@@ -69,7 +69,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Records the order in which members will end, if this order is proven. `began` lists the members in the order in
     /// which they started.
-    fn order_ends(&mut self, id: RunIndex, began: &[MemberIndex]) {
+    fn record_member_end_order(&mut self, id: RunIndex, began: &[MemberIndex]) {
         let run = &mut self.chunks.runs[id];
         let cached = self.chunks.schedules.schedule_mut(run.schedule);
         let extent = &self.chunks.groups[run.group].plan.extent;
@@ -92,7 +92,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Notifies the observer that all members' transfers begin, because all members have arrived.
-    fn begin_all_members(&self, effects: &mut Effects, id: RunIndex) {
+    fn notify_all_transfers_begin(&self, effects: &mut Effects, id: RunIndex) {
         let run = &self.chunks.runs[id];
         let group = &self.chunks.groups[run.group];
         for (rank, &node) in group.plan.members.iter().zip(&run.arrivals.nodes) {
@@ -189,14 +189,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.answers.stepwise += 1;
         }
         if run.arrivals.arrived == group.present && run.arrivals.arrived_now.is_empty() {
-            self.begin_all_members(effects, id);
+            self.notify_all_transfers_begin(effects, id);
         }
-        self.chunks.enroll_at(fabric, effects, now, id, position);
+        self.chunks
+            .enroll_member_chunks(fabric, effects, now, id, position);
     }
 
     /// Processes the members of a collective that arrived at this instant. The caller must call this after the last
     /// event of the instant.
-    pub fn settle_run<N: NetworkBackend>(
+    pub fn process_new_arrivals<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -207,7 +208,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let group = self.chunks.groups[run.group].plan;
         let all = run.arrivals.arrived == group.present;
         if all {
-            self.begin_all_members(effects, id);
+            self.notify_all_transfers_begin(effects, id);
         }
         if let Some(latency) = self
             .time_wired_barrier(id)
@@ -244,7 +245,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         {
             return;
         }
-        if self.settle_rehearsed(fabric, effects, now, id, all) {
+        if self.try_process_by_rehearsal(fabric, effects, now, id, all) {
             return;
         }
         self.continue_simulation(fabric, effects, now, id, all);
@@ -272,7 +273,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let Some(changed) = call.changed else {
             return call.recorded;
         };
-        if let ChangedTime::Time(time) = changed {
+        if let DurationAdjustment::Time(time) = changed {
             return Some(time);
         }
         let unchanged = call
@@ -338,9 +339,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fresh.sort_unstable_by_key(|member| position_of[member.index()]);
         for member in &fresh {
             self.chunks
-                .enroll_at(fabric, effects, now, id, position_of[member.index()]);
+                .enroll_member_chunks(fabric, effects, now, id, position_of[member.index()]);
         }
-        self.chunks.advance_begun(fabric, effects, now);
+        self.chunks.advance_begun_chunks(fabric, effects, now);
         fresh.clear();
         self.chunks.runs[id].arrivals.arrived_now = fresh;
     }
@@ -357,7 +358,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) {
         let run = &self.chunks.runs[id];
         if run.answer.rehearsal.is_some() {
-            self.end_rehearsed(effects, now, id, number);
+            self.end_rehearsed_members(effects, now, id, number);
             return;
         }
         if !self.release_reservation(fabric, id, number) {
@@ -379,7 +380,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if M::Order::AT_ONCE {
             effects.push_follow_up(FollowUp::Record(id));
         } else {
-            self.chunks.record_model(effects, now, id, false);
+            self.chunks.record_ended_collective(effects, now, id, false);
         }
     }
 }

@@ -3,36 +3,36 @@
 
 use super::executor::ChunkExecutor;
 use super::run::CollectiveRun;
-use crate::discipline::{CollectiveModel, Discipline};
-use crate::ids::{RunCell, SharedStage};
+use crate::discipline::{Discipline, EngineCollectiveBackend};
+use crate::ids::{ChunkAtMember, SharedStage};
 use chakram_base::ids::{Position, StageIndex};
 
-impl<M: CollectiveModel> ChunkExecutor<'_, M> {
+impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
     /// Returns the stage index that all members use for a cell's current stage (a cell is a chunk at a member). This
     /// shared index is the index of the corresponding stage in the first member's schedule. Members with different
     /// collectives may pass phases in different orders. Messages are matched by line, so both ends of a message need
     /// the same number.
     // Always inlined, because each message calls this three times and most calls only read the cell.
     #[inline(always)]
-    pub(super) fn shared_stage(&self, at: RunCell) -> SharedStage {
+    pub(super) fn shared_stage_number(&self, at: ChunkAtMember) -> SharedStage {
         let run = &self.runs[at.run];
         let progress = run.progress.as_ref().expect("it has begun");
         let number = progress.cells[at.cell.index()].stage;
         if !M::Order::MATCHES_AS_ISSUED || run.own_schedules.is_empty() {
             return SharedStage(number.0);
         }
-        let own = run.schedule_at(run.position_of_cell(at.cell));
+        let own = run.schedule_index_at(run.position_of_cell(at.cell));
         SharedStage(self.matching_stage_index(run, own, run.schedule, number.0))
     }
 
     /// Returns the stage whose shared number is `shared`, as an index in the schedule of the member at `position`.
-    pub(super) fn own_stage(
+    pub(super) fn own_stage_index(
         &self,
         run: &CollectiveRun,
         position: Position,
         shared: SharedStage,
     ) -> StageIndex {
-        let own = run.schedule_at(position);
+        let own = run.schedule_index_at(position);
         StageIndex(self.matching_stage_index(run, run.schedule, own, shared.0))
     }
 

@@ -92,14 +92,14 @@ impl OpenDependencies {
         *left -= 1;
         match *left {
             0 => NodeState::Ready,
-            left if left & COUNT == 0 => self.count_on(node),
+            left if left & COUNT == 0 => self.refill_dependency_count(node),
             _ => NodeState::Waiting,
         }
     }
 
     /// Moves dependencies from `beyond` into a node's byte, after the byte's count has reached zero.
     #[inline(never)]
-    fn count_on(&mut self, node: usize) -> NodeState {
+    fn refill_dependency_count(&mut self, node: usize) -> NodeState {
         let flags = self.left[node];
         if flags & MORE != 0
             && let Ok(place) = self.beyond.binary_search_by_key(&node, |(node, _)| *node)
@@ -129,7 +129,7 @@ impl OpenDependencies {
 
     /// Returns true if a node is incomplete but all its dependencies are complete. The node's delay may still be
     /// running.
-    pub fn is_met(&self, node: usize) -> bool {
+    pub fn has_met_dependencies(&self, node: usize) -> bool {
         self.left[node] == 0
     }
 
@@ -187,7 +187,7 @@ mod tests {
             }
             // Node 0 is a root, so marking it as delayed has no effect.
             open.mark_delayed(0);
-            assert!(open.is_met(0) && open.open_dependency_count(0) == Some(0));
+            assert!(open.has_met_dependencies(0) && open.open_dependency_count(0) == Some(0));
             for &degree in &degrees[1..] {
                 let node = firsts[1] + degree as usize;
                 for met in 1..degree {
@@ -197,7 +197,7 @@ mod tests {
                         "{met} of {degree}"
                     );
                     assert_eq!(open.open_dependency_count(node), Some(degree - met));
-                    assert!(!open.is_met(node));
+                    assert!(!open.has_met_dependencies(node));
                 }
                 let last = match degree % 2 {
                     0 => NodeState::Delayed,
@@ -208,7 +208,9 @@ mod tests {
                     last,
                     "{degree}, round {round}"
                 );
-                assert!(open.is_met(node) && open.open_dependency_count(node) == Some(0));
+                assert!(
+                    open.has_met_dependencies(node) && open.open_dependency_count(node) == Some(0)
+                );
                 open.mark_complete(node);
                 assert_eq!(open.open_dependency_count(node), None);
                 // The counts of the other instance do not change.

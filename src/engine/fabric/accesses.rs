@@ -26,7 +26,7 @@ use chakram_hardware::network::{MemoryTransfer, NetworkBackend, NetworkKind, Ser
 use chakram_hardware::topology::Topology;
 
 /// If an access of `bytes` has too many chunks for the port simulation, returns the problem and a hint.
-pub fn find_access_fault(
+pub fn find_too_many_chunks_fault(
     machine: &Machine,
     remote: &RemoteMemory,
     options: &ReplayOptions,
@@ -55,7 +55,7 @@ fn suggest_fewer_chunks() -> String {
 
 /// A load or store that sends bytes over the network.
 #[derive(Clone, Copy, Debug)]
-pub struct ApproachingAccess {
+pub struct NetworkMemoryAccess {
     pub ends: (EndpointId, EndpointId),
     access: RemoteMemoryAccess,
     /// True if the network serves the access as a whole. False if chunks follow later.
@@ -94,7 +94,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             MemoryService::Model(model) => (model.begin_access(now, access), false),
         };
         if let Some(endpoint) = endpoint {
-            effects.accesses.push(ApproachingAccess {
+            effects.accesses.push(NetworkMemoryAccess {
                 ends: access_endpoints(access.npu, endpoint, access.store),
                 access,
                 whole,
@@ -110,7 +110,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     pub fn submit_accesses(&mut self, now: Time, effects: &mut Effects) {
         let topology = self.topology;
         let mut approaching = std::mem::take(&mut effects.accesses);
-        for ApproachingAccess {
+        for NetworkMemoryAccess {
             ends,
             access,
             whole,
@@ -123,7 +123,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             if whole {
                 let InstanceNode { instance, node } = unpack_node(access.token);
                 let op = InFlightOp::Access { instance, node };
-                let op = self.ops.reserve_op(op);
+                let op = self.ops.insert_uncounted_op(op);
                 let path = topology.path_between(ends);
                 let transfer = MemoryTransfer {
                     op,
@@ -152,7 +152,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 
     /// Submits the chunks of loads and stores of one memory to the NPUs' ports.
     fn submit_chunks(&mut self, now: Time, memory: usize, effects: &mut Effects) {
-        let Some(RemoteState {
+        let Some(RemoteMemoryState {
             service: MemoryService::Model(model),
             first: Some(endpoint),
         }) = &mut self.memories[memory]
@@ -208,7 +208,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 
     /// Ends the accesses of a memory that have transferred all their bytes. Does nothing if rates were recomputed after
     /// the event with number `settlement` was scheduled.
-    pub fn handle_memory(
+    pub fn handle_memory_event(
         &mut self,
         now: Time,
         memory: u32,
@@ -234,7 +234,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 
 /// State of a remote memory in a run.
 #[derive(Debug)]
-pub(super) struct RemoteState<'a> {
+pub(super) struct RemoteMemoryState<'a> {
     service: MemoryService<'a>,
     /// First endpoint of the memory if accesses cross the network, otherwise `None`. On the network, accesses
     /// may contend with messages, and their bytes may be counted.
@@ -254,9 +254,9 @@ enum MemoryService<'a> {
     Model(RemoteMemoryModel),
 }
 
-impl<'a> RemoteState<'a> {
+impl<'a> RemoteMemoryState<'a> {
     /// Creates idle memories for the machine of `prepared`: the unnamed memory, if any, and then the named memories.
-    pub(super) fn create_all<N: NetworkBackend>(
+    pub(super) fn create_remote_memories<N: NetworkBackend>(
         prepared: &CompiledReplay<'a>,
         network: &mut N,
     ) -> Vec<Option<Self>> {
@@ -289,7 +289,7 @@ impl<'a> RemoteState<'a> {
                     .filter(|_| memory.through.is_some()),
             })
         };
-        machine.all_memories().map(state).collect()
+        machine.iter_remote_memories().map(state).collect()
     }
 
     /// Returns the endpoint that loads and stores of `npu` use. Searches for the nearest port of each NPU only once.

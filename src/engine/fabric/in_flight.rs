@@ -76,12 +76,12 @@ impl OpSlab {
     #[inline]
     pub fn insert(&mut self, op: InFlightOp) -> OpIndex {
         self.inserted += 1;
-        self.reserve_op(op)
+        self.insert_uncounted_op(op)
     }
 
     /// Does the same as [`Self::insert`] for an op that only identifies an event and does not count as a message.
     #[inline]
-    pub fn reserve_op(&mut self, op: InFlightOp) -> OpIndex {
+    pub fn insert_uncounted_op(&mut self, op: InFlightOp) -> OpIndex {
         match self.free.pop() {
             Some(slot) => {
                 self.slots[slot.index()] = op;

@@ -1,7 +1,7 @@
 //! Launches a program repeatedly. Each rank starts its next step as soon as it has ended the previous step.
 
 use super::{LaunchFeed, StepTimes};
-use crate::launch::{Launch, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
+use crate::launch::{FeedRequests, Launch, LaunchRecord, LaunchRelease, LaunchSerial};
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl RepeatedLaunch {
     }
 
     /// Starts `step` on `rank`. The first rank that starts a step also launches it.
-    fn launch_step(&mut self, step: u64, rank: Rank, queue: &mut LaunchQueue) {
+    fn launch_step(&mut self, step: u64, rank: Rank, queue: &mut FeedRequests) {
         if step == self.steps.len() as u64 {
             let serial = queue.begin_launch(Launch {
                 program: self.program,
@@ -73,7 +73,7 @@ impl LaunchFeed for RepeatedLaunch {
         }
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests) {
         if self.steps.is_empty() {
             let serial = queue.begin_launch(Launch {
                 program: self.program,
@@ -96,7 +96,7 @@ impl LaunchFeed for RepeatedLaunch {
         now: Time,
         launch: &LaunchRecord,
         rank: Rank,
-        queue: &mut LaunchQueue,
+        queue: &mut FeedRequests,
     ) {
         let step = launch.tag + 1;
         match self.starts.get(step as usize) {
@@ -110,7 +110,7 @@ impl LaunchFeed for RepeatedLaunch {
         &self.times
     }
 
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut LaunchQueue) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut FeedRequests) {
         self.steps[ended.tag as usize] = None;
         // Every rank executes its steps in order, so the steps also end in order.
         self.times.push(StepTimes {

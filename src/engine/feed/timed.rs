@@ -1,7 +1,7 @@
 //! Launches a program at given instants.
 
 use super::LaunchFeed;
-use crate::launch::{Launch, LaunchQueue};
+use crate::launch::{FeedRequests, Launch};
 use chakram_base::units::Time;
 
 /// A feed that launches a program at given instants.
@@ -32,7 +32,7 @@ impl LaunchFeed for TimedLaunches {
         self.times.last().copied()
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests) {
         while self.times.pop_if(|at| *at <= now).is_some() {
             queue.begin_launch(Launch {
                 program: self.program,

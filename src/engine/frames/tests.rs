@@ -1,11 +1,11 @@
 //! Tests that the memory of a run is bounded by the number of launches in flight, not by the number of all launches.
 
-use crate::host_launches::ResolvedPrices;
-use crate::run_programs::{LaunchSource, create_native_backend};
+use crate::host_launches::ResolvedDurationSources;
+use crate::run_programs::{RunPrograms, create_native_backend};
 use crate::{CompiledReplay, Engine, ReplayOptions, TimedLaunches};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::ChunkChoices;
+use chakram_hardware::collective::ChunkCountChoiceCache;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::ContentionFreeNetwork;
 use chakram_trace::format::Op;
@@ -68,7 +68,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     let (workload, machine) = (kernel(1000), Machine::load_by_name("dgx-h100").unwrap());
     let program = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let mut feed = TimedLaunches::new(0, times.into_iter().map(Time).collect());
-    let source = LaunchSource {
+    let source = RunPrograms {
         programs: std::slice::from_ref(&program),
         feeds: vec![&mut feed],
         processors: None,
@@ -79,8 +79,8 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
             &machine,
             &[],
             std::iter::empty(),
-            &ResolvedPrices::default(),
-            &ChunkChoices::default(),
+            &ResolvedDurationSources::default(),
+            &ChunkCountChoiceCache::default(),
         ),
         &mut (),
     );

@@ -7,7 +7,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 use chakram_hardware::machine::Machine;
-use chakram_hardware::recordings::model_of_capture;
+use chakram_hardware::recordings::compute_model_for_capture;
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
@@ -184,7 +184,7 @@ impl ReplayOptions {
     ///
     /// Fails if an option has no effect, or if the machine lacks something that the option needs. The error names the
     /// first such option.
-    pub fn check_effects(
+    pub fn check_options_have_effect(
         &self,
         machine: &Machine,
         workload: &Workload,
@@ -194,7 +194,7 @@ impl ReplayOptions {
         self.check_workload(workload)
     }
 
-    /// Checks that the options do not make each other ineffective. This is part of [`Self::check_effects`], for callers
+    /// Checks that the options do not make each other ineffective. This is part of [`Self::check_options_have_effect`], for callers
     /// that have no machine yet.
     ///
     /// # Errors
@@ -217,7 +217,7 @@ impl ReplayOptions {
         }
     }
 
-    /// Checks that `machine` supports the options. This is part of [`Self::check_effects`], for callers that have no
+    /// Checks that `machine` supports the options. This is part of [`Self::check_options_have_effect`], for callers that have no
     /// workload yet.
     ///
     /// # Errors
@@ -241,7 +241,7 @@ impl ReplayOptions {
         Ok(())
     }
 
-    /// Checks that the options have an effect on `workload`. This is part of [`Self::check_effects`].
+    /// Checks that the options have an effect on `workload`. This is part of [`Self::check_options_have_effect`].
     ///
     /// # Errors
     ///
@@ -262,7 +262,7 @@ impl ReplayOptions {
             ComputeModel::RecordedOnDevices => {
                 let unknown = |graph: &&Graph| {
                     let device = graph.captured_on().device.as_deref();
-                    let model = model_of_capture(self.compute, device);
+                    let model = compute_model_for_capture(self.compute, device);
                     model == ComputeModel::RecordedOnDevices && has_recorded_kernels(graph)
                 };
                 if let Some(graph) = workload.graphs().iter().find(unknown) {

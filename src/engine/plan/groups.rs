@@ -1,7 +1,7 @@
 //! Determines which members take part in each communicator (group slot), and where the machine places them.
 
 use super::{BoundSlot, GroupPlan, NONE, NpuCoordinates, ReplayPlan};
-use crate::CollectiveModel;
+use crate::EngineCollectiveBackend;
 use crate::ids::ReplayGroupId;
 use chakram_base::ids::{GroupId, MemberIndex, Npu, Rank};
 use chakram_hardware::collective::GroupMembers;
@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 impl ReplayPlan {
     /// Finds the group on the machine for each communicator (group slot) of each instance.
-    pub(super) fn bind_groups<M: CollectiveModel>(
+    pub(super) fn bind_groups<M: EngineCollectiveBackend>(
         &mut self,
         workload: &Workload,
         machine: &Machine,
@@ -86,7 +86,7 @@ impl ReplayPlan {
         }
     }
 
-    fn bind_group<M: CollectiveModel>(
+    fn bind_group<M: EngineCollectiveBackend>(
         &self,
         id: GroupId,
         name: Option<String>,

@@ -1,17 +1,17 @@
 //! Computes how long a graph's nodes take on an NPU class, and which NPU lanes these nodes use.
 
 use super::{NONE, SharedGraphPlan};
-use crate::coverage::PricingCoverage;
+use crate::coverage::DurationSourceCounts;
 use crate::options::{CommTiming, ReplayOptions};
-use crate::unpriced_kernels::UnpricedKernels;
-use crate::unpriced_kernels::without_npu;
+use crate::unpriced_kernels::UntimedKernels;
+use crate::unpriced_kernels::missing_npu_error;
 use crate::{ReplayRefusal, fabric, matching};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Bytes, Span};
 use chakram_hardware::compute::{KernelProfile, KernelTiming};
 use chakram_hardware::machine::{Machine, NpuClass};
 use chakram_hardware::memory::NamedMemory;
-use chakram_hardware::recordings::model_of_capture;
+use chakram_hardware::recordings::compute_model_for_capture;
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::{Graph, Lane, NodeKind};
 use chakram_trace::workload::RankInstance;
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 /// Computes how long each node of `graph` takes on `class`, and maps the graph's lanes to NPU lanes.
-pub(super) fn price_graph(
+pub(super) fn compute_graph_durations(
     graph: &Graph,
     class: &NpuClass,
     machine: &Machine,
@@ -44,12 +44,12 @@ pub(super) fn price_graph(
     let memories: Vec<_> = (graph.remote_memories().iter())
         .map(|name| machine.named_memory(name))
         .collect();
-    let mut basis = PricingCoverage::default();
-    let mut unpriced = UnpricedKernels::default();
+    let mut basis = DurationSourceCounts::default();
+    let mut unpriced = UntimedKernels::default();
     let device = graph.captured_on().device.as_deref();
-    let compute = model_of_capture(options.compute, device).on_class(&class.name);
-    basis.at_peaks = compute.takes_whole_peaks();
-    basis.carried = compute.carries_to(&class.peaks, class.memory_bandwidth());
+    let compute = compute_model_for_capture(options.compute, device).for_npu_class(&class.name);
+    basis.at_peaks = compute.assumes_full_peak_rates();
+    basis.carried = compute.was_recorded_at_other_rates(&class.peaks, class.memory_bandwidth());
     let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
     let own = options.extensions.kernels.as_ref();
     let captured = graph.captured_end().is_some();
@@ -101,15 +101,18 @@ pub(super) fn price_graph(
                 } else {
                     price_kernel(node, recorded)
                 };
-                basis.count_kernel_price(price, options.compute.reads_machine());
+                basis.count_kernel_duration_source(
+                    price,
+                    options.compute.ignores_recorded_durations(),
+                );
                 let bytes_alone = graph.flops_unknown(node) && graph.bytes(node) > 0;
                 if let (KernelTiming::Fallback(span), true) = (price, bytes_alone) {
                     basis.flops_unknown += 1;
                     basis.flops_unknown_time += u128::from(span.0);
                 }
                 match price {
-                    KernelTiming::NoPeak(dtype) => unpriced.without_peak(dtype, node),
-                    KernelTiming::Unknown => unpriced.without_work(node),
+                    KernelTiming::NoPeak(dtype) => unpriced.add_kernel_without_peak(dtype, node),
+                    KernelTiming::Unknown => unpriced.add_kernel_without_work(node),
                     _ => {}
                 }
                 if class.slowdown > 1.0 {
@@ -121,7 +124,7 @@ pub(super) fn price_graph(
             NodeKind::LocalMemory => {
                 let Some(memory) = class.memory else {
                     let found = "the node is a load or store of the NPU's own memory";
-                    let (found, hint) = without_npu(machine, found);
+                    let (found, hint) = missing_npu_error(machine, found);
                     return Err(refusal(node, found, &hint));
                 };
                 let holder = format!("an NPU of class `{}`", class.name);
@@ -138,7 +141,7 @@ pub(super) fn price_graph(
                 let remote = match graph.remote_memory(node) {
                     None => machine
                         .first_remote_memory()
-                        .ok_or_else(|| without_memory(machine)),
+                        .ok_or_else(|| missing_memory_error(machine)),
                     Some(slot) => memories[slot as usize]
                         .map(|index| &machine.named_memories()[index].memory)
                         .ok_or_else(|| {
@@ -148,7 +151,7 @@ pub(super) fn price_graph(
                 let remote = remote.map_err(|(found, hint)| refusal(node, found, &hint))?;
                 let hint = "give the remote memory more capacity, or split the tensor";
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
-                match fabric::find_access_fault(machine, remote, options, bytes) {
+                match fabric::find_too_many_chunks_fault(machine, remote, options, bytes) {
                     Some((found, hint)) => return Err(refusal(node, found, &hint)),
                     // Contention may change the duration of a remote access, so the run determines it.
                     None => Span::ZERO,
@@ -213,7 +216,7 @@ pub(super) fn price_graph(
         memories: memories.collect(),
         prices,
         lane_count: used.map_or(0, |&lane| lane + 1),
-        mixed: mixed_slots(graph, &lanes),
+        mixed: slots_with_mixed_lanes(graph, &lanes),
         lane_nodes: OnceLock::new(),
         lanes,
         beside_collectives: match class.curves.beside_collectives {
@@ -227,7 +230,7 @@ pub(super) fn price_graph(
 
 /// Returns one flag for each communicator (group slot) of `graph`: true if a lane of its collectives also runs other
 /// nodes. `lanes` maps the graph's lanes to NPU lanes.
-fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
+fn slots_with_mixed_lanes(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     /// The group slots whose nodes use a lane.
     #[derive(Clone, Copy, PartialEq)]
     enum LaneUser {
@@ -262,7 +265,7 @@ fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
 }
 
 /// Builds the error for a load or store of the unnamed memory on a `machine` without one.
-fn without_memory(machine: &Machine) -> (String, String) {
+fn missing_memory_error(machine: &Machine) -> (String, String) {
     let name = machine.name();
     let hint = match machine.named_memories() {
         [] => "add [remote_memory] to the machine, or set `tensor_loc` to 1 for local memory"

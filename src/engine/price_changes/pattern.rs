@@ -35,7 +35,7 @@ pub struct KernelPattern {
 }
 
 /// Splits a pattern into its property and its glob.
-pub fn fields_of(pattern: &str) -> (PatternField, &str) {
+pub fn split_pattern_property(pattern: &str) -> (PatternField, &str) {
     let named = FIELDS.iter().find_map(|(field, word)| {
         let glob = pattern.strip_prefix(word)?.strip_prefix(':')?;
         Some((*field, glob))
@@ -159,7 +159,7 @@ impl<'g> KernelMatches<'g> {
                 false
             }
             PatternField::Module => graph
-                .call_around(node)
+                .enclosing_python_call(node)
                 .is_some_and(|call| self.calls[call as usize]),
             field => graph.kernel(node).is_some_and(|shape| {
                 let glob = &self.pattern.glob;

@@ -10,7 +10,7 @@ use chakram_trace::graph::Graph;
 
 impl StuckDiagnosis<'_, '_> {
     /// Describes why half of a message waits for the other half.
-    pub(super) fn wait_in_channel(
+    pub(super) fn describe_wait_in_channel(
         &self,
         InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
@@ -19,7 +19,7 @@ impl StuckDiagnosis<'_, '_> {
         let message = &graph.messages()[index];
         let peer = self.flow.rank_of(instance).peers[message.peer as usize];
         let channel = self.flow.instance(instance).planned.pairs[index];
-        let other = self.flow.instance_beside(instance, peer);
+        let other = self.flow.instance_in_same_launch(instance, peer);
         let half = other.and_then(|other| {
             let running = self.flow.instance(other);
             let messages = running.graph.messages();
@@ -49,7 +49,7 @@ impl StuckDiagnosis<'_, '_> {
     }
 
     /// Describes what an issued collective waits for: missing members, or chunks.
-    pub(super) fn wait_in_run(
+    pub(super) fn describe_wait_in_collective(
         &self,
         InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
@@ -66,7 +66,7 @@ impl StuckDiagnosis<'_, '_> {
             .collect();
         if let Some((rank, _)) = missing.first() {
             // The first incomplete collective of the group blocks the member.
-            let other = self.flow.instance_beside(instance, **rank);
+            let other = self.flow.instance_in_same_launch(instance, **rank);
             let vertex = other.and_then(|other| {
                 let calls = self.flow.instance(other).graph.calls().iter();
                 let mut nodes = calls.map(|call| InstanceNode {
@@ -91,7 +91,10 @@ impl StuckDiagnosis<'_, '_> {
             return (text, vertex);
         }
         let scripted = (self.is_scripted)(run);
-        (run.waiting_chunks(group, slot.member, scripted), None)
+        (
+            run.describe_waiting_chunks(group, slot.member, scripted),
+            None,
+        )
     }
 
     /// Builds the error for members that issued different collectives as the n-th collective of their group.

@@ -35,7 +35,10 @@ pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<
 
 /// Fails if no rank could simulate another rank. Applies the rule of
 /// [`TileGroups::form_groups`](super::TileGroups::form_groups) before the run.
-pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(), ReplayRefusal> {
+pub(crate) fn check_any_tile_group_forms(
+    workload: &Workload,
+    plan: &ReplayPlan,
+) -> Result<(), ReplayRefusal> {
     let instances = workload.instances();
     let (mut pairs, mut runs, mut start) = ([0; 3], 1, 0);
     for next in 1..instances.len() {

@@ -11,7 +11,7 @@
 //! members' ends anyway. However, no kernel may be pending: parts with a running kernel stay separate until they end a
 //! collective while no kernel runs.
 
-use super::shared_lanes::parked_of;
+use super::shared_lanes::count_parked_collectives;
 use super::{GROUPED, TileGroup, TileGroups, is_shared};
 use crate::dataflow::{Dataflow, unpack_node};
 use crate::effects::Effects;
@@ -100,7 +100,8 @@ impl TileGroups {
                         holder == FREE || is_shared(one.graph.kind(unpack_node(holder).node));
                     is_own && lanes.have_equal_state(first, second)
                 })
-            && effects_of(flow, effects, a) == effects_of(flow, effects, b)
+            && ready_nodes_and_freed_lanes(flow, effects, a)
+                == ready_nodes_and_freed_lanes(flow, effects, b)
             && flow.have_equal_state(a, b)
     }
 
@@ -116,7 +117,7 @@ impl TileGroups {
         let origin = self.origin_of[leader.index()];
         let gathers = !self.origins[origin as usize].shared_lanes.is_empty();
         let parked = if gathers {
-            parked_of(flow, lanes, effects, leader)
+            count_parked_collectives(flow, lanes, effects, leader)
         } else {
             0
         };
@@ -154,7 +155,7 @@ impl TileGroups {
 }
 
 /// Returns an instance's nodes that became ready in this round, and its lanes that were freed.
-fn effects_of(
+fn ready_nodes_and_freed_lanes(
     flow: &Dataflow<'_>,
     effects: &Effects,
     instance: InstanceIndex,

@@ -32,7 +32,7 @@ impl RunningInstance<'_> {
     }
 
     /// Returns true if a node is a gathering collective on a shared lane.
-    pub(super) fn gathers_shared_lane(&self, node: NodeIndex) -> bool {
+    pub(super) fn is_gathering_on_shared_lane(&self, node: NodeIndex) -> bool {
         let Self { graph, shared, .. } = self;
         graph.kind(node) == NodeKind::Collective
             && shared.mixed[graph.collective_of(node).group as usize]
@@ -41,7 +41,7 @@ impl RunningInstance<'_> {
 
 /// Returns how many gathering collectives of an instance are ready but do not queue for their lanes yet. Excludes
 /// collectives that became ready in this round, because they are not posted yet.
-pub(super) fn parked_of(
+pub(super) fn count_parked_collectives(
     flow: &Dataflow<'_>,
     lanes: &Lanes,
     effects: &Effects,

@@ -150,7 +150,8 @@ impl TileGroups {
                 // All members of this part have taken the step, so their leader carries out the step for the whole
                 // part.
                 if present.len() == run.len() {
-                    if step == MemberStep::Queued && flow.instance(run[0]).gathers_shared_lane(node)
+                    if step == MemberStep::Queued
+                        && flow.instance(run[0]).is_gathering_on_shared_lane(node)
                     {
                         own.parked -= 1;
                     }

@@ -34,12 +34,12 @@ pub enum CollectiveAlgorithm {
 ///
 /// Each member of a line sends the messages that [`Self::nth_send`] returns, one after another. Each step waits until
 /// the member has received the stated number of messages. The engine handles late members, chunks and contention.
-pub trait AlgorithmModel: fmt::Debug + Sync {
+pub trait UserAlgorithmModel: fmt::Debug + Sync {
     /// Name of the algorithm in reports.
     fn name(&self) -> &'static str;
 
     /// Returns true if `n` members can run `primitive` with this algorithm. If false, a substitute runs
-    /// ([`CollectiveAlgorithm::resolve_automatic`]).
+    /// ([`CollectiveAlgorithm::resolve_unsupported_algorithm`]).
     fn supports_primitive(&self, primitive: CollectivePrimitive, n: u32) -> bool;
 
     /// Returns the `i`-th message that the member at `line` sends, `None` after the last.
@@ -57,7 +57,7 @@ pub trait AlgorithmModel: fmt::Debug + Sync {
 
 /// Handle of an algorithm that the caller implements. Handles are equal if their names are equal.
 #[derive(Clone, Copy, Debug)]
-pub struct UserAlgorithm(pub &'static dyn AlgorithmModel);
+pub struct UserAlgorithm(pub &'static dyn UserAlgorithmModel);
 
 impl PartialEq for UserAlgorithm {
     fn eq(&self, other: &Self) -> bool {
@@ -119,7 +119,7 @@ impl CollectiveAlgorithm {
     ///   replaces it, because only exchanges with the root carry data.
     /// - For the fused all-reduce, the substitute is tree. Callers request a fused all-reduce only if it is supported.
     #[inline]
-    pub fn resolve_automatic(self, primitive: CollectivePrimitive, n: u32) -> Self {
+    pub fn resolve_unsupported_algorithm(self, primitive: CollectivePrimitive, n: u32) -> Self {
         match primitive {
             _ if self.supports_primitive(primitive, n) => self,
             CollectivePrimitive::AllToAll => Self::Pairwise,
@@ -215,7 +215,11 @@ impl CollectiveAlgorithm {
     /// Returns the size and the number of the equal messages. The number of messages is at least 1. Trees and the
     /// doubling algorithms send the whole buffer from level to level, and `direct` sends the whole buffer to one member
     /// after another. All algorithms other than trees, doubling and `direct` send shares.
-    pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
+    pub(super) fn approximate_serial_messages(
+        self,
+        stage: &CollectiveStage,
+        n: u32,
+    ) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();
         let trees = matches!(self, Self::Tree | Self::DoubleBinaryTree);
@@ -250,7 +254,7 @@ impl fmt::Display for CollectiveAlgorithm {
 pub enum AlgorithmChoice {
     /// The fastest algorithm according to its formula ([`auto`](super::auto)).
     Auto,
-    /// An algorithm by name, or its substitute ([`CollectiveAlgorithm::resolve_automatic`]).
+    /// An algorithm by name, or its substitute ([`CollectiveAlgorithm::resolve_unsupported_algorithm`]).
     Named(CollectiveAlgorithm),
     /// The choice of NCCL and RCCL for large buffers: rings, except for all-to-all, gather and scatter. All-to-all,
     /// gather and scatter consist of sends and receives between members, as in `direct` (NCCL user guide,
@@ -273,7 +277,7 @@ impl AlgorithmChoice {
     };
 
     /// Returns the algorithm requested for `primitive`, or `None` if the choice depends on sizes.
-    /// [`CollectiveAlgorithm::resolve_automatic`] returns the substitute of an unsupported algorithm.
+    /// [`CollectiveAlgorithm::resolve_unsupported_algorithm`] returns the substitute of an unsupported algorithm.
     pub fn requested_algorithm(
         self,
         primitive: CollectivePrimitive,
@@ -341,7 +345,7 @@ mod tests {
         ];
         for (asked, primitive, n, used) in table {
             assert_eq!(
-                asked.resolve_automatic(primitive, n),
+                asked.resolve_unsupported_algorithm(primitive, n),
                 used,
                 "{asked} {primitive:?}"
             );

@@ -58,7 +58,7 @@ impl LineCostModel<'_> {
     ) -> (CollectiveAlgorithm, TimeEstimate) {
         let all = CollectiveAlgorithm::ALL
             .map(|(a, _)| Some((a, a.estimate_cost(self, primitive, buffer)?)));
-        let best = TimeEstimate::first_of_least(all.into_iter().flatten());
+        let best = TimeEstimate::first_near_minimum(all.into_iter().flatten());
         best.expect("every primitive is carried by one, of any size")
     }
 

@@ -7,7 +7,7 @@
 //! computed on demand, so message schedules are never materialised.
 
 use super::{ChunkSchedule, LinePosition, SendStep};
-use crate::group::{GroupExtent, GroupPhase, SharedPaths};
+use crate::group::{CommonLinePaths, GroupExtent, GroupPhase};
 use crate::topology::{LinePattern, NetworkPath, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::{Npu, Position, StageIndex};
@@ -18,7 +18,7 @@ use std::ops::Range;
 /// One change of the order in which members act at an instant. The order changes when each member receives the messages
 /// of one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OrderChange {
+pub struct MemberOrderChange {
     /// Index of the stage in which the messages are sent.
     pub stage: StageIndex,
     /// Indices of the messages in the stage.
@@ -79,7 +79,7 @@ impl ChunkQueueSpec {
     /// `number`. Indices repeat after 2^31. Two collectives in flight with indices that far apart would therefore share
     /// a queue.
     #[inline]
-    pub fn with_private_queue(collective: u32, count: u32, number: u32) -> u32 {
+    pub fn private_queue_index(collective: u32, count: u32, number: u32) -> u32 {
         Self::APART | collective.wrapping_mul(count).wrapping_add(number)
     }
 }
@@ -202,7 +202,7 @@ pub enum TransferCause {
 }
 
 /// Agenda that receives the events of a bus.
-pub trait BusScheduler {
+pub trait BusEventScheduler {
     /// Schedules a call of [`EndpointModel::handle_bus_event`] with `event` at `at`.
     fn schedule_event(&mut self, at: Time, event: u32);
 }
@@ -221,7 +221,7 @@ impl AlgorithmDescriber {
     }
 
     /// Joins descriptions of phases with commas. Without phases, returns `nothing to do`.
-    pub fn join_phases(phases: impl Iterator<Item = String>) -> String {
+    pub fn join_phase_descriptions(phases: impl Iterator<Item = String>) -> String {
         let phases: Vec<_> = phases.collect();
         match phases.len() {
             0 => "nothing to do".to_owned(),
@@ -262,10 +262,10 @@ pub trait CollectiveBackend {
         extent: &GroupExtent,
         phase: &GroupPhase,
         topology: &Topology,
-    ) -> SharedPaths;
+    ) -> CommonLinePaths;
 
     /// Returns the path that all messages of a stage share, or `None` if paths differ.
-    fn uniform_path(&self, stage: &Self::Stage, paths: &SharedPaths) -> Option<NetworkPath>;
+    fn uniform_path(&self, stage: &Self::Stage, paths: &CommonLinePaths) -> Option<NetworkPath>;
 
     /// Returns a key for everything that affects a request's execution, except the request's group, root, kind and
     /// bytes. Requests with equal keys, groups, roots, kinds and bytes share a cached schedule.
@@ -276,7 +276,7 @@ pub trait CollectiveBackend {
         &self,
         request: &CollectiveRequest,
         extent: &GroupExtent,
-        paths: &[SharedPaths],
+        paths: &[CommonLinePaths],
     ) -> ChunkSchedule<Self::Stage>;
 
     /// Returns true if a stage runs as two concurrent *strands*, each with half of the buffer. One strand uses the
@@ -323,7 +323,7 @@ pub trait CollectiveBackend {
         &self,
         chunk_schedule: &ChunkSchedule<Self::Stage>,
         extent: &GroupExtent,
-        paths: &[SharedPaths],
+        paths: &[CommonLinePaths],
         quiet: &UncontendedCost<'_>,
     ) -> Option<Span>;
 }
@@ -372,7 +372,7 @@ pub trait EndpointModel: CollectiveBackend {
         now: Time,
         npu: Npu,
         load: BusTransfer,
-        clock: &mut impl BusScheduler,
+        clock: &mut impl BusEventScheduler,
     );
 
     /// Handles an event on the bus of `npu`. If a transfer completes, its token is returned and the bus pauses. The
@@ -382,11 +382,11 @@ pub trait EndpointModel: CollectiveBackend {
         now: Time,
         npu: Npu,
         event: u32,
-        clock: &mut impl BusScheduler,
+        clock: &mut impl BusEventScheduler,
     ) -> Option<CompletionToken>;
 
     /// Resumes the bus of `npu` after the event that completed a transfer.
-    fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler);
+    fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusEventScheduler);
 
     /// Returns the time that the member at `line` needs to reduce its `r`-th received message, or `None` if the member
     /// does not reduce the message.
@@ -444,7 +444,7 @@ pub trait IssueDiscipline: CollectiveBackend {
         _chunk_schedule: &ChunkSchedule<Self::Stage>,
         _extent: &GroupExtent,
         _quiet: &UncontendedCost<'_>,
-    ) -> Option<Vec<OrderChange>> {
+    ) -> Option<Vec<MemberOrderChange>> {
         None
     }
 

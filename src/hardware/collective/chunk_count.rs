@@ -40,10 +40,10 @@ use super::line_cost::LineCostModel;
 use super::routes::route_collective;
 use super::stage_flow::StageFlow;
 use super::{
-    AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm, CollectivePrimitive,
+    AlgorithmChoice, ChunkSchedule, ChunkingSettings, CollectiveAlgorithm, CollectivePrimitive,
     StageAssignment,
 };
-use crate::group::{GroupExtent, SharedPaths};
+use crate::group::{CommonLinePaths, GroupExtent};
 use crate::topology::{NetworkPath, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Npu;
@@ -70,12 +70,12 @@ const MOST_TRIALS: u64 = 3;
 /// Caches the chosen numbers of chunks. A key contains everything that affects a choice, so all groups of one shape
 /// share an entry.
 #[derive(Clone, Debug, Default)]
-pub struct ChunkChoices(Arc<Mutex<BTreeMap<ChoiceKey, ChunkChoice>>>);
+pub struct ChunkCountChoiceCache(Arc<Mutex<BTreeMap<ChoiceKey, ChunkCountChoice>>>);
 
 /// The chosen number of chunks. The value also contains the algorithms of the machine's dimensions, if they were chosen
 /// together with the number.
 #[derive(Clone, Debug)]
-pub(super) struct ChunkChoice {
+pub(super) struct ChunkCountChoice {
     chunks: NonZeroU32,
     algorithms: Option<Arc<[AlgorithmChoice]>>,
 }
@@ -84,7 +84,7 @@ pub(super) struct ChunkChoice {
 /// together with the number of chunks.
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedChunks {
-    pub pipeline: ChunkPipeline,
+    pub pipeline: ChunkingSettings,
     algorithms: Option<Arc<[AlgorithmChoice]>>,
 }
 
@@ -95,8 +95,8 @@ impl ResolvedChunks {
     }
 }
 
-impl From<ChunkPipeline> for ResolvedChunks {
-    fn from(pipeline: ChunkPipeline) -> Self {
+impl From<ChunkingSettings> for ResolvedChunks {
+    fn from(pipeline: ChunkingSettings) -> Self {
         Self {
             pipeline,
             algorithms: None,
@@ -132,18 +132,18 @@ fn path_key(path: NetworkPath) -> [u64; 3] {
 
 /// Properties of a collective that affect its number of chunks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CountedCollective<'a> {
+pub(super) struct ChunkCountProblem<'a> {
     pub of: (CollectiveKind, u64),
     pub extent: &'a GroupExtent,
     pub topology: &'a Topology,
     /// For each phase of `extent`, the paths between members, if these paths are equal for all members.
-    pub paths: &'a [SharedPaths],
+    pub paths: &'a [CommonLinePaths],
     pub choices: &'a [AlgorithmChoice],
 }
 
 /// Returns the maximum number of chunks that a member of a tree with `size` members may process at the same time: at
 /// least four per level.
-pub(super) fn tree_places(active: u32, size: u32) -> u32 {
+pub(super) fn concurrent_chunks_in_tree(active: u32, size: u32) -> u32 {
     active.max(4 * size.next_power_of_two().ilog2())
 }
 
@@ -162,17 +162,17 @@ struct StageCost {
     interval: Span,
 }
 
-impl ChunkChoices {
+impl ChunkCountChoiceCache {
     /// Returns the machine's chunking. If the machine states no number of chunks, this function chooses the number.
     pub(super) fn resolve_chunks(
         &self,
-        collective: &CountedCollective<'_>,
-        pipeline: ChunkPipeline,
+        collective: &ChunkCountProblem<'_>,
+        pipeline: ChunkingSettings,
     ) -> ResolvedChunks {
         if pipeline.chunks.is_some() {
             return pipeline.into();
         }
-        let with = |chunks| ChunkPipeline {
+        let with = |chunks| ChunkingSettings {
             chunks: Some(chunks),
             ..pipeline
         };
@@ -204,10 +204,10 @@ fn candidate_counts(most: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(Some(1), next)
 }
 
-impl CountedCollective<'_> {
+impl ChunkCountProblem<'_> {
     /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
     /// form. The result is also true on tiles: members' routes cross there, so the time of several chunks is unknown.
-    fn is_trivial(&self, pipeline: ChunkPipeline) -> bool {
+    fn is_trivial(&self, pipeline: ChunkingSettings) -> bool {
         if self.topology.tile_grid().is_some() {
             return true;
         }
@@ -230,7 +230,7 @@ impl CountedCollective<'_> {
             PhaseKey {
                 dimension: phase.dimension,
                 size: phase.size,
-                both_ways: self.extent.closes_ring(phase, self.topology),
+                both_ways: self.extent.is_evenly_spaced_ring(phase, self.topology),
                 next: paths.next.map(path_key),
                 any: paths.any.map(path_key),
                 line: line
@@ -242,8 +242,12 @@ impl CountedCollective<'_> {
         (self.of.0, self.of.1, self.extent.regular, phases.collect())
     }
 
-    fn route_chunks(&self, pipeline: ChunkPipeline, chunks: u32) -> ChunkSchedule<StageAssignment> {
-        let pipeline = ChunkPipeline {
+    fn route_chunks(
+        &self,
+        pipeline: ChunkingSettings,
+        chunks: u32,
+    ) -> ChunkSchedule<StageAssignment> {
+        let pipeline = ChunkingSettings {
             chunks: NonZeroU32::new(chunks),
             ..pipeline
         };
@@ -256,7 +260,7 @@ impl CountedCollective<'_> {
     }
 
     /// Returns the number of chunks and the algorithms that make the collective fastest.
-    fn choose_with_algorithms(&self, pipeline: ChunkPipeline) -> ChunkChoice {
+    fn choose_with_algorithms(&self, pipeline: ChunkingSettings) -> ChunkCountChoice {
         let (mut chunks, mut best) = self.choose_count(pipeline);
         let mut algorithms = self.choices.to_vec();
         let phases = self.extent.phases.iter();
@@ -277,7 +281,7 @@ impl CountedCollective<'_> {
             ] {
                 let mut choices = algorithms.clone();
                 choices[phase.dimension] = AlgorithmChoice::Named(tree);
-                let other = CountedCollective {
+                let other = ChunkCountProblem {
                     choices: &choices,
                     ..*self
                 };
@@ -289,14 +293,14 @@ impl CountedCollective<'_> {
             }
             algorithms = chosen.clone().unwrap_or(algorithms);
         }
-        ChunkChoice {
+        ChunkCountChoice {
             chunks,
             algorithms: chosen.map(Arc::from),
         }
     }
 
     /// Returns the best number of chunks, and the estimated time with this number.
-    fn choose_count(&self, pipeline: ChunkPipeline) -> (NonZeroU32, Span) {
+    fn choose_count(&self, pipeline: ChunkingSettings) -> (NonZeroU32, Span) {
         let one = self.route_chunks(pipeline, 1);
         let members =
             u64::from(self.extent.member_count()).saturating_mul(one.stages_per_chunk() as u64 + 1);
@@ -328,7 +332,7 @@ impl CountedCollective<'_> {
         let mut bounds: Vec<(Span, u32)> = bounds.collect();
         let end = |chunks| {
             let (plan, costs) = costs(chunks, true);
-            self.estimate_end(&plan, &costs, pipeline)
+            self.estimate_collective_time(&plan, &costs, pipeline)
         };
         let mut known = TriedChunkCounts::new();
         let mut left = MOST_MESSAGES.max(MOST_TRIALS * most * messages);
@@ -431,8 +435,8 @@ impl CountedCollective<'_> {
             let life = flow.simulate_end(1, 1);
             let all = match (exact, chunks) {
                 (_, 1) => life,
-                (true, _) => flow.simulate_end(chunks, tree_places(active, n)),
-                (false, _) => flow.busiest_time(chunks),
+                (true, _) => flow.simulate_end(chunks, concurrent_chunks_in_tree(active, n)),
+                (false, _) => flow.busiest_port_time(chunks),
             };
             let rest = Span(all.0.saturating_sub(life.0));
             let interval = Span(rest.0.div_ceil(u64::from(chunks.max(2) - 1)));
@@ -446,7 +450,7 @@ impl CountedCollective<'_> {
             // The algorithm has no formula, so approximate its time by equal messages.
             let link = self.topology.dimensions()[phase.dimension].link_bandwidth();
             let latency = self.topology.dimensions()[phase.dimension].latency;
-            let (message, count) = algorithm.serial_messages(stage, n);
+            let (message, count) = algorithm.approximate_serial_messages(stage, n);
             let life = (link.serialization_time(message) + latency).times(count.into());
             let interval = life;
             return StageCost { life, interval };
@@ -470,7 +474,7 @@ impl CountedCollective<'_> {
             },
             _ => (stage.nth_part(n), n - 1),
         };
-        let busy = port.time_passes(amount).times(count.into());
+        let busy = port.time_under_load(amount).times(count.into());
         StageCost {
             life,
             interval: span(busy.as_picoseconds()).min(life),
@@ -479,11 +483,11 @@ impl CountedCollective<'_> {
 
     /// Returns the estimated time of the collective. The next chunk may enter a stage after the interval of the
     /// previous chunk, while that chunk's life continues.
-    fn estimate_end(
+    fn estimate_collective_time(
         &self,
         plan: &ChunkSchedule<StageAssignment>,
         costs: &[StageCost],
-        pipeline: ChunkPipeline,
+        pipeline: ChunkingSettings,
     ) -> Span {
         // With a single stage, each chunk starts one interval after the previous chunk.
         if let [only] = costs {
@@ -522,7 +526,7 @@ impl CountedCollective<'_> {
         simulate_flow_shop(&plan, stages).end
     }
 
-    /// Returns a lower bound of [`Self::estimate_end`]: the time of all chunks in one phase, plus the least time before
+    /// Returns a lower bound of [`Self::estimate_collective_time`]: the time of all chunks in one phase, plus the least time before
     /// and after the phase.
     fn lower_bound(&self, plan: &ChunkSchedule<StageAssignment>, costs: &[StageCost]) -> Span {
         let length = plan.stages_per_chunk();

@@ -82,7 +82,7 @@ impl<S: Copy> ChunkSchedule<S> {
 
     /// Returns the schedule with a measured duration `span`, counted from the arrival of the last member. The duration
     /// applies if no other traffic disturbs the collective.
-    pub fn measured_as(self, span: Span) -> Self {
+    pub fn with_measured_time(self, span: Span) -> Self {
         Self {
             measured: Some(span),
             ..self

@@ -105,7 +105,7 @@ impl LinkChange {
 
     /// Converts a start-up time of `seconds` to the new links. The start-up time contains the latency of `steps`
     /// successive messages.
-    pub(super) fn adjust_start(&self, seconds: f64, steps: f64) -> f64 {
+    pub(super) fn adjust_start_up_seconds(&self, seconds: f64, steps: f64) -> f64 {
         let latency = |rates: &LinkRates| steps * f64::from(self.hops) * rates.latency.as_seconds();
         let (from, to) = (latency(&self.from), latency(&self.to));
         if from <= seconds {
@@ -118,7 +118,7 @@ impl LinkChange {
 
 /// For a collective of `kind` among `members`, returns the number of successive messages, and the fraction of the
 /// buffer that an NPU sends.
-pub(super) fn steps_and_part(kind: CollectiveKind, members: u32) -> (f64, f64) {
+pub(super) fn message_count_and_sent_fraction(kind: CollectiveKind, members: u32) -> (f64, f64) {
     let n = f64::from(members.max(1));
     match kind {
         CollectiveKind::AllReduce => (2.0 * (n - 1.0), 2.0 * (n - 1.0) / n),
@@ -144,15 +144,15 @@ pub struct CollectiveCurve {
 impl CollectiveCurve {
     /// Returns the time, in seconds, for a buffer of `bytes` on the target links of `change`.
     fn seconds_on(&self, bytes: f64, change: &LinkChange) -> f64 {
-        let start = self.start_seconds(bytes);
+        let start = self.start_up_seconds(bytes);
         let transfer = self.predict_seconds(bytes) - start;
-        let (steps, _) = steps_and_part(self.kind, self.members);
-        change.adjust_start(start, steps) + transfer * change.transfer_factor()
+        let (steps, _) = message_count_and_sent_fraction(self.kind, self.members);
+        change.adjust_start_up_seconds(start, steps) + transfer * change.transfer_factor()
     }
 
     /// Returns the start-up time, in seconds, of a collective with a buffer of `bytes`: the part of the time that does
     /// not depend on bandwidth.
-    fn start_seconds(&self, bytes: f64) -> f64 {
+    fn start_up_seconds(&self, bytes: f64) -> f64 {
         let points = &self.points[..];
         let rates = points.iter().map(|(bytes, seconds)| seconds / bytes);
         let mut byte = rates.fold(f64::INFINITY, f64::min);
@@ -328,7 +328,7 @@ mod tests {
         // A slower protocol takes 100 us for 1 MB, almost the 110 us for 10 MB. The start-up time remains 10 us.
         let mut curve = curve();
         curve.points[1].1 = 100e-6;
-        assert!((curve.start_seconds(1e6) - 10e-6).abs() < 1e-15);
+        assert!((curve.start_up_seconds(1e6) - 10e-6).abs() < 1e-15);
         let change = LinkChange {
             from: rates(100.0, 0),
             to: rates(1e6, 0),

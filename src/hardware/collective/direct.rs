@@ -83,11 +83,11 @@ pub(super) fn estimate_cost(
         P::Broadcast | P::Reduce => buffer,
         _ => share,
     };
-    let (all, far) = line.slowest_over_all(message, |way| match primitive {
+    let (all, far) = line.sum_over_all_distances(message, |way| match primitive {
         P::Broadcast | P::Reduce | P::Gather | P::Scatter => {
-            way.without_load().time_passes(message)
+            way.without_load().time_under_load(message)
         }
-        _ => way.time_passes(message),
+        _ => way.time_under_load(message),
     });
     far + all
 }

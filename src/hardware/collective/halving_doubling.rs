@@ -99,15 +99,15 @@ pub(super) fn estimate_cost(
     let n = line.member_count();
     match primitive {
         P::Broadcast | P::Reduce => line.sum_over_doublings(|way, _| {
-            way.time_of_first_byte(buffer) + way.without_load().time_passes(buffer)
+            way.time_of_first_byte(buffer) + way.without_load().time_under_load(buffer)
         }),
         P::Gather | P::Scatter => line.sum_over_doublings(|way, j| {
             let part = buffer.parts_of((1 << j).min(n - (1 << j)), n);
-            way.time_of_first_byte(part) + way.without_load().time_passes(part)
+            way.time_of_first_byte(part) + way.without_load().time_under_load(part)
         }),
         _ => line.sum_over_doublings(|way, j| {
             let part = buffer.nth_part(2 << j);
-            way.time_of_first_byte(part) + way.time_passes(part)
+            way.time_of_first_byte(part) + way.time_under_load(part)
         }),
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct LoadedPath {
 }
 
 impl LoadedPath {
-    pub(super) fn time_passes(self, amount: BufferShare) -> TimeEstimate {
+    pub(super) fn time_under_load(self, amount: BufferShare) -> TimeEstimate {
         self.path
             .bandwidth
             .estimate_serialization(amount)
@@ -60,7 +60,7 @@ impl<'a> LineCostModel<'a> {
             topology,
             flat: None,
             wired: !apart,
-            round: extent.closes_ring(phase, topology),
+            round: extent.is_evenly_spaced_ring(phase, topology),
         };
         // If a dimension does not wire neighbours, all its paths are equal, so one path serves all distances.
         if apart && extent.regular {
@@ -94,7 +94,7 @@ impl<'a> LineCostModel<'a> {
         let npu = |index| self.extent.npus[self.phase.move_position(Position(0), index).index()];
         // A member has two ports per dimension, one on each side.
         let dimensions = self.topology.dimensions().len() as u32;
-        let [out, into] = self.topology.end_ports(npu(a), npu(b));
+        let [out, into] = self.topology.first_and_last_port(npu(a), npu(b));
         let port = |member: u32, (dimension, side): (usize, u32)| {
             2 * (member * dimensions + dimension as u32) + side
         };
@@ -143,7 +143,7 @@ impl<'a> LineCostModel<'a> {
     }
 
     /// Returns the sum of `time` over all distances, and the longest time until the first byte of `message` arrives.
-    pub(super) fn slowest_over_all(
+    pub(super) fn sum_over_all_distances(
         &self,
         message: BufferShare,
         time: impl Fn(LoadedPath) -> TimeEstimate,

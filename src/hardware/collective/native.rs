@@ -3,7 +3,7 @@
 //! execute the custom algorithm's scripts instead.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the first.
-//! An NPU has at most [`ChunkPipeline::active`] chunks in one dimension at the same time. In trees, this maximum is at
+//! An NPU has at most [`ChunkingSettings::active`] chunks in one dimension at the same time. In trees, this maximum is at
 //! least four per level. The chunks share the NPU's port. The order of chunks is computed for the whole collective in
 //! advance, as if all members started together and each stage took its uncontended time ([`simulate_flow_shop()`]).
 //! Members that start late keep this order, so no two members ever wait for each other.
@@ -13,21 +13,23 @@
 //! ports. Chunks therefore pass through every line exactly as in the computed schedule.
 
 use super::backend::{
-    AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
+    AlgorithmDescriber, BusEventScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
     CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
     IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, ScriptMember, TransferCause,
     UncontendedCost,
 };
-use super::chunk_count::{ChunkChoices, CountedCollective, is_in_tree, tree_places};
+use super::chunk_count::{
+    ChunkCountChoiceCache, ChunkCountProblem, concurrent_chunks_in_tree, is_in_tree,
+};
 use super::flow_shop::{self, simulate_flow_shop};
 use super::routes::route_collective;
 use super::{
-    AdmissionOrder, AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm,
+    AdmissionOrder, AlgorithmChoice, ChunkSchedule, ChunkingSettings, CollectiveAlgorithm,
     CollectiveCurve, CollectivePrimitive, CollectiveProtocol, CollectiveStage, CustomCollective,
-    InterDimensionPolicy, LinePosition, PeerSizes, ScriptExecutor, SendStep, StageAssignment,
-    curve, protocol, stage_assignment,
+    InterDimensionPolicy, LinePosition, PairBytesByPhase, ScriptExecutor, SendStep,
+    StageAssignment, curve, protocol, stage_assignment,
 };
-use crate::group::{GroupExtent, GroupPhase, SharedPaths};
+use crate::group::{CommonLinePaths, GroupExtent, GroupPhase};
 use crate::topology::{LinePattern, NetworkPath, Topology};
 use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{BufferShare, Span, Time};
@@ -41,7 +43,7 @@ pub struct NativeBackend<'a> {
     /// Topology of the machine.
     pub topology: &'a Topology,
     /// Number, order and overlap of chunks.
-    pub pipeline: ChunkPipeline,
+    pub pipeline: ChunkingSettings,
     /// Custom algorithms that replace the machine's algorithms. A collective uses the first custom algorithm that
     /// applies.
     pub custom: &'a [CustomCollective],
@@ -55,11 +57,11 @@ pub struct NativeBackend<'a> {
     pub protocols: &'a [Vec<CollectiveProtocol>],
     /// Bytes that pairs of members exchange in all-to-alls with unequal parts, indexed by
     /// [`CollectiveRequest::splits`].
-    pub splits: Vec<&'a PeerSizes>,
+    pub splits: Vec<&'a PairBytesByPhase>,
     /// Progress of members that execute scripts.
     pub players: ScriptExecutor,
     /// Chosen numbers of chunks, if the machine states none.
-    pub chosen: ChunkChoices,
+    pub chosen: ChunkCountChoiceCache,
 }
 
 impl CollectiveBackend for NativeBackend<'_> {
@@ -74,15 +76,15 @@ impl CollectiveBackend for NativeBackend<'_> {
         extent: &GroupExtent,
         phase: &GroupPhase,
         topology: &Topology,
-    ) -> SharedPaths {
-        extent.shared_paths(phase, topology)
+    ) -> CommonLinePaths {
+        extent.common_line_paths(phase, topology)
     }
 
     #[inline]
     fn uniform_path(
         &self,
         assignment: &StageAssignment,
-        paths: &SharedPaths,
+        paths: &CommonLinePaths,
     ) -> Option<NetworkPath> {
         assignment.uniform_path(paths)
     }
@@ -95,7 +97,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         &self,
         request: &CollectiveRequest,
         extent: &GroupExtent,
-        paths: &[SharedPaths],
+        paths: &[CommonLinePaths],
     ) -> ChunkSchedule<StageAssignment> {
         let fits =
             |custom: &CustomCollective| custom.applies_to(request.kind, extent.member_count());
@@ -119,7 +121,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         let lie = (extent, self.topology);
         let splits = request.splits.map(|number| self.splits[number as usize]);
         let of = (request.kind, request.buffer);
-        let counted = CountedCollective {
+        let counted = ChunkCountProblem {
             of,
             extent,
             topology: self.topology,
@@ -134,14 +136,14 @@ impl CollectiveBackend for NativeBackend<'_> {
             }
             Some(number) => {
                 // The bytes of each phase are defined only if all chunks pass through the phases in the same order.
-                let pipeline = ChunkPipeline {
+                let pipeline = ChunkingSettings {
                     inter: InterDimensionPolicy::default(),
                     ..self.pipeline
                 };
                 let pipeline = self.chosen.resolve_chunks(&counted, pipeline).pipeline;
                 let equal = route_collective(of, lie, self.algorithms, pipeline);
                 equal.map_stages(|stage| StageAssignment {
-                    algorithm: PeerSizes::resolve_algorithm(stage.algorithm),
+                    algorithm: PairBytesByPhase::algorithm_for_unequal_parts(stage.algorithm),
                     stage: CollectiveStage {
                         bidirectional: false,
                         ..stage.stage
@@ -154,15 +156,15 @@ impl CollectiveBackend for NativeBackend<'_> {
         // Measured times apply only to equal parts.
         let of = (
             request.kind,
-            splits.map_or(request.buffer, PeerSizes::equivalent_bytes),
+            splits.map_or(request.buffer, PairBytesByPhase::equivalent_bytes),
         );
-        let formula = || protocol::find_fastest_time(self.protocols, of, lie);
+        let formula = || protocol::fastest_protocol_time(self.protocols, of, lie);
         if let Some(span) = curve::find_measured_time(self.curves, of, lie).or_else(formula) {
             let span = match self.correction {
                 Some(factor) => Span::from_seconds(span.as_seconds() * factor),
                 None => span,
             };
-            chunk_schedule = chunk_schedule.measured_as(span);
+            chunk_schedule = chunk_schedule.with_measured_time(span);
         }
         let both_ways = chunk_schedule
             .all_stages()
@@ -247,9 +249,9 @@ impl CollectiveBackend for NativeBackend<'_> {
             let of = (kind, bytes);
             let phases = extent.phases.iter();
             let paths: Vec<_> = phases
-                .map(|phase| extent.shared_paths(phase, topology))
+                .map(|phase| extent.common_line_paths(phase, topology))
                 .collect();
-            let counted = CountedCollective {
+            let counted = ChunkCountProblem {
                 of,
                 extent,
                 topology,
@@ -267,7 +269,7 @@ impl CollectiveBackend for NativeBackend<'_> {
                 topology,
                 &algorithms,
             );
-            let list = AlgorithmDescriber::join_phases(phases.into_iter());
+            let list = AlgorithmDescriber::join_phase_descriptions(phases.into_iter());
             let equal = pipeline.chunks.map_or(1, NonZeroU32::get);
             if equal == 1 || extent.phases.is_empty() {
                 return list;
@@ -282,7 +284,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         &self,
         chunk_schedule: &ChunkSchedule<StageAssignment>,
         extent: &GroupExtent,
-        paths: &[SharedPaths],
+        paths: &[CommonLinePaths],
         quiet: &UncontendedCost<'_>,
     ) -> Option<Span> {
         if let Some(span) = chunk_schedule.measured_time() {
@@ -403,7 +405,7 @@ impl EndpointModel for NativeBackend<'_> {
         unreachable!("endpoints take no time")
     }
 
-    fn submit_transfer(&mut self, _: Time, _: Npu, _: BusTransfer, _: &mut impl BusScheduler) {
+    fn submit_transfer(&mut self, _: Time, _: Npu, _: BusTransfer, _: &mut impl BusEventScheduler) {
         unreachable!("endpoints take no time")
     }
 
@@ -412,12 +414,12 @@ impl EndpointModel for NativeBackend<'_> {
         _: Time,
         _: Npu,
         _: u32,
-        _: &mut impl BusScheduler,
+        _: &mut impl BusEventScheduler,
     ) -> Option<CompletionToken> {
         unreachable!("endpoints take no time")
     }
 
-    fn resume_bus(&mut self, _: Time, _: Npu, _: u32, _: &mut impl BusScheduler) {
+    fn resume_bus(&mut self, _: Time, _: Npu, _: u32, _: &mut impl BusEventScheduler) {
         unreachable!("endpoints take no time")
     }
 
@@ -466,7 +468,7 @@ impl NativeBackend<'_> {
             if is_in_tree(assignment) {
                 let size = extent.phases[assignment.stage.phase].size;
                 let most = &mut capacity[assignment.stage.phase];
-                *most = tree_places(*most, size);
+                *most = concurrent_chunks_in_tree(*most, size);
             }
         }
         capacity
@@ -507,14 +509,14 @@ impl NativeBackend<'_> {
         &self,
         assignment: &StageAssignment,
         extent: &GroupExtent,
-        paths: &[SharedPaths],
+        paths: &[CommonLinePaths],
     ) -> Span {
         assignment.closed_form(extent, paths).unwrap_or_else(|| {
             let phase = &extent.phases[assignment.stage.phase];
             let dimension = &self.topology.dimensions()[phase.dimension];
             let (message, count) = assignment
                 .algorithm
-                .serial_messages(&assignment.stage, phase.size);
+                .approximate_serial_messages(&assignment.stage, phase.size);
             (dimension.link_bandwidth().serialization_time(message) + dimension.latency)
                 .times(count.into())
         })
@@ -524,7 +526,7 @@ impl NativeBackend<'_> {
 impl StageAssignment {
     /// Returns the path that all messages share, or `None` if paths differ.
     #[inline]
-    pub(super) fn uniform_path(&self, paths: &SharedPaths) -> Option<NetworkPath> {
+    pub(super) fn uniform_path(&self, paths: &CommonLinePaths) -> Option<NetworkPath> {
         if self.algorithm == CollectiveAlgorithm::Ring {
             paths.next
         } else {
@@ -532,7 +534,11 @@ impl StageAssignment {
         }
     }
 
-    pub(super) fn closed_form(&self, extent: &GroupExtent, paths: &[SharedPaths]) -> Option<Span> {
+    pub(super) fn closed_form(
+        &self,
+        extent: &GroupExtent,
+        paths: &[CommonLinePaths],
+    ) -> Option<Span> {
         let path = self.uniform_path(&paths[self.stage.phase])?;
         let n = extent.phases[self.stage.phase].size;
         self.algorithm.closed_form(&self.stage, n, &path)

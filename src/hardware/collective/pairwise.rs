@@ -46,7 +46,7 @@ pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> O
 }
 
 /// Returns the index of the member that sends to the member at `line` after `before` rounds.
-pub(super) fn source_before(line: LinePosition, before: u32) -> u32 {
+pub(super) fn source_after_rounds(line: LinePosition, before: u32) -> u32 {
     let (n, k) = (line.size, before + 1);
     if n.is_power_of_two() {
         line.index ^ k
@@ -67,8 +67,8 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
 /// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(line: &LineCostModel<'_>, buffer: BufferShare) -> TimeEstimate {
     let share = buffer.nth_part(line.member_count());
-    let rounds = line.slowest_over_all(share, |way| {
-        way.time_of_first_byte(share) + way.time_passes(share)
+    let rounds = line.sum_over_all_distances(share, |way| {
+        way.time_of_first_byte(share) + way.time_under_load(share)
     });
     rounds.0
 }

@@ -20,17 +20,17 @@ use chakram_base::ids::Position;
 /// Bytes that each member sends to each other member of its line, for each phase of a group. Members of a line differ
 /// only in their index in the phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerSizes {
-    phases: Vec<PhaseSizes>,
+pub struct PairBytesByPhase {
+    phases: Vec<PairBytesInPhase>,
     /// Size of an all-to-all of equal parts in which every member is as busy as the busiest member of this group
-    /// ([`PeerSizes::equivalent_bytes`]).
+    /// ([`PairBytesByPhase::equivalent_bytes`]).
     equivalent: u64,
 }
 
 /// Bytes that members exchange along one phase. Index p · size + q contains the bytes from position p to index q of p's
 /// line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct PhaseSizes {
+struct PairBytesInPhase {
     size: u32,
     stride: u32,
     bytes: Vec<u64>,
@@ -38,7 +38,7 @@ struct PhaseSizes {
     gaps: bool,
 }
 
-impl PeerSizes {
+impl PairBytesByPhase {
     /// Creates the sizes of a group. The member at position s has `bytes[s * n + t]` bytes for the member at position
     /// t. Returns `None` if every member has `equal` bytes for every other member.
     pub fn new(extent: &GroupExtent, bytes: &[u64], equal: u64) -> Option<Self> {
@@ -79,7 +79,7 @@ impl PeerSizes {
                     q != phase.index(Position(p)) && sizes[(p * phase.size + q) as usize] == 0
                 })
             });
-            PhaseSizes {
+            PairBytesInPhase {
                 size: phase.size,
                 stride: phase.stride,
                 bytes: sizes,
@@ -101,7 +101,7 @@ impl PeerSizes {
 
     /// Returns the algorithm for unequal parts, given the `algorithm` for equal parts. If `algorithm` sends each part
     /// directly from its sender to its receiver, the result is `algorithm`; otherwise, the result is `direct`.
-    pub fn resolve_algorithm(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
+    pub fn algorithm_for_unequal_parts(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
         match algorithm {
             CollectiveAlgorithm::Pairwise => algorithm,
             _ => CollectiveAlgorithm::Direct,
@@ -147,7 +147,8 @@ impl PeerSizes {
         }
         // Empty messages are not sent. Therefore, only rounds with data add to the received messages and to the
         // receiver's steps.
-        let received = |&round: &u32| exchanged(pairwise::source_before(line, round), line.index);
+        let received =
+            |&round: &u32| exchanged(pairwise::source_after_rounds(line, round), line.index);
         let taken = |&round: &u32| target(step.to, round).is_some_and(|to| exchanged(step.to, to));
         Some(SendStep {
             amount: amount(step.to),
@@ -167,7 +168,7 @@ impl PeerSizes {
     }
 }
 
-impl PhaseSizes {
+impl PairBytesInPhase {
     /// Returns the number of bytes that one member of a line sends to another; both are given by their index.
     #[inline]
     fn bytes_between(&self, line: LinePosition, from: u32, to: u32) -> u64 {
@@ -209,7 +210,7 @@ mod tests {
 
     /// Returns all messages of a phase as (from, to, bytes, credits required).
     fn messages(
-        sizes: &PeerSizes,
+        sizes: &PairBytesByPhase,
         extent: &GroupExtent,
         algorithm: CollectiveAlgorithm,
         phase: usize,
@@ -237,16 +238,16 @@ mod tests {
         let extent = shared_extent(&[3]);
         // The bytes that members keep for themselves are ignored.
         assert_eq!(
-            PeerSizes::new(&extent, &[0, 5, 5, 5, 7, 5, 5, 5, 9], 5),
+            PairBytesByPhase::new(&extent, &[0, 5, 5, 5, 7, 5, 5, 5, 9], 5),
             None
         );
-        assert!(PeerSizes::new(&extent, &[0, 5, 5, 5, 7, 5, 5, 4, 9], 5).is_some());
+        assert!(PairBytesByPhase::new(&extent, &[0, 5, 5, 5, 7, 5, 5, 4, 9], 5).is_some());
     }
 
     #[test]
     fn members_send_what_each_pair_exchanges_and_nothing_for_nothing() {
         let extent = shared_extent(&[3]);
-        let sizes = PeerSizes::new(&extent, &[9, 1, 2, 0, 9, 3, 4, 0, 9], 5).unwrap();
+        let sizes = PairBytesByPhase::new(&extent, &[9, 1, 2, 0, 9, 3, 4, 0, 9], 5).unwrap();
         // With direct, a member sends to the next index first.
         let direct = [(0, 1, 1, 0), (0, 2, 2, 0), (1, 2, 3, 0), (2, 0, 4, 0)];
         assert_eq!(
@@ -279,7 +280,7 @@ mod tests {
         let extent = shared_extent(&[4]);
         let mut bytes = vec![0; 16];
         (bytes[3], bytes[12], bytes[4]) = (7, 8, 6);
-        let sizes = PeerSizes::new(&extent, &bytes, 5).unwrap();
+        let sizes = PairBytesByPhase::new(&extent, &bytes, 5).unwrap();
         // Member 0 receives from member 1 in round 1, and sends in round 3.
         let expected = [(0, 3, 7, 1), (1, 0, 6, 0), (3, 0, 8, 0)];
         assert_eq!(
@@ -294,7 +295,7 @@ mod tests {
         // digits of a sum identify the receivers and the senders.
         let extent = shared_extent(&[2, 2]);
         let bytes = (0..4).flat_map(|s| (0..4).map(move |t| 10_u64.pow(t) * (s + 1)));
-        let sizes = PeerSizes::new(&extent, &bytes.collect::<Vec<_>>(), 5).unwrap();
+        let sizes = PairBytesByPhase::new(&extent, &bytes.collect::<Vec<_>>(), 5).unwrap();
         // Along x, member 0 passes on its data for x = 1, that is for members 1 and 3: 1,010 bytes.
         let inner = [
             (0, 1, 1010),

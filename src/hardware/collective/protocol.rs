@@ -17,7 +17,7 @@
 //! On [links](super::curve) other than the fitted ones, `bandwidth` scales with the links' bandwidth, and `step` scales
 //! with the latency of the links between neighbours.
 
-use super::curve::{LinkChange, LinkRates, steps_and_part};
+use super::curve::{LinkChange, LinkRates, message_count_and_sent_fraction};
 use crate::group::GroupExtent;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
@@ -41,14 +41,14 @@ pub struct CollectiveProtocol {
 impl CollectiveProtocol {
     /// Returns the time, in seconds, of a collective with a buffer of `bytes` among `members`.
     pub fn seconds_for(&self, members: u32, bytes: f64) -> f64 {
-        let (steps, part) = steps_and_part(self.kind, members);
+        let (steps, part) = message_count_and_sent_fraction(self.kind, members);
         self.start + self.step * steps + part * bytes / self.bandwidth_among(members)
     }
 
     /// Returns the time, in seconds, of this collective on the target links of `change`.
     fn seconds_on(&self, members: u32, bytes: f64, change: &LinkChange) -> f64 {
-        let (steps, part) = steps_and_part(self.kind, members);
-        let step = change.adjust_start(self.step, 1.0);
+        let (steps, part) = message_count_and_sent_fraction(self.kind, members);
+        let step = change.adjust_start_up_seconds(self.step, 1.0);
         self.start
             + step * steps
             + part * bytes / self.bandwidth_among(members) * change.transfer_factor()
@@ -75,7 +75,7 @@ impl CollectiveProtocol {
 /// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. Returns `None`
 /// unless all members are along one dimension, and this dimension has a protocol for the kind. `protocols` has one list
 /// per dimension.
-pub fn find_fastest_time(
+pub fn fastest_protocol_time(
     protocols: &[Vec<CollectiveProtocol>],
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupExtent, &Topology),

@@ -50,8 +50,9 @@ pub(super) fn estimate_cost(
     buffer: BufferShare,
 ) -> TimeEstimate {
     match primitive {
-        CollectivePrimitive::AllReduce => line
-            .sum_over_doublings(|way, _| way.time_of_first_byte(buffer) + way.time_passes(buffer)),
+        CollectivePrimitive::AllReduce => line.sum_over_doublings(|way, _| {
+            way.time_of_first_byte(buffer) + way.time_under_load(buffer)
+        }),
         _ => halving_doubling::estimate_cost(line, primitive, buffer),
     }
 }

@@ -15,7 +15,7 @@
 //! nanoseconds. Broadcast and reduce are pipelined over the chain in n parts.
 //!
 //! **Both directions.** If members are spaced evenly around a ring of more than two NPUs
-//! ([`GroupExtent::closes_ring`]), each member has two links with B/2 each, to the next and to the previous member. A
+//! ([`GroupExtent::is_evenly_spaced_ring`]), each member has two links with B/2 each, to the next and to the previous member. A
 //! stage then consists of two concurrent runs, with half of the buffer each. One run sends to the next member, as
 //! described above. The other run goes in the opposite direction, where the member with index i takes the place of
 //! n−1−i. The two runs share neither links nor dependencies. Half a share takes s/2 · B/(B/2) = s over one link, so the
@@ -23,7 +23,7 @@
 //! members do not close in this way, a message from the last member to the first passes the links of all members
 //! between them. A second direction would gain nothing, so all data goes in one direction, at B/2.
 //!
-//! [`GroupExtent::closes_ring`]: crate::group::GroupExtent::closes_ring
+//! [`GroupExtent::is_evenly_spaced_ring`]: crate::group::GroupExtent::is_evenly_spaced_ring
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
@@ -138,7 +138,7 @@ pub(super) fn estimate_cost(
     let n = line.member_count();
     let share = buffer.nth_part(n).nth_part(1 + u32::from(line.round));
     let way = line.path_at_distance(1).without_load();
-    let (hop, s) = (way.time_of_first_byte(share), way.time_passes(share));
+    let (hop, s) = (way.time_of_first_byte(share), way.time_under_load(share));
     let n = u64::from(n);
     match primitive {
         CollectivePrimitive::AllToAll => (hop + s).times(n * (n - 1) / 2),

@@ -2,8 +2,8 @@
 
 use super::inter_dimension::{ChunkRoute, choose_routes};
 use super::{
-    AlgorithmChoice, ChunkPipeline, ChunkSchedule, ChunkSpec, CollectiveAlgorithm, StageAssignment,
-    assign_stages,
+    AlgorithmChoice, ChunkProperties, ChunkSchedule, ChunkingSettings, CollectiveAlgorithm,
+    StageAssignment, assign_stages,
 };
 use crate::group::GroupExtent;
 use crate::topology::Topology;
@@ -18,7 +18,7 @@ pub(super) fn route_collective(
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupExtent, &Topology),
     choices: &[AlgorithmChoice],
-    pipeline: ChunkPipeline,
+    pipeline: ChunkingSettings,
 ) -> ChunkSchedule<StageAssignment> {
     // A chunk has at least one byte, but an empty collective still has one chunk.
     let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
@@ -28,7 +28,7 @@ pub(super) fn route_collective(
         choose_routes(pipeline.inter, (kind, whole), (extent, topology), chunks);
     let mut all = Vec::new();
     let add = |way: &ChunkRoute, mirrored, all: &mut Vec<StageAssignment>| {
-        let chunk = ChunkSpec {
+        let chunk = ChunkProperties {
             whole: way.share_of_buffer(whole, chunks),
             order: &way.order,
             // All routes have the same number of stages, so all of them or none may fuse an all-reduce.
@@ -82,10 +82,10 @@ mod tests {
         let extent = GroupExtent::new(&npus, &topology);
         let trees =
             vec![AlgorithmChoice::Named(CollectiveAlgorithm::DoubleBinaryTree); sizes.len()];
-        let pipeline = ChunkPipeline {
+        let pipeline = ChunkingSettings {
             chunks: NonZeroU32::new(chunks),
             inter,
-            ..ChunkPipeline::default()
+            ..ChunkingSettings::default()
         };
         let of = (CollectiveKind::AllReduce, bytes);
         route_collective(of, (&extent, &topology), &trees, pipeline)

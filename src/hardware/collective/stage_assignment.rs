@@ -26,7 +26,7 @@ pub struct StageAssignment {
 
 /// The properties that differ between the chunks of a collective.
 #[derive(Clone, Copy, Debug)]
-pub struct ChunkSpec<'a> {
+pub struct ChunkProperties<'a> {
     /// The chunk's share of the collective's buffer.
     pub whole: BufferShare,
     /// The phases in the order in which the chunk goes outward ([`decompose_collective`]).
@@ -61,7 +61,7 @@ pub fn assign_stages(
     extent: &GroupExtent,
     topology: &Topology,
     choices: &[AlgorithmChoice],
-    chunk: &ChunkSpec<'_>,
+    chunk: &ChunkProperties<'_>,
     out: &mut Vec<StageAssignment>,
 ) {
     let line = |d: usize| LineCostModel::new(extent, &extent.phases[d], topology);
@@ -90,7 +90,9 @@ pub fn assign_stages(
             stage.mirrored = chunk.mirrored;
             let phase = &extent.phases[stage.phase];
             let algorithm = match choices[phase.dimension].requested_algorithm(stage.primitive) {
-                Some(algorithm) => algorithm.resolve_automatic(stage.primitive, phase.size),
+                Some(algorithm) => {
+                    algorithm.resolve_unsupported_algorithm(stage.primitive, phase.size)
+                }
                 None => {
                     line(stage.phase)
                         .choose_fastest(stage.primitive, stage.buffer)
@@ -98,8 +100,8 @@ pub fn assign_stages(
                 }
             };
             // Only the ring sends in both directions, so the algorithm must be chosen first.
-            stage.bidirectional =
-                algorithm == CollectiveAlgorithm::Ring && extent.closes_ring(phase, topology);
+            stage.bidirectional = algorithm == CollectiveAlgorithm::Ring
+                && extent.is_evenly_spaced_ring(phase, topology);
             out.push(StageAssignment {
                 stage,
                 algorithm,
@@ -173,7 +175,7 @@ mod tests {
         order: &[usize],
     ) -> Vec<(usize, CollectivePrimitive, u64)> {
         let (topology, extent) = machine(&[4, 2, 3]);
-        let chunk = ChunkSpec {
+        let chunk = ChunkProperties {
             whole: BufferShare::from_bytes(1 << 30),
             order,
             fuses: true,
@@ -247,7 +249,7 @@ mod tests {
     fn people_are_told_what_is_used() {
         let (topology, extent) = machine(&[8, 6]);
         let describe = |choices: [AlgorithmChoice; 2], kind, bytes| {
-            let chunk = ChunkSpec {
+            let chunk = ChunkProperties {
                 whole: BufferShare::from_bytes(bytes),
                 order: outward_phases(&extent),
                 fuses: true,

@@ -44,7 +44,7 @@ pub(super) struct StageFlow {
 
 /// State of a chunk at a member.
 #[derive(Clone, Copy, Debug, Default)]
-struct FlowCell {
+struct MemberChunkState {
     begun: bool,
     leaving: bool,
     ended: bool,
@@ -125,7 +125,7 @@ impl StageFlow {
     }
 
     /// Returns a lower bound on the time of `chunks` chunks: the work of the busiest port.
-    pub fn busiest_time(&self, chunks: u32) -> Span {
+    pub fn busiest_port_time(&self, chunks: u32) -> Span {
         let kinds = self.programs.len() as u32 / self.members;
         let mut work = vec![[Span::ZERO; 2]; self.ports];
         for kind in 0..kinds {
@@ -145,11 +145,11 @@ impl StageFlow {
     /// concurrent chunks at each member.
     pub fn simulate_end(&self, chunks: u32, places: u32) -> Span {
         let members = self.members as usize;
-        let mut run = FlowRun {
+        let mut run = StageFlowSimulation {
             flow: self,
             chunks,
             places,
-            cells: vec![FlowCell::default(); members * chunks as usize],
+            cells: vec![MemberChunkState::default(); members * chunks as usize],
             free: vec![[Time::ZERO; 2]; self.ports],
             next: vec![0; members],
             running: vec![0; members],
@@ -161,12 +161,12 @@ impl StageFlow {
     }
 }
 
-struct FlowRun<'a> {
+struct StageFlowSimulation<'a> {
     flow: &'a StageFlow,
     chunks: u32,
     places: u32,
     /// State of each chunk at each member.
-    cells: Vec<FlowCell>,
+    cells: Vec<MemberChunkState>,
     /// Times at which each member's output and input ports become free.
     free: Vec<[Time; 2]>,
     /// For each member, the next chunk to begin.
@@ -179,7 +179,7 @@ struct FlowRun<'a> {
     changed: Vec<(u32, u32)>,
 }
 
-impl FlowRun<'_> {
+impl StageFlowSimulation<'_> {
     fn run(&mut self) -> Time {
         for member in 0..self.flow.members {
             self.admit_chunks(member);
@@ -199,7 +199,7 @@ impl FlowRun<'_> {
             let send = self.flow.program_of_chunk(chunk, member).sends[number as usize];
             match event {
                 FlowEvent::Left => {
-                    self.cell_mut(member, chunk).leaving = false;
+                    self.member_chunk_mut(member, chunk).leaving = false;
                     self.changed.push((member, chunk));
                 }
                 FlowEvent::FirstByte => {
@@ -209,14 +209,14 @@ impl FlowRun<'_> {
                     self.events.push(Reverse((*free, arrived)));
                 }
                 FlowEvent::Arrived => {
-                    self.cell_mut(send.to, chunk).received += 1;
+                    self.member_chunk_mut(send.to, chunk).received += 1;
                     self.changed.push((send.to, chunk));
                 }
             }
         }
     }
 
-    fn cell_mut(&mut self, member: u32, chunk: u32) -> &mut FlowCell {
+    fn member_chunk_mut(&mut self, member: u32, chunk: u32) -> &mut MemberChunkState {
         &mut self.cells[(member * self.chunks + chunk) as usize]
     }
 
@@ -227,7 +227,7 @@ impl FlowRun<'_> {
             let chunk = self.next[of];
             self.next[of] += 1;
             self.running[of] += 1;
-            self.cell_mut(member, chunk).begun = true;
+            self.member_chunk_mut(member, chunk).begun = true;
             self.changed.push((member, chunk));
         }
     }
@@ -235,7 +235,7 @@ impl FlowRun<'_> {
     /// Takes a chunk's next step at a member if the chunk has enough credits, or ends the chunk after the last step.
     fn advance_chunk(&mut self, member: u32, chunk: u32) {
         let program = self.flow.program_of_chunk(chunk, member);
-        let cell = self.cell_mut(member, chunk);
+        let cell = self.member_chunk_mut(member, chunk);
         if !cell.begun || cell.ended || cell.leaving {
             return;
         }
@@ -307,7 +307,7 @@ mod tests {
             bidirectional: false,
         };
         let flow = StageFlow::new(&line, algorithm, &stage);
-        assert!(flow.busiest_time(chunks) <= flow.simulate_end(chunks, places));
+        assert!(flow.busiest_port_time(chunks) <= flow.simulate_end(chunks, places));
         flow.simulate_end(chunks, places).0 / 1000
     }
 

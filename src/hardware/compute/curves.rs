@@ -42,7 +42,7 @@ impl CurveClass {
 
 /// Duration of a kernel according to a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CurvePrice {
+pub struct CurveKernelDuration {
     /// The duration.
     pub span: Span,
     /// Relative error of the duration, one standard deviation.
@@ -112,10 +112,10 @@ impl KernelCurves {
         kernel: &KernelProfile<'_>,
         peaks: &PeakRates,
         memory: Bandwidth,
-    ) -> Option<CurvePrice> {
+    ) -> Option<CurveKernelDuration> {
         let price = |seconds, error, class| {
             let span = Span::from_seconds(seconds);
-            Some(CurvePrice { span, error, class })
+            Some(CurveKernelDuration { span, error, class })
         };
         if let Some((seconds, error)) = self.measured.seconds_on(kernel, peaks, memory) {
             return price(seconds, error, CurveClass::Measured);
@@ -129,7 +129,7 @@ impl KernelCurves {
                 let (dtype, peak) = format()?;
                 let curve = self.gemm[dtype as usize].as_ref()?;
                 let sizes = [batch, m, n, k];
-                let estimate = curve.estimate_seconds(sizes, dtype.element_bytes(), peak, memory);
+                let estimate = curve.estimate_gemm(sizes, dtype.element_bytes(), peak, memory);
                 let table = self.products[dtype as usize].as_ref();
                 // The table contains only single matrix products, no batches.
                 let table = table.filter(|_| batch == 1);

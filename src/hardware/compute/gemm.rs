@@ -84,13 +84,13 @@ const LEAST_LOOP: f64 = 32.0;
 const RESULT: [f64; 2] = [2.0, 4.0];
 
 /// Combines two times that overlap imperfectly, by their norm of order 4.
-pub(super) fn blend4(a: f64, b: f64) -> f64 {
+pub(super) fn norm_of_order_4(a: f64, b: f64) -> f64 {
     let (a, b) = (a * a, b * b);
     (a * a + b * b).sqrt().sqrt()
 }
 
 /// Combines two times that overlap imperfectly, by their norm of order 6.
-fn blend6(a: f64, b: f64) -> f64 {
+fn norm_of_order_6(a: f64, b: f64) -> f64 {
     let (a, b) = (a * a * a, b * b * b);
     libm::cbrt((a * a + b * b).sqrt())
 }
@@ -105,11 +105,11 @@ impl GemmCurve {
         peak: f64,
         memory: Bandwidth,
     ) -> f64 {
-        self.estimate_seconds(sizes, element, peak, memory).seconds
+        self.estimate_gemm(sizes, element, peak, memory).seconds
     }
 
     /// Computes the same time as [`Self::predict_seconds`], and also returns the intermediate values.
-    pub fn estimate_seconds(
+    pub fn estimate_gemm(
         &self,
         sizes: [u64; 4],
         element: f64,
@@ -122,7 +122,7 @@ impl GemmCurve {
         let memory = moved / (self.memory * memory.bytes_per_second());
         let (mut best, mut best_waves) = (f64::INFINITY, 1.0);
         for [a, b] in TILES {
-            let step = blend6(2.0 * a * b / rate, (a + b) * element / self.operands);
+            let step = norm_of_order_6(2.0 * a * b / rate, (a + b) * element / self.operands);
             for split in SPLITS {
                 let splits = split > 1.0;
                 if splits && (batch > 1.0 || k / split < LEAST_PART) {
@@ -133,7 +133,7 @@ impl GemmCurve {
                 let end = a * b * RESULT[usize::from(splits)] / self.results;
                 let time = waves.ceil() * (k.max(LEAST_LOOP) / split * step + end);
                 let sum = if splits { self.reduction } else { 0.0 };
-                let time = blend4(time, memory) + sum;
+                let time = norm_of_order_4(time, memory) + sum;
                 if time < best {
                     (best, best_waves) = (time, waves);
                 }

@@ -82,14 +82,14 @@ pub struct LoopNestModel {
 
 /// Cycles and energy of a kernel or layer on an accelerator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct LoopNestPrice {
+pub struct LoopNestCost {
     /// Cycles until all multiplications and transfers have ended.
     pub cycles: u64,
     /// Energy in picojoules.
     pub energy: f64,
 }
 
-impl LoopNestPrice {
+impl LoopNestCost {
     /// Returns the cycles and energy of `times` repetitions of the work.
     fn multiply_by(self, times: u64) -> Self {
         Self {
@@ -110,17 +110,17 @@ impl LoopNestPrice {
 impl LoopNestModel {
     /// Returns the cycles and energy that a layer takes with its best mapping. The layer's numbers have `word` bytes
     /// each. Returns `None` if none of the tried mappings fits the accelerator.
-    pub fn price_layer(&self, layer: &LayerShape, word: u64) -> Option<LoopNestPrice> {
+    pub fn cost_of_best_mapping(&self, layer: &LayerShape, word: u64) -> Option<LoopNestCost> {
         let accelerator = self.gemmini.build_accelerator(word);
         let found = search_mapping(&accelerator, layer, self.mappings, self.seed)?;
-        Some(LoopNestPrice {
+        Some(LoopNestCost {
             cycles: found.cost.cycles,
             energy: found.cost.energy,
         })
     }
 
     /// Converts the cycles of `price` to time.
-    pub fn convert_to_time(&self, price: LoopNestPrice) -> Span {
+    pub fn convert_to_time(&self, price: LoopNestCost) -> Span {
         self.gemmini.clock.time_for_cycles(price.cycles)
     }
 
@@ -128,10 +128,10 @@ impl LoopNestModel {
     /// use the best mapping. Any other kernel takes the longer of two times: the time of its operations on all units,
     /// and the time of its memory traffic. A kernel's energy is the energy of its operations plus the energy of its
     /// memory traffic. Returns `None` if the kernel has neither operations nor bytes.
-    pub fn price_kernel(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
+    pub fn price_kernel(&self, kernel: &KernelProfile) -> Option<LoopNestCost> {
         let word = word_bytes(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| {
-            Some(self.price_layer(&layer, word)?.multiply_by(times))
+            Some(self.cost_of_best_mapping(&layer, word)?.multiply_by(times))
         };
         let of_shape = match kernel.shape {
             Some(KernelShape::Gemm { batch, m, n, k }) => {
@@ -158,7 +158,7 @@ impl LoopNestModel {
                 // Add the fifth matrix multiplication of the backward pass; it costs a quarter of the other four
                 // together.
                 both.map(|both| match backward {
-                    true => both.add_layer(LoopNestPrice {
+                    true => both.add_layer(LoopNestCost {
                         cycles: both.cycles / 4,
                         energy: both.energy / 4.0,
                     }),
@@ -177,7 +177,7 @@ impl LoopNestModel {
         let multiplied = kernel.flops.div_ceil(2 * accelerator.unit_count());
         let moved = kernel.bytes as f64 / self.gemmini.bytes_per_cycle();
         let memory = accelerator.levels.last().map_or(0.0, |level| level.energy);
-        Some(LoopNestPrice {
+        Some(LoopNestCost {
             cycles: multiplied.max(moved.ceil() as u64),
             energy: kernel.flops as f64 / 2.0 * accelerator.mac_energy
                 + kernel.bytes as f64 * memory,

@@ -168,7 +168,7 @@ impl MeasuredKernels {
         peaks: &PeakRates,
         memory: Bandwidth,
     ) -> Option<(f64, f64)> {
-        let (seconds, error) = self.find_seconds(kernel)?;
+        let (seconds, error) = self.kernel_seconds_and_error(kernel)?;
         let Some(class) = self
             .measured_on
             .filter(|class| !class.has_rates(peaks, memory))
@@ -180,7 +180,7 @@ impl MeasuredKernels {
             recorded,
             ..*kernel
         };
-        let carried = class.carried_over(&kernel, peaks, memory);
+        let carried = class.scale_time_to_class(&kernel, peaks, memory);
         Some((carried.map_or(seconds, Span::as_seconds), error))
     }
 
@@ -204,7 +204,7 @@ impl MeasuredKernels {
 
     /// Returns the time of `kernel`, in seconds, and the relative error of this time. Returns `None` if no kernel with
     /// the same name and number format was measured.
-    pub fn find_seconds(&self, kernel: &KernelProfile<'_>) -> Option<(f64, f64)> {
+    pub fn kernel_seconds_and_error(&self, kernel: &KernelProfile<'_>) -> Option<(f64, f64)> {
         let formats = self.by_name.get(kernel.name)?;
         let (_, measured) = formats.iter().find(|(dtype, _)| *dtype == kernel.dtype)?;
         Some(measured.interpolate_seconds(kernel.flops, kernel.bytes, self.shortest))
@@ -293,7 +293,8 @@ mod tests {
                 bytes: 1,
                 ..KernelProfile::default()
             };
-            all.find_seconds(&profile).map(|(seconds, _)| seconds)
+            all.kernel_seconds_and_error(&profile)
+                .map(|(seconds, _)| seconds)
         };
         assert_eq!(price("mm", None), Some(1.0));
         assert_eq!(price("mm", Some(Dtype::Fp32)), Some(2.0));

@@ -61,7 +61,7 @@ impl RecordingClass {
 
     /// Returns this class for durations on a class of `maker`. If both makers are known and differ, kernels keep their
     /// recorded times.
-    pub(super) fn towards_maker(self, maker: Option<&'static str>) -> Self {
+    pub(super) fn for_target_maker(self, maker: Option<&'static str>) -> Self {
         let differs = self
             .maker
             .zip(maker)
@@ -83,7 +83,7 @@ impl RecordingClass {
     }
 
     /// Returns the time of `kernel` on another class, or `None` if either class has no peak for the kernel's format.
-    pub(super) fn carried_over(
+    pub(super) fn scale_time_to_class(
         &self,
         kernel: &KernelProfile<'_>,
         peaks: &PeakRates,
@@ -177,7 +177,7 @@ mod tests {
         let (to, to_memory) = class(2000.0, 5.0);
         let source = RecordingClass::new(&from, from_memory).set_maker(Some("NVIDIA"));
         let price = |class: &str| {
-            let model = ComputeModel::RecordedOn(source).on_class(class);
+            let model = ComputeModel::RecordedOn(source).for_npu_class(class);
             model.price_kernel(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
         };
         // The 110 us do not change on MI300X, which is of another maker. On other classes the time is 10 + 100 x 2/5

@@ -105,7 +105,7 @@ pub fn parse_loop_nest(text: &str) -> Result<LoopNestModel, String> {
     };
     for part in parts {
         let (key, value) = part.split_once('=').unwrap_or((part, ""));
-        set_accelerator(&mut model, key.trim(), value.trim())?;
+        set_accelerator_value(&mut model, key.trim(), value.trim())?;
     }
     Ok(model)
 }
@@ -150,7 +150,11 @@ impl fmt::Display for LoopNestModel {
 ///
 /// Fails if `key` is unknown or the value is invalid. The error lists the known keys, or describes the form of the
 /// value.
-pub fn set_accelerator(model: &mut LoopNestModel, key: &str, value: &str) -> Result<(), String> {
+pub fn set_accelerator_value(
+    model: &mut LoopNestModel,
+    key: &str,
+    value: &str,
+) -> Result<(), String> {
     let known = ACCELERATOR.iter().find(|(name, _)| *name == key);
     let Some((_, expected)) = known else {
         let names = ACCELERATOR.map(|(name, _)| name).join(", ");

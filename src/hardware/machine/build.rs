@@ -91,7 +91,7 @@ pub(super) fn build_machine(
         algorithms: network.algorithms,
         collective_curves: network.curves,
         collective_protocols: network.protocols,
-        pipeline: collectives::parse_pipeline(&root)?,
+        pipeline: collectives::parse_chunking(&root)?,
         scalable: network.scalable,
         rank_domain: network.rank_domain,
         classes,
@@ -104,11 +104,13 @@ pub(super) fn build_machine(
     })
 }
 
-pub(super) use stack_prices::stack_classes;
+pub(super) use stack_prices::parse_stack_classes;
 
 /// Returns the byte ranges of two values in the text of `document`: the machine's `name`, and the size of its outermost
 /// dimension.
-pub(super) fn scale_spans(document: &ConfigDocument<'_>) -> Option<[std::ops::Range<usize>; 2]> {
+pub(super) fn name_and_size_ranges(
+    document: &ConfigDocument<'_>,
+) -> Option<[std::ops::Range<usize>; 2]> {
     let root = document.root_table(ROOT).ok()?;
     let dimensions = root.get("dimension")?.read_tables(network::KEYS).ok()?;
     let size = dimensions.last()?.get("size")?.byte_range();

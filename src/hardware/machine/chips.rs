@@ -8,7 +8,7 @@
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
-use crate::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
+use crate::topology::chip_graph::{ChipGraph, LinkRateByLinkCount, LinkRateInterpolation};
 use chakram_base::config::read_input;
 use chakram_base::units::{Bandwidth, Span};
 
@@ -22,12 +22,12 @@ const SHAPES: [&str; 3] = ["torus:", "mesh:", "ring:"];
 const EXAMPLE: &str = "chips.topology:64 GB/s:500 ns";
 
 /// Returns true if `name` is a graph of chips or a topology file, and not a machine file or preset.
-pub(super) fn is_graph(name: &str) -> bool {
-    SHAPES.iter().any(|shape| name.starts_with(shape)) || graph_end(name).is_some()
+pub(super) fn is_chip_graph_name(name: &str) -> bool {
+    SHAPES.iter().any(|shape| name.starts_with(shape)) || topology_file_name_end(name).is_some()
 }
 
 /// Returns the index in `name` at which the topology file's name ends, or `None`.
-fn graph_end(name: &str) -> Option<usize> {
+fn topology_file_name_end(name: &str) -> Option<usize> {
     let ends = name
         .match_indices(EXTENSION)
         .map(|(at, _)| at + EXTENSION.len());
@@ -40,7 +40,7 @@ fn graph_end(name: &str) -> Option<usize> {
 /// # Errors
 ///
 /// Fails if the graph is invalid, its file cannot be read, or the rates are invalid.
-pub(super) fn load_machine_text(name: &str) -> Result<String, MachineError> {
+pub(super) fn build_graph_machine_text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
         // The argument may be arbitrarily long, so truncate it for the message.
         name: name.chars().take(80).collect(),
@@ -48,7 +48,7 @@ pub(super) fn load_machine_text(name: &str) -> Result<String, MachineError> {
         expected: expected.to_owned(),
         example: EXAMPLE,
     };
-    let (graph, rest) = match graph_end(name) {
+    let (graph, rest) = match topology_file_name_end(name) {
         Some(end) => {
             let file = &name[..end];
             let text = read_input(file).map_err(|source| MachineError::Read {
@@ -77,17 +77,17 @@ pub(super) fn load_machine_text(name: &str) -> Result<String, MachineError> {
     let bandwidth = match rate {
         "" | "step" | "log" => {
             let rule = match rate {
-                "step" => LinkInterpolation::Step,
-                "log" => LinkInterpolation::Logarithmic,
-                _ => LinkInterpolation::None,
+                "step" => LinkRateInterpolation::Step,
+                "log" => LinkRateInterpolation::Logarithmic,
+                _ => LinkRateInterpolation::None,
             };
-            let table = LinkTechnology::table_three(rule);
+            let table = LinkRateByLinkCount::deap_table_three(rule);
             let rows = table.links.iter();
             let rows: Vec<_> = rows
                 .map(|(links, rate)| format!("{links} = \"{} GB/s\"", rate / 1e9))
                 .collect();
             let most = graph.max_links_per_chip();
-            if table.rate_of_links(most).is_none() {
+            if table.rate_per_link(most).is_none() {
                 return Err(wrong(
                     format!("chips with {most} links, for which the table has no rate"),
                     "a rate of links, or `step` or `log`, after a colon",
@@ -110,14 +110,14 @@ pub(super) fn load_machine_text(name: &str) -> Result<String, MachineError> {
          latency = \"{latency}\"\nroutes = \"first\"\nalgorithm = \"direct\"\n\n\
          # DEAP, Eq. 2: latency = technology factor x size x distance.\n\
          [network]\nswitching = \"store_and_forward\"\n",
-        class_tables_text(),
+        gemmini_npu_tables_text(),
         graph.chip_count(),
-        graph.link_list()
+        graph.format_link_list()
     ))
 }
 
 /// Returns the `npu` tables of the preset `gemmini`, because the chips are of this preset's NPU class.
-fn class_tables_text() -> &'static str {
+fn gemmini_npu_tables_text() -> &'static str {
     let preset = PRESETS.iter().find(|preset| preset.name == "gemmini");
     let text = preset.map_or("", |preset| preset.text);
     let (start, end) = (text.find("[npu"), text.find("[[dimension]]"));
@@ -139,7 +139,7 @@ mod tests {
             "c.topology:log",
             "mesh:2x4:log:1 us",
         ] {
-            assert!(is_graph(name), "{name}");
+            assert!(is_chip_graph_name(name), "{name}");
         }
         for name in [
             "torus.toml",
@@ -148,7 +148,7 @@ mod tests {
             "Ring(4):1 GB/s:0 ns",
             "a.topology.toml",
         ] {
-            assert!(!is_graph(name), "{name}");
+            assert!(!is_chip_graph_name(name), "{name}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Errors about machines. Each message says where the error is, what was found, and which values are allowed.
 
 use crate::topology::chip_graph::ChipGraphError;
-use chakram_base::config::{ConfigError, EditError, did_you_mean};
+use chakram_base::config::{ConfigError, TomlEditError, did_you_mean};
 use std::io;
 
 /// An invalid machine file or machine name.
@@ -12,7 +12,7 @@ pub enum MachineError {
     Config(#[from] ConfigError),
     /// An edit names a value, by its path, that the file does not have.
     #[error(transparent)]
-    Edit(#[from] EditError),
+    Edit(#[from] TomlEditError),
     /// No preset has this name, and the name is not the path of a file.
     #[error(
         "no machine is called {name:?}{}\n  \

@@ -72,7 +72,7 @@ fn is_dimensions(text: &str) -> bool {
 }
 
 /// Returns the `npu` tables of the preset called `name`, or of the first preset that has an NPU with this name.
-fn npu_tables(name: &str) -> Option<String> {
+fn preset_npu_tables_text(name: &str) -> Option<String> {
     let is_npu = |line: &str| line.starts_with("[npu.") || line.starts_with("[[npu.");
     let has_npu = |text: &str| {
         text.lines()
@@ -118,7 +118,7 @@ pub(super) fn build_machine_text(name: &str) -> Result<String, MachineError> {
     let (npu, notation) = split_npu(name);
     let npu = match npu {
         None => String::new(),
-        Some(npu) => npu_tables(npu).ok_or_else(|| {
+        Some(npu) => preset_npu_tables_text(npu).ok_or_else(|| {
             wrong(
                 format!("NPU {npu:?}"),
                 "a preset, which `chakram machine list` names, or the NPU of a preset, such as h100",
@@ -225,7 +225,7 @@ fn parse_quantities(
 mod tests {
     use super::super::{Machine, NpuClass};
     use super::*;
-    use crate::collective::ChunkPipeline;
+    use crate::collective::ChunkingSettings;
     use std::num::NonZeroU32;
 
     #[test]
@@ -252,8 +252,11 @@ mod tests {
         let paper = Machine::load_by_name("w-2d").unwrap();
         let machine = Machine::load_by_name("w-2d:Ring(4):250 GB/s:500 ns").unwrap();
         assert_eq!(machine.classes(), paper.classes());
-        assert_eq!(paper.chunk_pipeline().chunks.map(NonZeroU32::get), Some(64));
-        assert_eq!(machine.chunk_pipeline(), ChunkPipeline::default());
+        assert_eq!(
+            paper.chunking_settings().chunks.map(NonZeroU32::get),
+            Some(64)
+        );
+        assert_eq!(machine.chunking_settings(), ChunkingSettings::default());
     }
 
     /// The name may be any preset, or the NPU of a preset. `a100` is the NPU of `dgx-a100`, not of the machines in the

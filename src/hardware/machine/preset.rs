@@ -2,12 +2,12 @@
 
 use super::Machine;
 use super::build;
-use super::chips::{self, is_graph};
+use super::chips::{self, is_chip_graph_name};
 use super::error::MachineError;
 use super::inline::{self, is_inline};
 use super::preset_files::{MachinePreset, PRESETS};
 use chakram_base::config::{
-    ConfigDocument, ConfigLiteral, STANDARD_INPUT, find_nearest, read_input, with_values,
+    ConfigDocument, ConfigLiteral, STANDARD_INPUT, find_nearest, read_input, replace_toml_values,
 };
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ pub struct MachineSource {
 /// Returns true if `name` is the path of a machine file and not a preset: it contains a `/` or ends in `.toml` or
 /// `.topology`.
 pub fn names_file(name: &str) -> bool {
-    let graph = is_graph(name) && !name.contains(chips::EXTENSION);
+    let graph = is_chip_graph_name(name) && !name.contains(chips::EXTENSION);
     !is_inline(name) && !graph && (name.contains('/') || name.ends_with(".toml"))
         || name.ends_with(chips::EXTENSION)
 }
@@ -36,10 +36,10 @@ pub fn names_file(name: &str) -> bool {
 ///
 /// Fails if there is no such preset, the preset has a fixed size, or the file cannot be read.
 pub fn find_source(name: &str) -> Result<MachineSource, MachineError> {
-    if is_graph(name) {
+    if is_chip_graph_name(name) {
         return Ok(MachineSource {
             file: name.to_owned(),
-            text: Cow::Owned(chips::load_machine_text(name)?),
+            text: Cow::Owned(chips::build_graph_machine_text(name)?),
         });
     }
     if names_file(name) || name == STANDARD_INPUT {
@@ -103,7 +103,8 @@ fn scale_preset_text(
 ) -> Result<Option<String>, MachineError> {
     let document = ConfigDocument::parse(text, file)?;
     let scalable = build::build_machine(&document, None)?.is_scalable();
-    let Some([at_name, at_size]) = build::scale_spans(&document).filter(|_| scalable) else {
+    let Some([at_name, at_size]) = build::name_and_size_ranges(&document).filter(|_| scalable)
+    else {
         return Ok(None);
     };
     // TOML rejects leading zeros, so remove them.
@@ -139,7 +140,7 @@ pub fn load_for_ranks_with(
     let mut original = None;
     if !values.is_empty() {
         original = Some(Machine::parse(&source.text, &source.file)?);
-        source.text = Cow::Owned(with_values(&source.text, &source.file, values)?);
+        source.text = Cow::Owned(replace_toml_values(&source.text, &source.file, values)?);
     }
     let parse = |text: &str| match &original {
         None => Machine::parse(text, &source.file),
@@ -168,7 +169,7 @@ pub fn is_preset(name: &str) -> bool {
 
 /// Returns the name of a machine with room for `ranks`: `name` itself, or `PRESETxN` if `name` is a scalable preset.
 /// Returns `None` if no size is large enough, or if there is no such machine.
-pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
+pub fn machine_name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     let holds = |machine: &Machine| machine.max_ranks() >= ranks;
     if Machine::load_by_name(name).is_ok_and(|machine| holds(&machine)) {
         return Some(name.to_owned());
@@ -218,7 +219,11 @@ mod tests {
             ("Ring(4)_Switch(2):100GB/s:1us", 9, None),
             ("nosuch/machine.toml", 1, None),
         ] {
-            assert_eq!(name_for_ranks(name, ranks).as_deref(), named, "{name}");
+            assert_eq!(
+                machine_name_for_ranks(name, ranks).as_deref(),
+                named,
+                "{name}"
+            );
         }
         assert!(is_preset("dgx-h100x4") && !is_preset("machine.toml") && !is_preset("h100"));
     }

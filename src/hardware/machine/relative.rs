@@ -92,7 +92,7 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
 /// # Errors
 ///
 /// Fails if there is no such machine.
-pub fn source_of_npu(name: &str) -> Result<MachineSource, MachineError> {
+pub fn find_machine_or_npu_source(name: &str) -> Result<MachineSource, MachineError> {
     let head = format!("\n[npu.{name}]");
     let mut presets = PRESETS.iter();
     match preset::find_source(name) {
@@ -436,7 +436,7 @@ impl<'a> MachineTextEditor<'a> {
         root: &ConfigTable<'_>,
         sheet: &DatasheetNumbers,
     ) -> Result<(), ConfigError> {
-        let (inside, between) = (sheet.has_inside(), sheet.nic.is_some());
+        let (inside, between) = (sheet.has_node_network_numbers(), sheet.nic.is_some());
         if !inside && !between {
             return Ok(());
         }
@@ -528,7 +528,7 @@ impl DatasheetNumbers {
         rates || self.memory.is_some() || self.multiprocessors.is_some()
     }
 
-    fn has_inside(&self) -> bool {
+    fn has_node_network_numbers(&self) -> bool {
         self.link.is_some() || self.link_latency.is_some() || self.npus_per_node.is_some()
     }
 }

@@ -1,6 +1,6 @@
 //! Durations that depend on software. A software stack replaces the machine's kernel curves and launch times.
 
-use super::class_prices::ClassPrices;
+use super::class_prices::ClassStackTimes;
 use super::{Machine, NpuClass, build};
 use crate::compute::{AttentionCurve, GemmCurve, KernelCurves};
 use chakram_base::config::{ConfigError, ConfigField};
@@ -8,13 +8,13 @@ use chakram_base::dtype::Dtype;
 
 /// Kernel curves and launch times of a software stack, by NPU class.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct StackPrices {
-    classes: Vec<ClassPrices>,
+pub struct SoftwareStackTimes {
+    classes: Vec<ClassStackTimes>,
 }
 
 /// A part of the machine that a software stack replaces: a curve, or launch times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PricedPart {
+pub struct StackReplacedPart {
     /// Name of the NPU class.
     pub class: String,
     /// `attention`, `gemm`, `moving` or `host`.
@@ -23,14 +23,14 @@ pub struct PricedPart {
     pub what: String,
 }
 
-impl StackPrices {
+impl SoftwareStackTimes {
     /// Reads the stack's table of each NPU class. `field` is the key `npu` of the stack's file.
     ///
     /// # Errors
     ///
     /// Fails if a key is unknown, a value is invalid, or a table is empty.
     pub fn parse_stack(field: &ConfigField<'_>) -> Result<Self, ConfigError> {
-        let classes = build::stack_classes(field)?;
+        let classes = build::parse_stack_classes(field)?;
         Ok(Self { classes })
     }
 
@@ -52,17 +52,17 @@ impl Machine {
     /// stack's curves, as they do over the machine's curves. The machine's power limit and its factors for continuous
     /// load also apply to the stack's curves. A machine with several NPU classes keeps its host, because the machine
     /// has one host for all classes.
-    pub fn with_stack(&self, prices: &StackPrices) -> (Self, Vec<PricedPart>) {
+    pub fn with_stack(&self, prices: &SoftwareStackTimes) -> (Self, Vec<StackReplacedPart>) {
         let mut machine = self.clone();
         let mut parts = Vec::new();
         let has_one_class = machine.classes.len() == 1;
         for class in &mut machine.classes {
             let found = prices.classes.iter().find(|own| own.name == class.name);
             let Some(own) = found else { continue };
-            take_kernels(class, &own.kernels, &mut parts);
+            replace_kernel_curves(class, &own.kernels, &mut parts);
             if let (Some(host), true) = (own.host, has_one_class) {
                 machine.host = Some(host);
-                parts.push(PricedPart {
+                parts.push(StackReplacedPart {
                     class: class.name.clone(),
                     part: "host",
                     what: String::new(),
@@ -74,11 +74,15 @@ impl Machine {
 }
 
 /// Replaces curves of `class` with the curves of a stack.
-fn take_kernels(class: &mut NpuClass, own: &KernelCurves, parts: &mut Vec<PricedPart>) {
+fn replace_kernel_curves(
+    class: &mut NpuClass,
+    own: &KernelCurves,
+    parts: &mut Vec<StackReplacedPart>,
+) {
     let curves = &mut class.curves;
     let kept = curves.kept;
     let mut add = |part: &'static str, what: String| {
-        parts.push(PricedPart {
+        parts.push(StackReplacedPart {
             class: class.name.clone(),
             part,
             what,

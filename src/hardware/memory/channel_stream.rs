@@ -68,12 +68,12 @@ impl ChannelStreams {
         } else {
             self.begins[number as usize] = begin;
         }
-        self.await_chunk(number);
+        self.schedule_next_chunk(number);
         self.unsettled = true;
     }
 
     /// If an access has a next chunk, schedules [`Self::on_stream_ended`] for this chunk.
-    fn await_chunk(&mut self, number: u32) {
+    fn schedule_next_chunk(&mut self, number: u32) {
         if let Some(bytes) = self.chunks.next_position(number) {
             let rate = stream_rate(self.channel, &self.through).bytes_per_second();
             let at = self.begins[number as usize] + Span::from_seconds(bytes / rate);
@@ -103,7 +103,7 @@ impl ChannelStreams {
         {
             self.due.pop();
             self.chunks.on_streamed(now, number);
-            self.await_chunk(number);
+            self.schedule_next_chunk(number);
         }
         self.unsettled = true;
     }

@@ -198,7 +198,7 @@ impl FairSharing {
         // The new number invalidates the event for the previous rates, which is still in the agenda.
         self.settlement = self.settlement.wrapping_add(1);
         if std::mem::take(&mut self.changed) {
-            self.share_rates(now);
+            self.compute_stream_rates(now);
         }
         let next = match &self.chunks {
             None => self.streams.iter().map(|stream| stream.passed).min(),
@@ -211,9 +211,9 @@ impl FairSharing {
     }
 
     /// Computes the rate of every stream.
-    fn share_rates(&mut self, now: Time) {
+    fn compute_stream_rates(&mut self, now: Time) {
         self.sum_weights();
-        self.fill_servers();
+        self.compute_pipeline_fills();
         // Progressive filling: each round saturates at least one server, so the number of rounds is at most the number
         // of servers.
         let mut open = self.streams.len();
@@ -247,7 +247,7 @@ impl FairSharing {
     }
 
     /// Computes the pipeline fills of accesses that have just begun.
-    fn fill_servers(&mut self) {
+    fn compute_pipeline_fills(&mut self) {
         for stream in &mut self.streams {
             // The pipeline fill of an access depends only on the load when its rate is first computed, so the fill is
             // computed once.

@@ -109,7 +109,7 @@ impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
             .expect("it is under way");
         match in_flight.begin_service(begin, self.topology) {
             None => {
-                agenda.schedule_event(in_flight.tail_serialization(), NetworkEvent::Delivered(op))
+                agenda.schedule_event(in_flight.tail_arrival_time(), NetworkEvent::Delivered(op))
             }
             Some(ready) => {
                 let order = in_flight.send_priority();
@@ -239,17 +239,17 @@ impl<D: ContentionModel> LinkReservations for ContendedNetwork<'_, D> {
 
     fn set_reservation(&mut self, npu: Npu, dimension: usize, claim: Option<u32>) {
         for place in servers_of_npu(D::REACH, self.topology, npu, dimension) {
-            self.servers.set_claim(place, claim);
+            self.servers.set_server_reservation(place, claim);
         }
     }
 
     #[inline]
     fn lowest_reservation(&self, _: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
-        if !self.servers.any_claimed() {
+        if !self.servers.has_reserved_server() {
             return None;
         }
         iter_servers_between(D::REACH, ends, self.topology)
-            .filter_map(|stop| self.servers.claim_of_server(stop.place))
+            .filter_map(|stop| self.servers.reservation_owner_of_server(stop.place))
             .min()
     }
 }

@@ -140,7 +140,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
         // same two NPUs.
         let [out, into] = match message.path {
             Some(_) => [slowest; 2],
-            None => end_links(self.topology, message.ends)
+            None => first_and_last_link_rates(self.topology, message.ends)
                 .map(|link| link.serialization_time(message.amount)),
         };
         let egress = &mut self.calendars[message.from.0 as usize].egress;
@@ -227,10 +227,10 @@ impl ContentionFreeNetwork<'_> {
 
 /// Returns the bandwidths of the first and the last link between two NPUs.
 #[inline]
-fn end_links(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwidth; 2] {
+fn first_and_last_link_rates(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwidth; 2] {
     if topology.tile_grid().is_none() {
         return topology
-            .end_ports(a, b)
+            .first_and_last_port(a, b)
             .map(|(dimension, _)| topology.link_bandwidth(dimension));
     }
     // On tiles, links between dies and links inside dies have different rates, so the route must be followed.

@@ -13,11 +13,11 @@
 //! Transfers occupy links in the order of submission. The state of a link is therefore only the time until which the
 //! link is busy, and a transfer needs only one event. A transfer that waits does not occupy any link, so transfers
 //! cannot deadlock. For this model, no closed form of a collective is proven exact. Collectives are therefore simulated
-//! step by step, or reuse the result of an earlier simulation on idle links ([`RehearsedLinks`]).
+//! step by step, or reuse the result of an earlier simulation on idle links ([`RehearsableLinks`]).
 
 use super::contended::ContentionScope;
 use super::contended::route::iter_servers_between;
-use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsedLink, RehearsedLinks};
+use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsableLinks, RehearsedLink};
 use super::servers::{ServerId, ServerTable};
 use super::{
     DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
@@ -85,7 +85,7 @@ impl ExclusiveNetwork<'_> {
     }
 }
 
-impl RehearsedLinks for ExclusiveNetwork<'_> {
+impl RehearsableLinks for ExclusiveNetwork<'_> {
     fn begin_rehearsal(&mut self) {
         let none = ServerTable::new(self.topology.dimensions().len());
         let links = std::mem::replace(&mut self.links, none);
@@ -194,7 +194,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         Some(self)
     }
 
-    fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
+    fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsableLinks> {
         Some(self)
     }
 

@@ -104,7 +104,7 @@ struct DepartedMessage {
 
 /// State of a link while rates are computed.
 #[derive(Clone, Copy, Debug, Default)]
-struct LinkShare {
+struct LinkRateState {
     /// Sum of the parts of all streams on the link that still have no fixed rate.
     open: f64,
     count: u32,
@@ -131,7 +131,7 @@ pub struct FairSharingNetwork<'a> {
     settled: Time,
     /// Number of the latest event that computes rates, and its time if it is pending.
     pending: (u32, Option<Time>),
-    shares: Vec<LinkShare>,
+    shares: Vec<LinkRateState>,
     /// Links that streams use; filled while rates are solved.
     used: Vec<u32>,
     /// Messages that have left but not arrived; recorded only if links may fail.
@@ -150,7 +150,7 @@ impl<'a> FairSharingNetwork<'a> {
         let graph = topology.link_graph()?;
         let links = topology.links_with_memories(&graph);
         Some(Self {
-            shares: vec![LinkShare::default(); links.len()],
+            shares: vec![LinkRateState::default(); links.len()],
             topology,
             graph,
             links,
@@ -170,7 +170,7 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Records the links that messages in flight occupy, so that links may fail.
-    pub fn expect_failures(&mut self) {
+    pub fn enable_link_failures(&mut self) {
         self.departed = Some(BTreeMap::new());
     }
 
@@ -239,7 +239,7 @@ impl<'a> FairSharingNetwork<'a> {
             self.streams.push(stream);
         }
         // Streams in flight keep their rates until this instant.
-        self.settle_at(now, agenda);
+        self.schedule_rate_update(now, agenda);
     }
 
     /// Adds `stream` to its links from index `first` on.
@@ -253,7 +253,7 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Schedules an event at `at` that computes rates; it replaces the pending event.
-    fn settle_at(&mut self, at: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
+    fn schedule_rate_update(&mut self, at: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
         if self.pending.1 == Some(at) {
             return;
         }
@@ -276,7 +276,7 @@ impl<'a> FairSharingNetwork<'a> {
         }
         self.pending.1 = None;
         if let Some(at) = next {
-            self.settle_at(at, agenda);
+            self.schedule_rate_update(at, agenda);
         }
     }
 
@@ -319,7 +319,7 @@ impl<'a> FairSharingNetwork<'a> {
     /// most the number of links.
     fn solve_rates(&mut self) {
         for link in self.used.drain(..) {
-            self.shares[link as usize] = LinkShare::default();
+            self.shares[link as usize] = LinkRateState::default();
         }
         for stream in &mut self.streams {
             stream.fixed = false;
@@ -436,7 +436,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         match event {
             NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
             NetworkEvent::Delivered(op) => {
-                if self.is_overtaken(now, op) {
+                if self.take_superseded_arrival(now, op) {
                     return;
                 }
                 if let Some(departed) = &mut self.departed {
@@ -453,7 +453,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
                 let stream = self.between.remove(&op);
                 let stream = stream.expect("a message between two links was put there");
                 self.add_to_links(stream, stream.way.1);
-                self.settle_at(now, agenda);
+                self.schedule_rate_update(now, agenda);
             }
             NetworkEvent::FirstByte { .. } => unreachable!("messages are streams here"),
         }

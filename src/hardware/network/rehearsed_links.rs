@@ -21,7 +21,7 @@ pub struct RehearsedLink {
 
 /// Links on which operations can be simulated alone in advance (rehearsed). Only networks that serve transfers in the
 /// order of submission implement this trait.
-pub trait RehearsedLinks {
+pub trait RehearsableLinks {
     /// Begins a rehearsal. The state of all other traffic is set aside until [`Self::end_rehearsal`].
     fn begin_rehearsal(&mut self);
 

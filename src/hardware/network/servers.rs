@@ -188,7 +188,7 @@ impl ServerTable {
     }
 
     /// Reserves a server for the owner `claim`, or clears the reservation (`None`).
-    pub(super) fn set_claim(&mut self, place: ServerId, claim: Option<u32>) {
+    pub(super) fn set_server_reservation(&mut self, place: ServerId, claim: Option<u32>) {
         let server = self.server_mut(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
         // Thanks to the count, messages skip the reservation check if nothing is reserved.
@@ -197,12 +197,12 @@ impl ServerTable {
     }
 
     /// Returns true if any server is reserved.
-    pub(super) fn any_claimed(&self) -> bool {
+    pub(super) fn has_reserved_server(&self) -> bool {
         self.claimed > 0
     }
 
     /// Returns the owner of a server's reservation, or `None`.
-    pub fn claim_of_server(&self, place: ServerId) -> Option<u32> {
+    pub fn reservation_owner_of_server(&self, place: ServerId) -> Option<u32> {
         Some(self.get(place).claim).filter(|&claim| claim != NONE)
     }
 }

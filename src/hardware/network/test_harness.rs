@@ -23,7 +23,7 @@ pub(super) fn create_topology(dimensions: &[(DimensionShape, u32, u64, u64)]) ->
     Topology::new(dimensions.collect()).unwrap()
 }
 
-pub(super) fn by_segment(bytes: u64) -> SwitchingMode {
+pub(super) fn cut_through_by_segment(bytes: u64) -> SwitchingMode {
     let segment = Bytes(bytes);
     SwitchingMode::CutThrough { segment }
 }

@@ -9,7 +9,7 @@ mod file;
 mod shapes;
 mod technology;
 
-pub use technology::{LinkInterpolation, LinkTechnology};
+pub use technology::{LinkRateByLinkCount, LinkRateInterpolation};
 
 /// Maximum number of chips of a graph, because the time to compute a summary grows with the square of this number.
 pub const MOST_CHIPS: u32 = 4096;
@@ -152,7 +152,7 @@ impl ChipGraph {
     }
 
     /// Lists each link once, with its length if the length is not 1: `0-1,1-2:3`.
-    pub fn link_list(&self) -> String {
+    pub fn format_link_list(&self) -> String {
         let links = (0..self.chip_count()).flat_map(|from| {
             let later = self
                 .neighbours_of(from)

@@ -44,7 +44,7 @@ impl Topology {
     }
 
     /// Returns the rate and latency of the link that connects memory `number`.
-    pub fn memory_link(&self, number: u32) -> (Bandwidth, Span) {
+    pub fn memory_link_rate(&self, number: u32) -> (Bandwidth, Span) {
         let memory = &self.memories[number as usize];
         (memory.bandwidth, memory.latency)
     }

@@ -9,7 +9,7 @@
 use super::{DimensionShape, NetworkPath, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, InverseRate, Span};
-use legs::RouteLegs;
+use legs::RouteLegDimensions;
 use std::collections::VecDeque;
 
 mod build;
@@ -21,7 +21,7 @@ mod route;
 
 pub use build::{DimensionLinks, LinkGraphFault};
 pub use change::{LinkChange, LinkChangeFault};
-pub use clos::{ClosFabric, ClosLevels};
+pub use clos::{ClosLevels, ClosNpuGrouping};
 
 /// Maximum number of NPUs of a link graph, because the graph stores distances between all pairs.
 pub const MOST_NPUS: u32 = 2048;
@@ -92,7 +92,7 @@ pub struct LinkRoute {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkGraph {
     npus: u32,
-    legs: RouteLegs,
+    legs: RouteLegDimensions,
     /// Names of the switches. The vertex numbers of switches follow the NPUs' numbers.
     switches: Vec<String>,
     links: Vec<DirectedLink>,
@@ -112,7 +112,7 @@ pub struct LinkGraph {
 
 impl LinkGraph {
     /// Computes distances. If two NPUs have no route to each other, returns such a pair.
-    fn with_distances(mut self) -> Result<Self, (Npu, Npu)> {
+    fn compute_distances(mut self) -> Result<Self, (Npu, Npu)> {
         let mut cut_off = None;
         self.measure_distances(|from, to| {
             cut_off.get_or_insert((from, to));

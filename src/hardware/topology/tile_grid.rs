@@ -3,7 +3,7 @@
 //!
 //! Cores are the NPUs, and there are no other devices. Each dimension of tiles spans all dies. A link between
 //! neighbours is either *inside* a die or crosses the *border* between two dies. Links inside a die have the rate and
-//! latency of their dimension. Links across borders have the rate and latency of [`DieBorders`]. On a torus, the link
+//! latency of their dimension. Links across borders have the rate and latency of [`DieBorderLinks`]. On a torus, the link
 //! that closes a row or column crosses a border if the row or column spans several dies. If links are *half duplex*,
 //! both directions share one link.
 //!
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 /// The links between dies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DieBorders {
+pub struct DieBorderLinks {
     /// Rate of one link.
     pub bandwidth: Bandwidth,
     /// Time of the first byte over one link.
@@ -32,7 +32,7 @@ pub struct TileGrid {
     /// Numbers of cores of a die along x and y.
     pub cores: [u32; 2],
     /// Rate and latency of links between dies.
-    pub borders: DieBorders,
+    pub borders: DieBorderLinks,
     /// True if both directions of a link share its rate.
     pub half_duplex: bool,
     /// Time from the last arrival at a barrier until all cores continue, if barriers use dedicated wires. `None` if
@@ -46,7 +46,7 @@ pub struct TileGrid {
 
 /// Number of links on a route, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkCount {
+pub struct DieLinkCounts {
     /// Number of links inside dies.
     pub inside: u32,
     /// Number of links between dies.
@@ -89,11 +89,11 @@ impl TileGrid {
         shape: DimensionShape,
         from: u32,
         to: u32,
-    ) -> LinkCount {
+    ) -> DieLinkCounts {
         let size = self.core_count(dimension);
         let hops = shape.hop_count(size, from, to);
         if self.dies[dimension] == 1 {
-            return LinkCount {
+            return DieLinkCounts {
                 inside: hops,
                 borders: 0,
             };
@@ -106,7 +106,7 @@ impl TileGrid {
         };
         let cores = self.cores[dimension];
         let borders = (lower + hops) / cores - lower / cores;
-        LinkCount {
+        DieLinkCounts {
             inside: hops - borders,
             borders,
         }
@@ -122,7 +122,7 @@ impl TileGrid {
         ends: [[u32; 2]; 2],
     ) -> Option<NetworkPath> {
         let [from, to] = ends;
-        let mut all = LinkCount::default();
+        let mut all = DieLinkCounts::default();
         for (d, dimension) in dimensions.iter().enumerate() {
             let count = self.count_crossed_links(d, dimension.shape, from[d], to[d]);
             all.inside += count.inside;
@@ -145,7 +145,7 @@ impl TileGrid {
             let in_slowest = bandwidth == inside && all.inside > 0;
             self.inverse_rate_of(
                 inside,
-                LinkCount {
+                DieLinkCounts {
                     inside: all.inside - u32::from(in_slowest),
                     borders: all.borders - u32::from(!in_slowest),
                 },
@@ -161,7 +161,7 @@ impl TileGrid {
 
     /// Returns the sum of the inverse rates of `count` links.
     #[inline]
-    pub fn inverse_rate_of(&self, inside: Bandwidth, count: LinkCount) -> InverseRate {
+    pub fn inverse_rate_of(&self, inside: Bandwidth, count: DieLinkCounts) -> InverseRate {
         InverseRate::ZERO
             .add_links(count.inside, inside)
             .add_links(count.borders, self.borders.bandwidth)

@@ -1,7 +1,7 @@
 //! Parses the words of options.
 
-use super::MachineValue;
-use crate::CustomFiles;
+use super::MachineValueChange;
+use crate::CustomAlgorithmFiles;
 use chakram_analysis::edit::JobEdit;
 use chakram_base::config::{self, ConfigDocument, ConfigLiteral};
 use chakram_base::ids::{MAX_NPUS, Npu, Rank};
@@ -13,7 +13,7 @@ use chakram_trace::format::CollectiveKind;
 use std::path::Path;
 
 /// Parses `words`, which must be a single word.
-pub(super) fn parse_one<T>(
+pub(super) fn parse_only_word<T>(
     words: &[String],
     read: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<T, String> {
@@ -33,7 +33,7 @@ pub(super) fn parse_all<T>(
 
 /// Parses the word of a choice. Hyphens and underscores are equivalent.
 pub(super) fn parse_choice<T: SettingChoice>(words: &[String]) -> Result<T, String> {
-    parse_one(words, |word| T::parse(&word.replace('-', "_")))
+    parse_only_word(words, |word| T::parse(&word.replace('-', "_")))
 }
 
 pub(super) fn choice_words<T: SettingChoice>() -> Vec<(&'static str, &'static str)> {
@@ -52,7 +52,7 @@ pub(super) fn parse_flag(word: &str) -> Result<bool, String> {
     (word.parse()).map_err(|_| "expected true or false".to_owned())
 }
 
-pub(super) fn parse_recorded_on(text: &str) -> Result<ComputeModel, String> {
+pub(super) fn parse_recording_machine(text: &str) -> Result<ComputeModel, String> {
     if text == "capture" {
         return Ok(ComputeModel::RecordedOnDevices);
     }
@@ -63,7 +63,7 @@ pub(super) fn parse_recorded_on(text: &str) -> Result<ComputeModel, String> {
             "the machine has {count} NPU classes; expected a machine with only the class on which kernels were recorded"
         ));
     };
-    let recording = class.as_recording().ok_or_else(|| {
+    let recording = class.to_recording_class().ok_or_else(|| {
         format!(
             "the machine describes no NPU; expected a machine with the class on which kernels were recorded, such as h100:{text}"
         )
@@ -151,7 +151,7 @@ pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
 }
 
 /// Parses `RANK=FACTOR`.
-pub(super) fn parse_slow(text: &str) -> Result<(Rank, f64), String> {
+pub(super) fn parse_slow_rank(text: &str) -> Result<(Rank, f64), String> {
     let expected = || "expected RANK=FACTOR, for example 3=1.2".to_owned();
     let (rank, factor) = text.split_once('=').ok_or_else(expected)?;
     let rank = rank
@@ -167,7 +167,7 @@ pub(super) fn parse_slow(text: &str) -> Result<(Rank, f64), String> {
 }
 
 /// Parses `machine.PATH=VALUE`.
-pub(super) fn parse_machine_value(text: &str) -> Result<MachineValue, String> {
+pub(super) fn parse_machine_value(text: &str) -> Result<MachineValueChange, String> {
     let expected =
         "expected machine.KEY=VALUE, for example machine.dimension.nvlink.bandwidth=900GB/s";
     let (path, value) = text.split_once('=').ok_or(expected)?;
@@ -177,14 +177,14 @@ pub(super) fn parse_machine_value(text: &str) -> Result<MachineValue, String> {
         .filter(|path| !path.is_empty());
     let path =
         path.ok_or_else(|| format!("{expected}; keys of the machine begin with `machine.`"))?;
-    Ok(MachineValue {
+    Ok(MachineValueChange {
         path: path.to_owned(),
         value: ConfigLiteral::from_word(value.trim()),
     })
 }
 
 /// Parses `KIND=PREFIX`.
-pub(super) fn parse_custom(text: &str) -> Result<CustomFiles, String> {
+pub(super) fn parse_custom_files(text: &str) -> Result<CustomAlgorithmFiles, String> {
     let (name, prefix) = text
         .split_once('=')
         .filter(|(_, prefix)| !prefix.is_empty())
@@ -198,7 +198,7 @@ pub(super) fn parse_custom(text: &str) -> Result<CustomFiles, String> {
             all.join(", ")
         ));
     };
-    Ok(CustomFiles {
+    Ok(CustomAlgorithmFiles {
         kind: *kind,
         prefix: prefix.into(),
     })

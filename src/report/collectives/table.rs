@@ -45,7 +45,7 @@ type CollectiveRowKey<'r> = (RowRole<'r>, CollectiveKind, u32, &'r str);
 
 /// Groups report rows that are shown as one table row. Returns the indices of each group's rows, in order of first
 /// occurrence.
-pub(crate) fn group_rows(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
+pub(crate) fn group_collective_rows(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     let mut place: BTreeMap<CollectiveRowKey<'_>, usize> = BTreeMap::new();
     let mut all: Vec<Vec<usize>> = Vec::new();
     for (i, row) in rows.iter().enumerate() {
@@ -79,7 +79,7 @@ pub fn build_collective_sections(report: &Report, medium: ReportMedium) -> Vec<R
             right_aligned_column("bus GB/s", 10),
         ],
     );
-    let rows = group_rows(&report.collectives);
+    let rows = group_collective_rows(&report.collectives);
     let shown = medium.max_rows_shown(ROWS);
     for groups in rows.iter().take(shown) {
         section.push_row(row_of(report, groups));
@@ -126,15 +126,16 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     let cells = vec![
         SectionCell::name_cell(format!("{}, {what}", row.kind)),
         SectionCell::count_cell((sum.calls + count as u64 / 2) / count as u64)
-            .with_optional_pointer(at("calls")),
+            .with_optional_json_pointer(at("calls")),
         Bytes(sum.buffers.sum / sum.calls.max(1)).into(),
-        SectionCell::from(mean_span(sum.transfer, count)).with_optional_pointer(at("transfer_ps")),
+        SectionCell::from(mean_span(sum.transfer, count))
+            .with_optional_json_pointer(at("transfer_ps")),
         Span(sum.waited.0 / present.max(1) as u64).into(),
         match (bus, row.bus.filter(|_| count == 1)) {
             (None, _) => "-".into(),
             (Some(bus), None) => SectionCell::number_cell(bus, format!("{:.1}", bus / 1e9)),
             (Some(_), Some(own)) => SectionCell::number_cell(own, format!("{:.1}", own / 1e9))
-                .with_optional_pointer(at("bus_bytes_per_s")),
+                .with_optional_json_pointer(at("bus_bytes_per_s")),
         },
     ];
     let mut how = match row.role {
@@ -196,7 +197,7 @@ pub fn build_exposed_sections(report: &Report, medium: ReportMedium) -> Vec<Repo
     let shown = medium.max_rows_shown(ROWS);
     for (what, sum) in rows.iter().take(shown) {
         let mean = Span(sum.0 / npus);
-        let share = SectionCell::share_cell(mean, report.outcome.makespan);
+        let share = SectionCell::percent_cell(mean, report.outcome.makespan);
         section.push_row(vec![SectionCell::name_cell(what), mean.into(), share]);
     }
     section.leave_out(rows.len(), shown, "collectives");

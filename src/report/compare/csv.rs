@@ -6,12 +6,12 @@ use crate::TimeCategory;
 use crate::cost;
 use crate::csv::{CsvCell, CsvColumn, CsvRows, decimal_cell};
 use crate::memory::find_fullest_rank;
-use crate::report_csv::{CsvTable, render_reports};
+use crate::report_csv::{ReportCsvTable, render_reports};
 use chakram_engine::ReplayError;
 
 /// Renders the comparison. If `table` is given, renders this table of every report instead, with the machine's name
 /// in the first column.
-pub fn render_csv(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> String {
+pub fn render_csv(comparison: &MachineComparison<'_>, table: Option<ReportCsvTable>) -> String {
     match table {
         None => {
             let mut reports = comparison.replayed_columns();

@@ -26,7 +26,10 @@ pub(super) fn explain_makespan_change(
 ) -> Vec<IndentedLine> {
     let mut lines = vec![(
         0,
-        format!("{first} → {other}: {}", format_verdict(&why.makespan)),
+        format!(
+            "{first} → {other}: {}",
+            format_makespan_change(&why.makespan)
+        ),
     )];
     if why
         .parts
@@ -80,7 +83,7 @@ pub(super) fn explain_makespan_change(
 }
 
 /// Formats the change of a makespan, as in `96.578 ms shorter (-73.63 %), 3.79x as fast`.
-pub(super) fn format_verdict(change: &SpanChange) -> String {
+pub(super) fn format_makespan_change(change: &SpanChange) -> String {
     let longer = match change.increase_ps() {
         0 => return format!("the same makespan, {}", change.after),
         1.. => "longer",
@@ -200,26 +203,31 @@ pub(super) fn describe_group(moved: &CommunicationChange) -> String {
     };
     let mut texts = Vec::new();
     if moved.kind.is_some() {
-        let mut how = vec![format_instead_of(&after.algorithm, &before.algorithm, "")];
+        let mut how = vec![format_new_and_previous_value(
+            &after.algorithm,
+            &before.algorithm,
+            "",
+        )];
         if let (Some(before), Some(after)) = (before.bus, after.bus) {
             let [before, after] = [before, after].map(|bus| format!("{:.1}", bus / 1e9));
             how.push(format!(
                 "bus {}",
-                format_instead_of(&after, &before, " GB/s")
+                format_new_and_previous_value(&after, &before, " GB/s")
             ));
         }
         let times = [after, before].map(|side| side.transfer.to_string());
         let transfers = format!(
             "transfers in {}",
-            format_instead_of(&times[0], &times[1], "")
+            format_new_and_previous_value(&times[0], &times[1], "")
         );
         texts.push(format!("{transfers} ({})", how.join(", ")));
     } else {
         let [under_way, instead_of] = [after, before].map(|side| side.mean.transferring);
-        let times = format_instead_of(&under_way.to_string(), &instead_of.to_string(), "");
+        let times =
+            format_new_and_previous_value(&under_way.to_string(), &instead_of.to_string(), "");
         texts.push(format!("transfer for {times}"));
     }
-    if let Some(text) = describe_hiding(before, after) {
+    if let Some(text) = describe_hiding_change(before, after) {
         texts.push(text);
     }
     let waiting = moved.time_change(|side| side.mean.exposed_waiting - side.mean.bubble);
@@ -228,14 +236,21 @@ pub(super) fn describe_group(moved: &CommunicationChange) -> String {
             let share = units::format_percent(share);
             format!(", {share} of all waiting for rank {rank}")
         });
-        let times = format_instead_of(&waiting.after.to_string(), &waiting.before.to_string(), "");
+        let times = format_new_and_previous_value(
+            &waiting.after.to_string(),
+            &waiting.before.to_string(),
+            "",
+        );
         let latest = latest.unwrap_or_default();
         texts.push(format!("exposed waiting {times}{latest}"));
     }
     format!("{head}: {}", texts.join("; "))
 }
 
-fn describe_hiding(before: &MachineCommunication, after: &MachineCommunication) -> Option<String> {
+fn describe_hiding_change(
+    before: &MachineCommunication,
+    after: &MachineCommunication,
+) -> Option<String> {
     let shares = [after, before].map(|side| side.hidden_share().map(units::format_percent));
     let [Some(after), Some(before)] = shares else {
         return None;
@@ -248,7 +263,7 @@ fn describe_hiding(before: &MachineCommunication, after: &MachineCommunication) 
 }
 
 /// Formats a value with the previous value, as in `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before` if equal.
-fn format_instead_of(after: &str, before: &str, unit: &str) -> String {
+fn format_new_and_previous_value(after: &str, before: &str, unit: &str) -> String {
     if after == before {
         format!("{after}{unit} as before")
     } else {

@@ -2,15 +2,16 @@
 //! warnings.
 
 use super::text::{
-    WHY, build_table_rows, describe_captured_end, explain_rows, failure_lines, format_scope,
-    machine_lines, reason_lines, warning_lines,
+    WHY, build_table_rows, describe_captured_end, explain_time_categories, failure_lines,
+    format_scope, machine_lines, reason_lines, warning_lines,
 };
 use super::{MachineColumn, MachineComparison};
 use crate::Report;
 use crate::html::page::{
-    escape_html, page_with_tables, render_list, render_report_number, render_section, render_table,
+    escape_html, render_list, render_page_with_tables, render_report_number, render_section,
+    render_table,
 };
-use crate::html::{chapters_with_content, render_caveats, time_bars};
+use crate::html::{chapters_with_content, render_caveats, render_time_bars};
 use chakram_base::units::Span;
 
 /// Renders `comparison`. `basis` describes how durations were determined; `notes` are additional sentences.
@@ -58,9 +59,9 @@ pub fn render_html(comparison: &MachineComparison<'_>, basis: &str, notes: &[Str
                 .map(|cell| escape_html(&cell))
                 .collect()
         });
-    let side_by_side = time_bars("Time by category on each machine", &bars)
+    let side_by_side = render_time_bars("Time by category on each machine", &bars)
         + &render_table(&heads, &rows.collect::<Vec<_>>())
-        + &table_notes(&explain_rows(comparison));
+        + &render_table_notes(&explain_time_categories(comparison));
     body += &render_section("Where the time goes", "breakdown", &side_by_side);
     let reasons = reason_lines(comparison).into_iter();
     let reasons: String = reasons
@@ -86,10 +87,10 @@ pub fn render_html(comparison: &MachineComparison<'_>, basis: &str, notes: &[Str
             body += &render_machine_report(at, &column.name, report, basis);
         }
     }
-    page_with_tables(comparison.title, &body)
+    render_page_with_tables(comparison.title, &body)
 }
 
-fn table_notes(sentences: &[&str]) -> String {
+fn render_table_notes(sentences: &[&str]) -> String {
     let notes = sentences.iter();
     let notes = notes.map(|words| format!("<p class=\"note\">{}</p>", escape_html(words)));
     notes.collect()

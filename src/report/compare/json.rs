@@ -150,7 +150,7 @@ struct SideRow {
 }
 
 /// Returns the JSON document of `comparison`, including its provenance.
-pub fn build_document<'c>(
+pub fn build_comparison_document<'c>(
     comparison: &'c MachineComparison<'_>,
     provenance: Provenance,
 ) -> ComparisonDocument<'c> {
@@ -234,12 +234,12 @@ fn build_communication_row(moved: &CommunicationChange) -> CommunicationRow {
         kind: moved.kind,
         groups: moved.groups,
         exposed: build_change_row(moved.exposed_time_change()),
-        before: moved.before.as_ref().map(build_side_row),
-        after: moved.after.as_ref().map(build_side_row),
+        before: moved.before.as_ref().map(build_machine_communication_row),
+        after: moved.after.as_ref().map(build_machine_communication_row),
     }
 }
 
-fn build_side_row(side: &MachineCommunication) -> SideRow {
+fn build_machine_communication_row(side: &MachineCommunication) -> SideRow {
     let ChargedTime {
         waiting,
         exposed_waiting,

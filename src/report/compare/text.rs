@@ -107,7 +107,7 @@ pub(super) fn machine_lines<'c>(
     comparison.columns.iter().map(move |column| {
         let mut text = describe_configuration(column.machine, &dtypes);
         let report = column.result.as_ref().ok();
-        if let Some(model) = report.and_then(Report::shared_network) {
+        if let Some(model) = report.and_then(Report::contention_network_model) {
             text += &format!("; network model {model}");
         }
         if let Some(memory) = column.machine.first_remote_memory().filter(|_| remote) {
@@ -185,7 +185,7 @@ fn write_table(out: &mut String, comparison: &MachineComparison<'_>, style: Text
             table.add_row(&row);
         }
         write!(out, "\n{}", table.to_text(style))?;
-        for words in explain_rows(comparison) {
+        for words in explain_time_categories(comparison) {
             writeln!(out, "  {words}")?;
         }
     }
@@ -194,7 +194,7 @@ fn write_table(out: &mut String, comparison: &MachineComparison<'_>, style: Text
 
 /// Returns the sentences that explain exposed communication and the bubble. Each sentence is included only if some
 /// machine has the time that it explains.
-pub(super) fn explain_rows(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
+pub(super) fn explain_time_categories(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
     let meanings = [
         (TimeCategory::Communication, TimeCategory::EXPOSED),
         (TimeCategory::Bubble, TimeCategory::BUBBLE),
@@ -261,9 +261,9 @@ pub(super) fn build_table_rows(
             continue;
         }
         row(name, &|report| with_share(report, time(report)));
-        if *part == TimeCategory::Communication && some(&Report::waiting_for_ranks) {
+        if *part == TimeCategory::Communication && some(&Report::mean_exposed_waiting) {
             row("  waiting for ranks", &|report| {
-                with_share(report, report.waiting_for_ranks())
+                with_share(report, report.mean_exposed_waiting())
             });
             row("  transfer", &|report| {
                 with_share(report, report.exposed_transferring())
@@ -279,7 +279,7 @@ pub(super) fn build_table_rows(
     if comparison.has_memory_rows() {
         row("peak memory", &|report| {
             let row = find_fullest_rank(&report.memory)?;
-            let share = row.percent_text();
+            let share = row.format_peak_percent();
             Some(format!("{} {share:>7}", row.peak))
         });
     }
@@ -290,7 +290,7 @@ pub(super) fn build_table_rows(
         });
         row("  overlapped", &|report| {
             let under_way = under_way(report);
-            Some(format_share(report.overlapped_time(), under_way))
+            Some(format_share(report.hidden_communication_time(), under_way))
         });
     }
     rows

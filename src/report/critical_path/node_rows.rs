@@ -42,16 +42,16 @@ impl RunRecorder<'_> {
                     cause: self.start_cause(number),
                     partner: Some(self.find_determining_node(number))
                         .filter(|origin| *origin != number)
-                        .map(|origin| self.row_node(origin)),
+                        .map(|origin| self.rank_and_id_of_node(origin)),
                 });
             }
         }
         let classes = NodeKind::ALL.map(|kind| kind_label(kind).to_owned());
-        table.name_texts(names, &classes, lanes);
+        table.set_column_texts(names, &classes, lanes);
         table
     }
 
-    fn row_node(&self, number: usize) -> RowNode {
+    fn rank_and_id_of_node(&self, number: usize) -> RowNode {
         let of = self.relations.node_at_number(number);
         let instances = self.relations.prepared.workload().instances();
         let rank = instances[of.instance.index()].rank.0;
@@ -64,16 +64,19 @@ impl RunRecorder<'_> {
         let start = self.times[number].start;
         if self.ready_time_of(number) == start {
             return match known_index(self.freed_by[number].cause) {
-                Some(cause) => (StartCause::Dependency, Some(self.row_node(cause))),
+                Some(cause) => (
+                    StartCause::Dependency,
+                    Some(self.rank_and_id_of_node(cause)),
+                ),
                 None => (StartCause::Release, None),
             };
         }
         let before = self.previous_on_lane(number);
         if let Some(lane) = before.filter(|&lane| self.times[lane].end == start) {
-            return (StartCause::Lane, Some(self.row_node(lane)));
+            return (StartCause::Lane, Some(self.rank_and_id_of_node(lane)));
         }
-        match self.parked_with(number, start) {
-            Some(member) => (StartCause::Member, Some(self.row_node(member))),
+        match self.member_ready_at_start(number, start) {
+            Some(member) => (StartCause::Member, Some(self.rank_and_id_of_node(member))),
             None => (StartCause::Order, None),
         }
     }

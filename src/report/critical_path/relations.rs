@@ -116,7 +116,7 @@ impl<'a> RunRelations<'a> {
     fn link_calls(&mut self) {
         let mut first_call = Vec::new();
         let mut count = 0;
-        for calls in self.prepared.call_counts() {
+        for calls in self.prepared.collective_counts_by_group() {
             first_call.push(count as u32);
             count += calls;
         }
@@ -152,7 +152,10 @@ impl<'a> RunRelations<'a> {
         let mut halves: Vec<u32> = Vec::new();
         for (i, instance) in (0..).zip(&self.instances) {
             for message in instance.graph.messages() {
-                let Some(pair) = self.prepared.pair_of(InstanceId(i), message.node) else {
+                let Some(pair) = self
+                    .prepared
+                    .match_number_of_message(InstanceId(i), message.node)
+                else {
                     continue;
                 };
                 let number = instance.node_number(message.node);

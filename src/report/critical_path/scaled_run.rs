@@ -13,12 +13,12 @@ use chakram_trace::graph::NodeKind;
 
 /// A time, and its derivative with respect to the scale factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ScaledTime {
+struct TimeWithSlope {
     at: i64,
     slope: i64,
 }
 
-impl ScaledTime {
+impl TimeWithSlope {
     const NEVER: Self = Self {
         at: i64::MIN,
         slope: 0,
@@ -27,7 +27,7 @@ impl ScaledTime {
     /// Returns the later of two times. If the times are equal, returns the time that is later for slightly
     /// smaller factors.
     #[inline]
-    fn max_of(self, other: Self) -> Self {
+    fn later_of_two_times(self, other: Self) -> Self {
         if other.at > self.at || other.at == self.at && other.slope < self.slope {
             other
         } else {
@@ -66,7 +66,7 @@ enum EndRule {
 
 /// The end of the run at one value of the factor, and its left derivative at that value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScaledEnd {
+pub struct RunEndWithSlope {
     /// End of the run, since the start of the replay.
     pub end: Span,
     /// Derivative of the end in picoseconds per unit of the factor.
@@ -170,7 +170,7 @@ impl<'r> ScaledRun<'r> {
 
     /// Returns the earliest time when a node could start by itself: its dependencies have ended, its delay has
     /// passed, and its lane is free.
-    fn own_start(&self, number: usize) -> i64 {
+    fn earliest_own_start(&self, number: usize) -> i64 {
         let freed = self.run.freed_by[number];
         let end = |other: u32| {
             known_index(other).map(|other| signed_picoseconds(self.run.times[other].end))
@@ -182,51 +182,56 @@ impl<'r> ScaledRun<'r> {
 
     fn lane_gap_before(&self, number: usize) -> i64 {
         let start = signed_picoseconds(self.run.times[number].start);
-        let gap = start - self.own_start(number);
+        let gap = start - self.earliest_own_start(number);
         // If all members take their lanes at once, they start when the last member is ready. The wait for the last
         // member is recomputed, so the wait is not a gap.
         let together = gap != 0
             && matches!(self.rules[number], EndRule::Joined)
             && (self.run.relations.call_members(number))
-                .any(|member| self.own_start(member) == start);
+                .any(|member| self.earliest_own_start(member) == start);
         if together { 0 } else { gap }
     }
 
     /// Recomputes the run with the durations of nodes in `of_class` multiplied by `factor`. If `of_host` is set, also
     /// multiplies the delays of the host.
-    pub fn compute_scaled_end(&self, factor: f64, of_class: &[bool], of_host: bool) -> ScaledEnd {
+    pub fn compute_scaled_end(
+        &self,
+        factor: f64,
+        of_class: &[bool],
+        of_host: bool,
+    ) -> RunEndWithSlope {
         let relations = &self.run.relations;
-        let mut pass = ForwardPass {
+        let mut pass = ForwardTimingSweep {
             scaled: self,
             factor,
             of_host,
             ready: (self
                 .releases
                 .iter()
-                .map(|at| ScaledTime { at: *at, slope: 0 }))
+                .map(|at| TimeWithSlope { at: *at, slope: 0 }))
             .collect(),
-            ends: vec![ScaledTime::NEVER; relations.nodes],
-            begins: vec![ScaledTime::NEVER; relations.call_count()],
+            ends: vec![TimeWithSlope::NEVER; relations.nodes],
+            begins: vec![TimeWithSlope::NEVER; relations.call_count()],
         };
         // A dependency never completes before the release time, so the first completed dependency replaces this time.
         let mut freed = vec![false; relations.nodes];
-        let mut last = ScaledTime { at: 0, slope: 0 };
+        let mut last = TimeWithSlope { at: 0, slope: 0 };
         for &number in &self.order {
             let number = number as usize;
             let end = pass.end_of_node(number, of_class);
             pass.ends[number] = end;
-            last = last.max_of(end);
+            last = last.later_of_two_times(end);
             let of = relations.node_at_number(number);
             let instance = &relations.instances[of.instance.index()];
             for next in instance.graph.successors(of.node) {
                 let next = instance.node_number(next);
                 pass.ready[next] = match std::mem::replace(&mut freed[next], true) {
                     false => end,
-                    true => pass.ready[next].max_of(end),
+                    true => pass.ready[next].later_of_two_times(end),
                 };
             }
         }
-        ScaledEnd {
+        RunEndWithSlope {
             end: Span(last.at.max(0) as u64),
             slope: last.slope,
         }
@@ -234,30 +239,30 @@ impl<'r> ScaledRun<'r> {
 }
 
 /// Propagates times forward over a recorded run once.
-struct ForwardPass<'s> {
+struct ForwardTimingSweep<'s> {
     scaled: &'s ScaledRun<'s>,
     factor: f64,
     of_host: bool,
-    ready: Vec<ScaledTime>,
-    ends: Vec<ScaledTime>,
+    ready: Vec<TimeWithSlope>,
+    ends: Vec<TimeWithSlope>,
     /// Start of each collective; set when the first of its members is visited.
-    begins: Vec<ScaledTime>,
+    begins: Vec<TimeWithSlope>,
 }
 
-impl ForwardPass<'_> {
-    fn start_of_node(&self, number: usize) -> ScaledTime {
+impl ForwardTimingSweep<'_> {
+    fn start_of_node(&self, number: usize) -> TimeWithSlope {
         let scaled = self.scaled;
         let delay = scaled.delays.get(number).copied().unwrap_or(0);
         let ready = self.ready[number].advance_by(delay, self.of_host, self.factor);
         let before = scaled.run.freed_by[number].before;
         let start = match before {
             NONE => ready,
-            before => ready.max_of(self.ends[before as usize]),
+            before => ready.later_of_two_times(self.ends[before as usize]),
         };
         start.advance_by(scaled.gaps[number], false, self.factor)
     }
 
-    fn end_of_node(&mut self, number: usize, of_class: &[bool]) -> ScaledTime {
+    fn end_of_node(&mut self, number: usize, of_class: &[bool]) -> TimeWithSlope {
         let run = self.scaled.run;
         let NodeTimes { start, end } = run.times[number];
         let is_scaled = of_class[number];
@@ -269,10 +274,11 @@ impl ForwardPass<'_> {
             }
             EndRule::Joined => {
                 let call = run.relations.peer[number] as usize;
-                if self.begins[call] == ScaledTime::NEVER {
+                if self.begins[call] == TimeWithSlope::NEVER {
                     let members = run.relations.call_members(number);
                     let starts = members.map(|member| self.start_of_node(member));
-                    self.begins[call] = starts.fold(ScaledTime::NEVER, ScaledTime::max_of);
+                    self.begins[call] =
+                        starts.fold(TimeWithSlope::NEVER, TimeWithSlope::later_of_two_times);
                 }
                 let began = run.transfer_begin_of(run.relations.node_at_number(number));
                 self.begins[call].advance_by(lasts(began), is_scaled, self.factor)
@@ -281,13 +287,13 @@ impl ForwardPass<'_> {
                 let there =
                     self.start_of_node(sender as usize)
                         .advance_by(lasts, is_scaled, self.factor);
-                self.start_of_node(number).max_of(there)
+                self.start_of_node(number).later_of_two_times(there)
             }
             EndRule::Both(other) => {
                 let from = start.max(run.times[other as usize].start);
                 let both = self
                     .start_of_node(number)
-                    .max_of(self.start_of_node(other as usize));
+                    .later_of_two_times(self.start_of_node(other as usize));
                 both.advance_by(lasts(from), is_scaled, self.factor)
             }
         }

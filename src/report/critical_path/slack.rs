@@ -3,7 +3,7 @@
 use super::SlackRow;
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{NONE, RunInstance, RunNode, known_index};
-use crate::RunSegment;
+use crate::CriticalPathSegment;
 use crate::TimeCategory;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
@@ -17,28 +17,28 @@ fn subtract_span(at: Time, by: Span) -> Time {
 
 /// The latest start and end of a node that do not delay the end of the run.
 #[derive(Clone, Copy, Debug)]
-struct LatestTimes {
+struct LatestStartAndEnd {
     end: Time,
     /// Latest start that the node's own latest end allows (latest end minus duration).
     start: Time,
 }
 
 /// Latest times of the nodes visited so far. Nodes are visited backwards from the end of the run.
-struct LateLimits<'r> {
+struct LatestTimesOfRun<'r> {
     run: &'r RunRecorder<'r>,
     /// Latest start and end; the index is the node number.
-    latest: Vec<LatestTimes>,
+    latest: Vec<LatestStartAndEnd>,
     /// Latest start of each collective call's transfer.
     begins: Vec<Time>,
 }
 
-impl LateLimits<'_> {
+impl LatestTimesOfRun<'_> {
     /// Sets the latest end of a node, and the latest start that follows from this end.
     #[inline]
     fn set_latest_end(&mut self, of: RunNode, kind: NodeKind, number: usize, late: Time) {
         let run = self.run;
         let NodeTimes { start, end } = run.times[number];
-        self.latest[number] = LatestTimes {
+        self.latest[number] = LatestStartAndEnd {
             end: late,
             start: subtract_span(late, end.since(start)),
         };
@@ -64,26 +64,26 @@ impl LateLimits<'_> {
                     instance: place,
                     node,
                 };
-                self.shared_start(of, number)
+                self.latest_communication_start(of, number)
             }
             _ => self.latest[number].start,
         }
     }
 
     /// Returns the latest start of a collective, send or receive; this start also depends on other ranks.
-    fn shared_start(&self, of: RunNode, number: usize) -> Time {
+    fn latest_communication_start(&self, of: RunNode, number: usize) -> Time {
         let run = self.run;
         match run.relations.kind_of(of) {
             NodeKind::Collective if run.is_joined(of) => {
                 self.begins[run.relations.peer[number] as usize]
             }
             NodeKind::Collective => self.latest[number].start,
-            half => self.message_start(of, number, half),
+            half => self.latest_message_start(of, number, half),
         }
     }
 
     /// Returns the latest start of a send or receive, including the limit from the other end of the message.
-    fn message_start(&self, of: RunNode, number: usize, half: NodeKind) -> Time {
+    fn latest_message_start(&self, of: RunNode, number: usize, half: NodeKind) -> Time {
         let (run, comm) = (self.run, self.run.relations.comm);
         // Remaining duration of a send or receive after `from`, the later of the two starts.
         let left = |half: usize, from: Time| Span(run.times[half].end.0.saturating_sub(from.0));
@@ -113,21 +113,21 @@ impl LateLimits<'_> {
 /// Summarizes the slack of the nodes outside `path` by category. `makespan` is the end of the run.
 pub fn compute_slack_rows(
     run: &RunRecorder<'_>,
-    path: &[RunSegment],
+    path: &[CriticalPathSegment],
     makespan: Time,
 ) -> Vec<SlackRow> {
     let relations = &run.relations;
     let mut on_path = vec![false; relations.nodes];
-    for &RunSegment { instance, node, .. } in path {
+    for &CriticalPathSegment { instance, node, .. } in path {
         on_path[relations.number_of_node(RunNode { instance, node })] = true;
     }
     let near = Span(makespan.0 / 100);
     let mut sums = [const { SlackSums::new() }; TimeCategory::COUNT - 1];
-    let mut limits = LateLimits {
+    let mut limits = LatestTimesOfRun {
         run,
         latest: huge_pages::allocate_filled(
             relations.nodes,
-            LatestTimes {
+            LatestStartAndEnd {
                 end: makespan,
                 start: makespan,
             },
@@ -159,12 +159,12 @@ pub fn compute_slack_rows(
         limits.set_latest_end(of, kind, number, late);
         let category = TimeCategory::from_node_kind(kind).filter(|_| !on_path[number]);
         if let Some(category) = category {
-            let (slack, time) = slack_of(run.times[number], late);
+            let (slack, time) = slack_and_duration(run.times[number], late);
             sums[category as usize].add_node(slack, time, near);
         }
     }
     let medians = sums.each_ref().map(SlackSums::range_of_median);
-    let medians = medians_within(medians, &limits, &on_path);
+    let medians = median_slack_by_category(medians, &limits, &on_path);
     let rows = TimeCategory::KEYS.iter().zip(sums).zip(medians);
     let rows = rows.filter_map(|((category, sums), median)| {
         Some(SlackRow {
@@ -181,7 +181,7 @@ pub fn compute_slack_rows(
 
 /// Returns a node's slack from its latest end and its duration.
 #[inline]
-fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
+fn slack_and_duration(times: NodeTimes, late: Time) -> (Span, Span) {
     let slack = Span(late.0.saturating_sub(times.end.0));
     (slack, times.end.since(times.start))
 }
@@ -189,9 +189,9 @@ fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
 /// Returns the median slack of each category. For each category, `ranges` contains two values: the range of slack
 /// with the median, and the time within this range that is needed to reach the median. Only the nodes in this range
 /// are stored and sorted, and neighbours with equal slack are merged. The function therefore needs little memory.
-fn medians_within(
+fn median_slack_by_category(
     ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
-    limits: &LateLimits<'_>,
+    limits: &LatestTimesOfRun<'_>,
     on_path: &[bool],
 ) -> [Option<Span>; TimeCategory::COUNT - 1] {
     let run = limits.run;
@@ -203,8 +203,9 @@ fn medians_within(
             let Some(category) = category.filter(|_| !on_path[number]) else {
                 continue;
             };
-            let (slack, time) = slack_of(run.times[number], limits.latest[number].end);
-            if ranges[category as usize].is_none_or(|(range, _)| range != range_of(slack)) {
+            let (slack, time) = slack_and_duration(run.times[number], limits.latest[number].end);
+            if ranges[category as usize].is_none_or(|(range, _)| range != slack_range_index(slack))
+            {
                 continue;
             }
             let about: &mut Vec<(Span, Span)> = &mut about[category as usize];
@@ -228,7 +229,7 @@ const RANGE_BITS: u32 = 5;
 
 /// Returns the index of the range that contains a slack. A larger slack never has a lower index.
 #[inline]
-fn range_of(slack: Span) -> usize {
+fn slack_range_index(slack: Span) -> usize {
     let shift = (u64::BITS - slack.0.leading_zeros()).saturating_sub(RANGE_BITS + 1);
     ((shift as usize) << RANGE_BITS) + (slack.0 >> shift) as usize
 }
@@ -266,7 +267,7 @@ impl SlackSums {
         if slack < near {
             self.near += time;
         }
-        self.by_range[range_of(slack)] += time;
+        self.by_range[slack_range_index(slack)] += time;
     }
 
     /// Returns the range of slack that contains the time-weighted median. Also returns the time that is needed
@@ -278,7 +279,12 @@ impl SlackSums {
         }
         let half = Span(self.time.0 / 2);
         let mut before = Span::ZERO;
-        for (range, &time) in self.by_range.iter().enumerate().skip(range_of(self.least)) {
+        for (range, &time) in self
+            .by_range
+            .iter()
+            .enumerate()
+            .skip(slack_range_index(self.least))
+        {
             if before + time >= half {
                 return Some((range, half - before));
             }
@@ -289,7 +295,7 @@ impl SlackSums {
 }
 
 /// Returns the sum of the nodes' durations.
-fn sum_times<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
+fn sum_durations<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
     nodes.map(|(_, time)| *time).sum()
 }
 
@@ -301,7 +307,7 @@ fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
     loop {
         let (less, &mut (slack, time), _) = nodes.select_nth_unstable(nodes.len() / 2);
         let count = less.len();
-        let until = sum_times(less.iter()) + before;
+        let until = sum_durations(less.iter()) + before;
         if count > 0 && until >= half {
             nodes = &mut nodes[..count];
         } else if until + time >= half || count + 1 == nodes.len() {
@@ -332,11 +338,11 @@ mod tests {
             (128, 96),
         ];
         for (slack, range) in ranges {
-            assert_eq!(range_of(Span(slack)), range, "{slack}");
+            assert_eq!(slack_range_index(Span(slack)), range, "{slack}");
         }
-        assert_eq!(range_of(Span(u64::MAX)), RANGES - 1);
+        assert_eq!(slack_range_index(Span(u64::MAX)), RANGES - 1);
         let powers = (0..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) | 1_u64]);
-        let ranges: Vec<_> = powers.map(|slack| range_of(Span(slack))).collect();
+        let ranges: Vec<_> = powers.map(|slack| slack_range_index(Span(slack))).collect();
         assert!(ranges.is_sorted());
     }
 
@@ -355,10 +361,10 @@ mod tests {
             }
             let (range, left) = sums.range_of_median().unwrap();
             let mut about = nodes.clone();
-            about.retain(|(slack, _)| range_of(*slack) == range);
-            let all = sum_times(nodes.iter());
+            about.retain(|(slack, _)| slack_range_index(*slack) == range);
+            let all = sum_durations(nodes.iter());
             let near = nodes.iter().filter(|(slack, _)| slack.0 < 1 << 18);
-            assert_eq!((sums.time, sums.near), (all, sum_times(near)));
+            assert_eq!((sums.time, sums.near), (all, sum_durations(near)));
             let expected = weighted_median(&mut nodes, Span(all.0 / 2));
             assert_eq!(weighted_median(&mut about, left), expected);
         }

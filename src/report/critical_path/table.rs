@@ -43,16 +43,16 @@ pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportS
         }
         let mut cells = vec![
             name.into(),
-            SectionCell::from(time).with_pointer(format!("/critical_path/time_ps/{key}")),
-            SectionCell::share_cell(time, makespan),
+            SectionCell::from(time).with_json_pointer(format!("/critical_path/time_ps/{key}")),
+            SectionCell::percent_cell(time, makespan),
         ];
         if let Some(i) = slack {
             let row = &path.slack[i];
             let at = |field: &str| format!("/critical_path/slack/{i}/{field}");
             cells.extend([
-                SectionCell::count_cell(row.nodes).with_pointer(at("nodes")),
-                SectionCell::from(row.least).with_pointer(at("least_ps")),
-                SectionCell::from(row.median).with_pointer(at("median_ps")),
+                SectionCell::count_cell(row.nodes).with_json_pointer(at("nodes")),
+                SectionCell::from(row.least).with_json_pointer(at("least_ps")),
+                SectionCell::from(row.median).with_json_pointer(at("median_ps")),
             ]);
         }
         section.push_row(cells);
@@ -102,10 +102,10 @@ fn build_longest_parts_section(report: &Report) -> ReportSection {
         section.push_row(vec![
             SectionCell::name_cell(name),
             category.into(),
-            SectionCell::number_cell(rank, rank).with_pointer(at("rank")),
-            SectionCell::from(one.from.since(Time::ZERO)).with_pointer(at("from_ps")),
+            SectionCell::number_cell(rank, rank).with_json_pointer(at("rank")),
+            SectionCell::from(one.from.since(Time::ZERO)).with_json_pointer(at("from_ps")),
             time.into(),
-            SectionCell::share_cell(time, makespan),
+            SectionCell::percent_cell(time, makespan),
         ]);
     }
     section
@@ -128,9 +128,9 @@ fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> Report
         section.push_row(vec![
             SectionCell::name_cell(&*row.name),
             kind_label(row.kind).into(),
-            SectionCell::count_cell(row.calls).with_pointer(at("calls")),
-            SectionCell::from(row.total).with_pointer(at("total_ps")),
-            SectionCell::share_cell(row.total, makespan),
+            SectionCell::count_cell(row.calls).with_json_pointer(at("calls")),
+            SectionCell::from(row.total).with_json_pointer(at("total_ps")),
+            SectionCell::percent_cell(row.total, makespan),
         ]);
     }
     section

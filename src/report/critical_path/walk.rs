@@ -2,7 +2,7 @@
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{RunNode, known_index};
-use crate::{RunSegment, TimeCategory};
+use crate::{CriticalPathSegment, TimeCategory};
 use chakram_base::units::Time;
 use chakram_engine::CommTiming;
 use chakram_trace::graph::NodeKind;
@@ -64,7 +64,7 @@ impl RunRecorder<'_> {
     }
 
     /// Returns the completion time of a node's last dependency.
-    fn dependencies_end(&self, number: usize) -> Time {
+    fn end_of_dependencies(&self, number: usize) -> Time {
         let of = self.relations.node_at_number(number);
         let instances = self.relations.prepared.workload().instances();
         let release = instances[of.instance.index()].release;
@@ -73,11 +73,12 @@ impl RunRecorder<'_> {
 
     pub(super) fn ready_time_of(&self, number: usize) -> Time {
         let of = self.relations.node_at_number(number);
-        self.dependencies_end(number) + self.relations.graph_of(of.instance).launch_delay(of.node)
+        self.end_of_dependencies(number)
+            + self.relations.graph_of(of.instance).launch_delay(of.node)
     }
 
     /// Returns the segments of the path in time order.
-    pub(super) fn trace_path_segments(&self) -> Vec<RunSegment> {
+    pub(super) fn trace_path_segments(&self) -> Vec<CriticalPathSegment> {
         let mut path = Vec::new();
         let Some(&last) = self.completed.last() else {
             return path;
@@ -85,7 +86,7 @@ impl RunRecorder<'_> {
         let mut push = |number: usize, from: Time, to: Time, category: TimeCategory| {
             let RunNode { instance, node } = self.relations.node_at_number(number);
             if from < to {
-                path.push(RunSegment {
+                path.push(CriticalPathSegment {
                     instance,
                     node,
                     from,
@@ -110,7 +111,7 @@ impl RunRecorder<'_> {
             if self.ready_time_of(origin) != start && lane.is_none() {
                 // The collective took its lanes only when all members were ready, so the path may continue at the
                 // member that became ready last.
-                let parked = self.parked_with(origin, start);
+                let parked = self.member_ready_at_start(origin, start);
                 origin = parked.unwrap_or(origin);
                 if self.ready_time_of(origin) != start {
                     lane = self.previous_on_lane(origin);
@@ -121,7 +122,7 @@ impl RunRecorder<'_> {
                 }
             }
             if self.ready_time_of(origin) == start {
-                let free = self.dependencies_end(origin);
+                let free = self.end_of_dependencies(origin);
                 push(origin, free, start, TimeCategory::Host);
                 match known_index(self.freed_by[origin].cause) {
                     Some(cause) => number = cause,
@@ -143,7 +144,7 @@ impl RunRecorder<'_> {
 
     /// All members of a collective took their lanes at `start`. Returns the member that became ready at
     /// that time.
-    pub(super) fn parked_with(&self, number: usize, start: Time) -> Option<usize> {
+    pub(super) fn member_ready_at_start(&self, number: usize, start: Time) -> Option<usize> {
         if self
             .relations
             .kind_of(self.relations.node_at_number(number))

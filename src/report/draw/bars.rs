@@ -34,7 +34,7 @@ pub fn draw_bars(name: &str, rows: &[BarRow], most: u64, format: ValueFormat<'_>
         for part in &row.parts {
             let (from, to) = (until, until + part.value);
             until = to;
-            let at = chart.frame_between(i, from, to);
+            let at = chart.rect_between_values(i, from, to);
             let data = [
                 ("row", row.label.clone()),
                 ("key", part.key.to_owned()),

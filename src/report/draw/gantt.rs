@@ -33,9 +33,9 @@ pub fn draw_gantt(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'
     let mut chart = RowChart::new(rows.len(), end, format);
     for (i, row) in rows.iter().enumerate() {
         chart.draw_label(i, &row.label);
-        let mut compact = CompactRow::default();
+        let mut compact = NarrowGanttSpans::default();
         for span in &row.spans {
-            let at = chart.frame_between(i, span.from, span.to);
+            let at = chart.rect_between_values(i, span.from, span.to);
             compact.draw_or_store_span(&mut chart.svg, at, span);
         }
         compact.draw_stored_spans(&mut chart.svg);
@@ -49,9 +49,9 @@ const TITLED: f64 = 4.0;
 /// Spans of a row that are too narrow to point at with a mouse. Narrow spans of a series are combined into one
 /// mark without a tooltip, because a page may contain many thousands of spans.
 #[derive(Debug, Default)]
-pub(super) struct CompactRow(BTreeMap<usize, String>);
+pub(super) struct NarrowGanttSpans(BTreeMap<usize, String>);
 
-impl CompactRow {
+impl NarrowGanttSpans {
     /// Draws a wide span immediately; stores a narrow span until [`Self::draw_stored_spans`].
     pub fn draw_or_store_span(&mut self, svg: &mut SvgDrawing, at: DrawingRect, span: &GanttSpan) {
         if at.width >= TITLED {

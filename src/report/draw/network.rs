@@ -62,7 +62,7 @@ impl NetworkGroup {
 }
 
 /// Draws each group as a circle with its hubs in the middle, or as a line if links connect only adjacent nodes.
-pub fn draw_circles(name: &str, groups: &[NetworkGroup]) -> String {
+pub fn draw_network_circles(name: &str, groups: &[NetworkGroup]) -> String {
     let rows = groups.len().div_ceil(ABREAST);
     let side = match groups.iter().all(NetworkGroup::is_line) {
         true => LINE,
@@ -96,7 +96,7 @@ pub fn draw_circles(name: &str, groups: &[NetworkGroup]) -> String {
             };
             let angle = TAU * f64::from(*at) / of.max(1) as f64;
             *at += 1;
-            on_circle(middle, radius, angle)
+            point_on_circle(middle, radius, angle)
         });
         let places: Vec<(f64, f64)> = places.collect();
         for link in &group.links {
@@ -122,7 +122,12 @@ pub fn draw_circles(name: &str, groups: &[NetworkGroup]) -> String {
 
 /// Draws the nodes of `group` at `places` (column, row) on a grid of `size` (columns, rows). A link between the two
 /// ends of a row or column is drawn as a short stub at each end.
-pub fn draw_grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2]) -> String {
+pub fn draw_network_grid(
+    name: &str,
+    group: &NetworkGroup,
+    places: &[[u32; 2]],
+    size: [u32; 2],
+) -> String {
     let pitch = ((WIDTH - 60.0) / f64::from(size[0].max(1))).clamp(10.0, 54.0);
     let place = |[x, y]: [u32; 2]| {
         let along = |at: u32| 40.0 + f64::from(at) * pitch;
@@ -153,7 +158,7 @@ pub fn draw_grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u
     svg.into_element(name)
 }
 
-fn on_circle(middle: (f64, f64), radius: f64, angle: f64) -> (f64, f64) {
+fn point_on_circle(middle: (f64, f64), radius: f64, angle: f64) -> (f64, f64) {
     // Nodes are placed clockwise from the top.
     let (sin, cos) = (libm::sin(angle), libm::cos(angle));
     (middle.0 + radius * sin, middle.1 - radius * cos)

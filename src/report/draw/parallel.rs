@@ -28,7 +28,11 @@ pub struct CoordinateLine {
 }
 
 /// Draws the lines over the axes. Later lines cover earlier ones.
-pub fn draw_parallel(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> String {
+pub fn draw_parallel_coordinates(
+    name: &str,
+    axes: &[CoordinateAxis],
+    lines: &[CoordinateLine],
+) -> String {
     let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT);
     let gap = (WIDTH - 2.0 * SIDE) / (axes.len().max(2) - 1) as f64;
     let x = |axis: usize| SIDE + gap * axis as f64;
@@ -76,7 +80,7 @@ mod tests {
             series: 3,
             title: "row <1>".to_owned(),
         };
-        let svg = draw_parallel("p", &[axis("a"), axis("b")], &[line]);
+        let svg = draw_parallel_coordinates("p", &[axis("a"), axis("b")], &[line]);
         // The line goes from the bottom of the first axis to the top of the last.
         assert!(
             svg.contains("class=\"line c3\" points=\"70.0,300.0 890.0,30.0 \""),

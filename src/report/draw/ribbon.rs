@@ -35,7 +35,7 @@ pub fn draw_ribbon(
     };
     let scale = AxisScale::linear_scale(end as f64, (area.x, area.x + area.width));
     scale.draw_ticks_below(&mut svg, area, format);
-    let mut row = gantt::CompactRow::default();
+    let mut row = gantt::NarrowGanttSpans::default();
     for span in stretches.iter().flat_map(|stretch| &stretch.spans) {
         let (x, to) = (
             scale.position_of_value(span.from as f64),

@@ -3,7 +3,7 @@
 
 use super::ValueFormat;
 use super::axis::AxisScale;
-use super::scatter::{ScatterPoint, chart_area, value_range, with_axes};
+use super::scatter::{ScatterPoint, chart_area, start_chart_with_axes, value_range};
 use super::svg::TextAnchor;
 
 const HEIGHT: f64 = 340.0;
@@ -38,7 +38,7 @@ pub fn draw_roofline(
         "FLOPs per byte between kernel and memory",
         "achieved FLOP/s",
     );
-    let mut svg = with_axes(area, (right, up), names, formats);
+    let mut svg = start_chart_with_axes(area, (right, up), names, formats);
     let (low, high) = right.end_values();
     let floor = up.end_values().0;
     for roof in roofs {

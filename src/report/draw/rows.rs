@@ -37,7 +37,7 @@ impl RowChart {
     }
 
     /// Returns the rectangle that spans the values `from` to `to` in row number `row`.
-    pub fn frame_between(&self, row: usize, from: u64, to: u64) -> DrawingRect {
+    pub fn rect_between_values(&self, row: usize, from: u64, to: u64) -> DrawingRect {
         let (x, end) = (
             self.scale.position_of_value(from as f64),
             self.scale.position_of_value(to as f64),

@@ -80,7 +80,7 @@ impl ScatterChart<'_> {
         let area = chart_area(LEFT, HEIGHT);
         let right = scale(self.scales.0, right, (area.x, area.x + area.width));
         let up = scale(self.scales.1, up, (HEIGHT, area.y));
-        let mut svg = with_axes(area, (right, up), self.axes, formats);
+        let mut svg = start_chart_with_axes(area, (right, up), self.axes, formats);
         if let Some((limit, name)) = &self.limit {
             let y = up.position_of_value(*limit);
             svg.add_line((area.x, y), (area.x + area.width, y), "limit");
@@ -132,7 +132,7 @@ pub(super) fn chart_area(left: f64, foot: f64) -> DrawingRect {
 }
 
 /// Starts a drawing with axes around `area`, and writes the axes' names.
-pub(super) fn with_axes(
+pub(super) fn start_chart_with_axes(
     area: DrawingRect,
     (right, up): (AxisScale, AxisScale),
     names: (&str, &str),

@@ -8,19 +8,19 @@ use crate::text::format_share;
 use chakram_base::units::format_percent;
 
 /// Returns four tables: the origin of the times, the facts that the traces lack, the options, and the inputs.
-pub fn render_basis(report: &Report) -> String {
-    let known = render_interval(report) + &render_kernels(report);
+pub fn render_prediction_basis(report: &Report) -> String {
+    let known = render_interval_table(report) + &render_kernel_basis_table(report);
     let mut body = render_section("What the prediction rests on", "basis", &known);
-    body += &render_section("Not known", "unknown", &render_unknown(report));
+    body += &render_section("Not known", "unknown", &render_unknown_facts(report));
     body + &render_provenance(report)
 }
 
-fn render_interval(report: &Report) -> String {
+fn render_interval_table(report: &Report) -> String {
     let Some(interval) = &report.interval else {
         return String::new();
     };
     let makespan = report.outcome.makespan;
-    let parts = interval.list_basis_parts().into_iter();
+    let parts = interval.list_parts_by_method().into_iter();
     let rows = parts.filter(|part| part.time.0 > 0).map(|part| {
         let path = format!("/interval/{}", part.key);
         vec![
@@ -35,7 +35,7 @@ fn render_interval(report: &Report) -> String {
     )
 }
 
-fn render_kernels(report: &Report) -> String {
+fn render_kernel_basis_table(report: &Report) -> String {
     let of = &report.kernels;
     let rows = [
         ("priced", "priced", of.priced),
@@ -61,7 +61,7 @@ fn render_kernels(report: &Report) -> String {
     }
 }
 
-fn render_unknown(report: &Report) -> String {
+fn render_unknown_facts(report: &Report) -> String {
     if report.unknown.is_empty() {
         return String::new();
     }

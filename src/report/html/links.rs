@@ -1,6 +1,6 @@
 //! Pictures of links, coloured by load, for any topology.
 
-use super::page::{escape_html, figure_with_scale};
+use super::page::{escape_html, render_figure_with_scale};
 use crate::Report;
 use crate::draw::network::{self, NetworkGroup, NetworkLink, NetworkNode};
 use crate::links::{LinkReport, LinkRow};
@@ -25,7 +25,7 @@ pub fn render_links(report: &Report) -> String {
         render_tile_grid(tiles, report.outcome.makespan)
     });
     let counted = report.links.as_ref().map_or(String::new(), |links| {
-        render_dimensions(links, links.counted_over(report), !tiles.is_empty())
+        render_dimension_pictures(links, links.load_denominator(report), !tiles.is_empty())
     });
     tiles + &counted
 }
@@ -40,13 +40,13 @@ pub(super) fn shade_of(value: f64, most: f64) -> u32 {
 }
 
 /// Formats a fraction as a percentage.
-fn load_text(load: f64) -> String {
+fn format_load_percent(load: f64) -> String {
     format_percent(load)
 }
 
 /// Returns one picture per dimension. On a machine of tiles, only dimensions with memories are drawn, because the grid
 /// already shows the other links.
-fn render_dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
+fn render_dimension_pictures(links: &LinkReport, over: Span, of_tiles: bool) -> String {
     let load = |row: &LinkRow| row.busy.as_seconds() / over.as_seconds().max(f64::MIN_POSITIVE);
     let most = links.bottleneck_link().map_or(0.0, load);
     let mut out = String::new();
@@ -71,7 +71,8 @@ fn render_dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
             })
         });
         let drawn: Vec<_> = drawn.collect();
-        let picture = network::draw_circles(&format!("Links of {}", dimension.name), &drawn);
+        let picture =
+            network::draw_network_circles(&format!("Links of {}", dimension.name), &drawn);
         let of = match groups.len() > drawn.len() {
             true => format!(
                 "{} of {} groups of links with bytes are drawn, the busiest. ",
@@ -88,15 +89,15 @@ fn render_dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
             "<h3>{}: {} links</h3>{}",
             escape_html(&dimension.name),
             dimension.links,
-            figure_with_scale(&picture, &scale_labels(most), &caption)
+            render_figure_with_scale(&picture, &shade_scale_labels(most), &caption)
         );
     }
     out
 }
 
 /// Returns the labels of a shade scale for loads from 0 to `most`.
-fn scale_labels(most: f64) -> [String; 3] {
-    [0.0, most / 2.0, most].map(load_text)
+fn shade_scale_labels(most: f64) -> [String; 3] {
+    [0.0, most / 2.0, most].map(format_load_percent)
 }
 
 /// Groups links by connected component, ordered by the busiest link of each component, busiest first.
@@ -109,7 +110,7 @@ fn group_link_rows<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
         }
     }
     let mut leader: Vec<usize> = (0..number.len()).collect();
-    fn find_leader(leader: &mut [usize], mut at: usize) -> usize {
+    fn find_component_root(leader: &mut [usize], mut at: usize) -> usize {
         while leader[at] != at {
             leader[at] = leader[leader[at]];
             at = leader[at];
@@ -117,12 +118,12 @@ fn group_link_rows<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
         at
     }
     for row in rows {
-        let ends = [&row.from, &row.to].map(|end| find_leader(&mut leader, number[&**end]));
+        let ends = [&row.from, &row.to].map(|end| find_component_root(&mut leader, number[&**end]));
         leader[ends[0].max(ends[1])] = ends[0].min(ends[1]);
     }
     let mut groups: BTreeMap<usize, Vec<&LinkRow>> = BTreeMap::new();
     for row in rows {
-        let of = find_leader(&mut leader, number[&*row.from]);
+        let of = find_component_root(&mut leader, number[&*row.from]);
         groups.entry(of).or_default().push(row);
     }
     let mut groups: Vec<_> = groups.into_values().collect();
@@ -156,7 +157,7 @@ fn group_of(
                 row.to,
                 Bytes(row.bytes),
                 row.busy,
-                load_text(load)
+                format_load_percent(load)
             ),
         }
     });
@@ -215,7 +216,7 @@ fn render_tile_grid(tiles: &TileUse, makespan: Span) -> String {
             format!(
                 ": memory port busy {}, {}",
                 port.busy,
-                load_text(part(port.busy))
+                format_load_percent(part(port.busy))
             )
         });
         NetworkNode {
@@ -234,7 +235,7 @@ fn render_tile_grid(tiles: &TileUse, makespan: Span) -> String {
             shown(link.from),
             shown(link.to),
             link.busy,
-            load_text(part(link.busy))
+            format_load_percent(part(link.busy))
         ),
     });
     let group = NetworkGroup {
@@ -242,12 +243,12 @@ fn render_tile_grid(tiles: &TileUse, makespan: Span) -> String {
         nodes: nodes.collect(),
         links: links.collect(),
     };
-    let picture = network::draw_grid("Links of tiles", &group, &places, size);
+    let picture = network::draw_network_grid("Links of tiles", &group, &places, size);
     let caption = "Cores with links and memory ports that were busy. A coloured square is a core with a memory port; a line is \
                    a link in one direction. The colour is the part of the makespan for which it was busy.";
     format!(
         "<h3>Tiles</h3>{}",
-        figure_with_scale(&picture, &scale_labels(most), caption)
+        render_figure_with_scale(&picture, &shade_scale_labels(most), caption)
     )
 }
 

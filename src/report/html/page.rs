@@ -66,7 +66,11 @@ pub fn render_figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> 
 
 /// Renders a picture in which colours represent numbers. The texts of `scale` label the lowest, middle and highest
 /// colour.
-pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &str) -> String {
+pub(super) fn render_figure_with_scale(
+    picture: &str,
+    scale: &[String; 3],
+    caption: &str,
+) -> String {
     let shades: String = (0..=10)
         .map(|shade| format!("<i class=\"m{shade}\"></i>"))
         .collect();
@@ -100,7 +104,7 @@ pub fn render_table(headings: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// Renders a table of a report, with its notes.
-pub(super) fn report_table(section: &ReportSection) -> String {
+pub(super) fn render_report_table(section: &ReportSection) -> String {
     let columns = &section.columns;
     let mut heads = String::new();
     for column in columns {
@@ -127,7 +131,7 @@ pub(super) fn report_table(section: &ReportSection) -> String {
         for (i, column) in columns.iter().enumerate() {
             let empty = SectionCell::default();
             let cell = row.cells.get(i).unwrap_or(&empty);
-            rows += &open_cell(cell, column.is_right());
+            rows += &render_cell_start(cell, column.is_right());
             if i == 0 {
                 let below = row.note.iter().map(|note| &note.text).chain(&row.alarm);
                 for below in below {
@@ -163,7 +167,7 @@ const TALL: usize = 24;
 
 /// Renders a cell without its end tag. If the cell's text is shortened, the tooltip shows the full
 /// text.
-fn open_cell(cell: &SectionCell, right: bool) -> String {
+fn render_cell_start(cell: &SectionCell, right: bool) -> String {
     let class = if right { "" } else { " class=\"t\"" };
     let shown = escape_markup(&shorten_name(&cell.text));
     match (&cell.value, &cell.pointer) {
@@ -198,19 +202,19 @@ const SHOWN: usize = 96;
 
 /// Renders a complete page.
 pub fn render_page(title: &str, body: &str) -> String {
-    with_head(title, "", body, "")
+    render_page_with_head(title, "", body, "")
 }
 
 /// Renders a complete page, with a script that sorts and searches its tables. Without the script, the page shows the
 /// same data. The page's content security policy forbids loading anything from the network.
-pub fn page_with_tables(title: &str, body: &str) -> String {
+pub fn render_page_with_tables(title: &str, body: &str) -> String {
     let forbid = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
                   style-src 'unsafe-inline'; script-src 'unsafe-inline'\">";
     let script = format!("<script>\n{}</script>", include_str!("page.js"));
-    with_head(title, forbid, body, &script)
+    render_page_with_head(title, forbid, body, &script)
 }
 
-fn with_head(title: &str, meta: &str, body: &str, script: &str) -> String {
+fn render_page_with_head(title: &str, meta: &str, body: &str, script: &str) -> String {
     let style = include_str!("page.css");
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\

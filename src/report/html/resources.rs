@@ -1,17 +1,17 @@
 //! Sections of a page about memory, communication and operators.
 
-use super::axis_time;
-use super::page::{escape_html, figure_with_scale, render_figure, shorten_name as page_cut};
+use super::format_axis_time;
+use super::page::{escape_html, render_figure, render_figure_with_scale, shorten_name as page_cut};
 use crate::Report;
 use crate::collectives::CollectiveTally;
-use crate::collectives::table::group_rows;
+use crate::collectives::table::group_collective_rows;
 use crate::draw::lines::{self, LineSeries};
 use crate::draw::map;
 use crate::draw::roofline::{self, RooflineBound};
 use crate::draw::scatter::{self, ScatterPoint};
-use crate::memory::group_equal_rows;
+use crate::memory::group_equal_memory_rows;
 use crate::npus::span_of;
-use crate::operators::table::{combine_families, format_rate};
+use crate::operators::table::{combine_operator_families, format_rate};
 use crate::summary::format_thousands;
 use crate::text::format_share;
 use chakram_base::units::{Bytes, Span};
@@ -28,7 +28,7 @@ pub fn render_memory_section(report: &Report) -> String {
         .as_ref()
         .filter(|all| !all.memory.is_empty())
     {
-        let runs = group_equal_rows(&report.memory);
+        let runs = group_equal_memory_rows(&report.memory);
         let series = pictures.memory.iter().map(|curve| LineSeries {
             label: {
                 let mut runs = runs.iter();
@@ -59,7 +59,7 @@ pub fn render_memory_section(report: &Report) -> String {
             "Memory over time",
             &series,
             (end, limit),
-            (&axis_time, &bytes),
+            (&format_axis_time, &bytes),
         );
         let legend: Vec<_> = series
             .iter()
@@ -95,7 +95,7 @@ pub fn render_collectives_section(report: &Report) -> String {
     if report.collectives.is_empty() {
         return String::new();
     }
-    let together = group_rows(&report.collectives);
+    let together = group_collective_rows(&report.collectives);
     let points = together.iter().take(POINTS).filter_map(|indices| {
         let groups = || indices.iter().map(|&i| &report.collectives[i]);
         let first = groups().next()?;
@@ -179,7 +179,7 @@ pub fn render_traffic_section(report: &Report) -> String {
     );
     format!(
         "<div id=\"traffic\"><h3>Communication matrix</h3>{}</div>",
-        figure_with_scale(&picture, &scale, &caption)
+        render_figure_with_scale(&picture, &scale, &caption)
     )
 }
 
@@ -188,7 +188,7 @@ pub fn render_traffic_section(report: &Report) -> String {
 pub fn render_roofline_section(report: &Report) -> String {
     let rooflines = report.pictures.as_ref();
     let rooflines = rooflines.map_or(&[][..], |pictures| &pictures.rooflines);
-    let kernels = combine_families(&report.operators).into_iter();
+    let kernels = combine_operator_families(&report.operators).into_iter();
     let kernels: Vec<_> = kernels.filter(|of| of.kind == NodeKind::Compute).collect();
     let whole: Span = kernels.iter().map(|of| of.total).sum();
     let points = kernels.iter().filter_map(|of| {

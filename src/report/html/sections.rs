@@ -1,6 +1,6 @@
 //! Page sections about time: categories, activity of ranks, and the critical path.
 
-use super::axis_time;
+use super::format_axis_time;
 use super::page::render_figure;
 use crate::Report;
 use crate::TimeCategory;
@@ -20,7 +20,7 @@ const ROWS: usize = 64;
 const BACKWARD: usize = 5;
 
 /// Returns the colour series of a category; idle time is grey.
-fn series_of(part: TimeCategory) -> usize {
+fn colour_series_of_category(part: TimeCategory) -> usize {
     match part {
         TimeCategory::Compute => 0,
         TimeCategory::Communication => 1,
@@ -32,10 +32,10 @@ fn series_of(part: TimeCategory) -> usize {
 }
 
 /// Returns the colour series and name of each category, for legends.
-fn category_series() -> Vec<(usize, &'static str)> {
+fn list_category_colours() -> Vec<(usize, &'static str)> {
     TimeCategory::ALL
         .iter()
-        .map(|(part, name)| (series_of(*part), *name))
+        .map(|(part, name)| (colour_series_of_category(*part), *name))
         .collect()
 }
 
@@ -44,7 +44,7 @@ fn category_series() -> Vec<(usize, &'static str)> {
 fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
     let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS).zip(times);
     let part = named.map(|(((part, name), key), time)| BarPart {
-        series: series_of(*part),
+        series: colour_series_of_category(*part),
         key,
         value: time.0,
         title: format!("{name}: {time}, {}", format_share(*time, whole)),
@@ -53,7 +53,7 @@ fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
 }
 
 /// Renders bars of time by category on one axis. The length of a bar is the sum of its times.
-pub fn time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> String {
+pub fn render_time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> String {
     let whole = |times: &[Span; TimeCategory::COUNT]| {
         let sum = times
             .iter()
@@ -66,8 +66,8 @@ pub fn time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> St
     });
     let bars: Vec<_> = bars.collect();
     let most = rows.iter().map(|(_, times)| whole(times).0).max();
-    let picture = bars::draw_bars(name, &bars, most.unwrap_or(0), &axis_time);
-    render_figure(&picture, &category_series(), "")
+    let picture = bars::draw_bars(name, &bars, most.unwrap_or(0), &format_axis_time);
+    render_figure(&picture, &list_category_colours(), "")
 }
 
 /// Renders bars of time by category: one for the mean NPU, and one for each range of adjacent ranks with equal times.
@@ -94,24 +94,24 @@ pub fn render_breakdown_section(report: &Report) -> String {
     } else {
         String::new()
     };
-    let picture = bars::draw_bars("Time by category", &rows, makespan.0, &axis_time);
+    let picture = bars::draw_bars("Time by category", &rows, makespan.0, &format_axis_time);
     let caption = format!("Every instant of a rank belongs to one category.{left}");
-    render_figure(&picture, &category_series(), &caption)
+    render_figure(&picture, &list_category_colours(), &caption)
 }
 
 /// Returns the colour series of an interval. Backward passes have their own series. Every other interval has the
 /// series of its category.
-fn series_of_span(span: &PictureSpan) -> usize {
+fn colour_series_of_span(span: &PictureSpan) -> usize {
     let backward = span.name.ends_with("bwd") || span.name.ends_with("recompute");
     let mut keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
     let category = keyed.find(|(_, key)| *key == span.category);
     match category.map_or(TimeCategory::Idle, |((part, _), _)| *part) {
         TimeCategory::Compute if backward => BACKWARD,
-        other => series_of(other),
+        other => colour_series_of_category(other),
     }
 }
 
-fn gantt_span(one: &PictureSpan) -> GanttSpan {
+fn to_gantt_span(one: &PictureSpan) -> GanttSpan {
     let name = if one.name.is_empty() {
         &one.category
     } else {
@@ -121,7 +121,7 @@ fn gantt_span(one: &PictureSpan) -> GanttSpan {
     GanttSpan {
         from: one.from.0,
         to: one.to.0,
-        series: series_of_span(one),
+        series: colour_series_of_span(one),
         title: format!(
             "{name}, {}: {} from {start}",
             one.category,
@@ -137,8 +137,8 @@ fn legend_of_spans<'s>(
     let mut used = [false; 8];
     spans
         .into_iter()
-        .for_each(|one| used[series_of_span(one)] = true);
-    let mut legend = category_series();
+        .for_each(|one| used[colour_series_of_span(one)] = true);
+    let mut legend = list_category_colours();
     if used[BACKWARD] {
         legend[0].1 = "compute, forward and other";
         legend.insert(1, (BACKWARD, "compute, backward"));
@@ -157,7 +157,7 @@ pub fn render_timeline_section(report: &Report) -> String {
             0 => format!("rank {}", rank.rank),
             more => format!("rank {} (+{more})", rank.rank),
         },
-        spans: rank.spans.iter().map(gantt_span).collect(),
+        spans: rank.spans.iter().map(to_gantt_span).collect(),
     });
     let rows: Vec<_> = rows.collect();
     let legend = legend_of_spans(pictures.ranks.iter().flat_map(|rank| &rank.spans));
@@ -191,7 +191,7 @@ pub fn render_timeline_section(report: &Report) -> String {
         "Activity by rank",
         &rows,
         report.outcome.makespan.0,
-        &axis_time,
+        &format_axis_time,
     );
     let caption = format!("What each rank does; blank is idle.{of}{watched}");
     format!(
@@ -212,11 +212,11 @@ pub fn render_critical_path_section(report: &Report) -> String {
         place: spans[0]
             .rank
             .map_or_else(String::new, |rank| format!("rank {rank}")),
-        spans: spans.iter().map(gantt_span).collect(),
+        spans: spans.iter().map(to_gantt_span).collect(),
     });
     let stretches: Vec<_> = stretches.collect();
     let end = report.outcome.makespan.0;
-    let picture = ribbon::draw_ribbon("Critical path", &stretches, end, &axis_time);
+    let picture = ribbon::draw_ribbon("Critical path", &stretches, end, &format_axis_time);
     let caption = "The chain of nodes, each of which set the next one free; lines are changes from rank to rank.";
     render_figure(&picture, &legend_of_spans(&pictures.critical_path), caption)
 }

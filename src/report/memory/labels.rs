@@ -55,7 +55,7 @@ impl Report {
     }
 
     /// If ranks need more memory than is available, returns a sentence about them; `None` if there are no such ranks.
-    pub fn does_not_fit(&self) -> Option<String> {
+    pub fn describe_ranks_out_of_memory(&self) -> Option<String> {
         let row = find_fullest_rank(&self.memory).filter(|row| row.fits == Some(false))?;
         let others = match self.count_ranks_out_of_memory() as u64 - 1 {
             0 => String::new(),
@@ -66,7 +66,7 @@ impl Report {
         let remote = remote.map_or_else(String::new, |pool| {
             format!(
                 " and its share of remote memory ({})",
-                pool_memory::use_text(pool)
+                pool_memory::format_pool_use(pool)
             )
         });
         Some(format!(

@@ -3,7 +3,7 @@
 //! Sums cannot overflow, because 2^32 nodes times 5 classes times 2^64 bytes is below 2^127. Results are capped at 2^64 -
 //! 1 bytes.
 
-use super::{BytesByClass, LedgerTotals, MemoryPeak};
+use super::{BytesByClass, MemoryPeak, NpuMemoryTotals};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_trace::format::TensorClass;
@@ -77,13 +77,13 @@ pub(super) struct MemoryLedger<S> {
     changed: bool,
     /// Total bytes at the peak.
     peak_total: S,
-    rare: RareSums<S>,
+    rare: RareLedgerFields<S>,
 }
 
 /// Ledger fields that rarely change. The fields are separate so that the fields that change often share cache
 /// lines.
 #[derive(Clone, Debug, Default)]
-struct RareSums<S> {
+struct RareLedgerFields<S> {
     peak: ClassSums<S>,
     peak_at: Time,
     peak_node: Option<NodeIndex>,
@@ -194,9 +194,9 @@ impl<S: ByteSum> MemoryLedger<S> {
     }
 
     /// Returns the totals over all ended instants.
-    pub fn collect_totals(&self) -> LedgerTotals {
+    pub fn collect_totals(&self) -> NpuMemoryTotals {
         let rare = &self.rare;
-        LedgerTotals {
+        NpuMemoryTotals {
             peak: MemoryPeak {
                 bytes: self.peak_total.to_capped_bytes(),
                 classes: cap_class_sums(&rare.peak),

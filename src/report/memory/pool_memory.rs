@@ -10,7 +10,7 @@ use crate::Report;
 use crate::section::SectionNote;
 use crate::summary::format_thousands;
 use chakram_base::ids::{NodeIndex, Npu};
-use chakram_base::shared_memory::SharedMemory;
+use chakram_base::shared_memory::SharedRemoteMemory;
 use chakram_base::units::Bytes;
 use chakram_engine::CompiledReplay;
 use chakram_hardware::machine::Machine;
@@ -37,15 +37,15 @@ pub struct PoolMemory {
 
 /// Computes the memory capacity of ranks: own memory, plus a share of remote memory.
 #[derive(Debug)]
-pub(crate) struct RankCapacities<'a> {
+pub(crate) struct RankMemoryCapacities<'a> {
     machine: &'a Machine,
-    shared: Option<SharedMemory>,
+    shared: Option<SharedRemoteMemory>,
     ranks: u64,
     /// For each graph, true if the graph loads from or stores to remote memory.
     streams: Vec<bool>,
 }
 
-impl<'a> RankCapacities<'a> {
+impl<'a> RankMemoryCapacities<'a> {
     pub fn new(workload: &Workload, machine: &'a Machine) -> Self {
         let shared = machine.shared_memory();
         let graphs = workload.graphs().iter().map(streams_weights);
@@ -58,7 +58,7 @@ impl<'a> RankCapacities<'a> {
     }
 
     /// Returns the remote memory that a rank uses; `None` if the rank uses none.
-    fn shared_memory(&self, instance: &RankInstance) -> Option<SharedMemory> {
+    fn shared_memory(&self, instance: &RankInstance) -> Option<SharedRemoteMemory> {
         let streams = self.streams.get(instance.graph.index());
         self.shared
             .filter(|_| streams.is_some_and(|streams| *streams))
@@ -75,7 +75,12 @@ impl<'a> RankCapacities<'a> {
 
     /// Returns how many bytes of `peak` do not fit into the NPU's own memory; `None` if the rank does not use remote
     /// memory.
-    pub fn bytes_beyond_own(&self, instance: &RankInstance, npu: Npu, peak: u64) -> Option<Bytes> {
+    pub fn bytes_beyond_npu_memory(
+        &self,
+        instance: &RankInstance,
+        npu: Npu,
+        peak: u64,
+    ) -> Option<Bytes> {
         self.shared_memory(instance)?;
         let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
         Some(Bytes(peak.saturating_sub(own.0)))
@@ -147,7 +152,7 @@ impl Report {
 }
 
 /// Formats how much of a remote memory is used, as in `25.7 TB of 256.0 TB in remote memory`.
-pub(super) fn use_text(pool: &PoolMemory) -> String {
+pub(super) fn format_pool_use(pool: &PoolMemory) -> String {
     format!("{} of {} in remote memory", pool.peak, pool.capacity)
 }
 
@@ -159,7 +164,7 @@ pub(crate) fn describe_pool_memory(report: &Report) -> Option<SectionNote> {
     let text = format!(
         "beyond NPUs: at most {} of a rank; {}, of {}",
         ranks.max().unwrap_or_default(),
-        use_text(pool),
+        format_pool_use(pool),
         match pool.ranks {
             1 => "1 rank".to_owned(),
             ranks => format!("{} ranks", format_thousands(ranks.into())),

@@ -5,7 +5,8 @@ use crate::Report;
 use crate::csv::CsvColumn;
 use crate::npus::span_of;
 use crate::section::{
-    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, SectionRow, indexed_runs,
+    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, SectionRow,
+    group_adjacent_rows,
 };
 use crate::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::Bytes;
@@ -60,23 +61,25 @@ pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<Repor
         right_aligned_column("share", 9),
     ];
     let classes = TensorClass::ALL.iter();
-    columns.extend(classes.map(|(class, name)| right_aligned_column(name, class_width(*class))));
+    columns.extend(
+        classes.map(|(class, name)| right_aligned_column(name, column_width_of_class(*class))),
+    );
     let mut section = ReportSection::new(SectionId::Memory, columns);
-    let runs = group_equal_rows(&report.memory);
+    let runs = group_equal_memory_rows(&report.memory);
     let shown = medium.max_rows_shown(ROWS);
     for (i, run) in runs.iter().take(shown) {
         let row = &run[0];
         let at = |field: &str| format!("/memory/npus/{i}/{field}");
         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
-        let share = row.percent_text();
+        let share = row.format_peak_percent();
         let capacity = row
             .capacity
             .map_or(SectionCell::from("unknown"), |capacity| {
-                SectionCell::from(capacity).with_pointer(at("capacity_bytes"))
+                SectionCell::from(capacity).with_json_pointer(at("capacity_bytes"))
             });
         let mut cells = vec![
             span_of(&ranks).into(),
-            SectionCell::from(row.peak).with_pointer(at("peak_bytes")),
+            SectionCell::from(row.peak).with_json_pointer(at("peak_bytes")),
             capacity,
             match row.peak_percent() {
                 Some(percent) => SectionCell::number_cell(percent, share),
@@ -85,7 +88,8 @@ pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<Repor
         ];
         let classes = TensorClass::ALL.iter().zip(row.classes);
         cells.extend(classes.map(|((_, key), bytes)| {
-            SectionCell::from(Bytes(bytes)).with_pointer(at(&format!("peak_bytes_by_class/{key}")))
+            SectionCell::from(Bytes(bytes))
+                .with_json_pointer(at(&format!("peak_bytes_by_class/{key}")))
         }));
         let of = match run.len() {
             1 => String::new(),
@@ -114,16 +118,16 @@ pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<Repor
 }
 
 /// Groups adjacent equal rows. Returns the index of each group's first row and the group's rows, fullest memory first.
-pub(crate) fn group_equal_rows(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
+pub(crate) fn group_equal_memory_rows(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
     let alike = |a: &MemoryRow, b: &MemoryRow| {
         (a.peak, a.capacity, a.classes) == (b.peak, b.capacity, b.classes)
     };
-    let mut runs = indexed_runs(rows, alike);
+    let mut runs = group_adjacent_rows(rows, alike);
     runs.sort_by(|(_, a), (_, b)| b[0].compare_filled_share(&a[0]));
     runs
 }
 
-fn class_width(class: TensorClass) -> usize {
+fn column_width_of_class(class: TensorClass) -> usize {
     match class {
         TensorClass::Activations => 13,
         _ => 11,

@@ -2,7 +2,7 @@
 //! current instant from earlier nodes.
 
 use super::ledger::{ByteSum, MemoryLedger};
-use super::{BytesByClass, LedgerTotals};
+use super::{BytesByClass, NpuMemoryTotals};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_engine::CompiledReplay;
@@ -61,8 +61,12 @@ impl<'a> MemoryTracker<'a> {
     /// Tracks only the first launch of each instance of `prepared`.
     pub fn for_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
         let mut all = Self::for_single_launch(prepared);
-        all.narrow.iter_mut().for_each(TrackedInstance::count_once);
-        all.wide.iter_mut().for_each(TrackedInstance::count_once);
+        all.narrow
+            .iter_mut()
+            .for_each(TrackedInstance::count_first_runs_only);
+        all.wide
+            .iter_mut()
+            .for_each(TrackedInstance::count_first_runs_only);
         all
     }
 
@@ -100,7 +104,7 @@ impl<'a> MemoryTracker<'a> {
 
     /// Returns one entry per tensor class: true if any node of the instance allocates or frees bytes of the
     /// class.
-    pub fn classes_that_change(&self, instance: InstanceId) -> [bool; TensorClass::COUNT] {
+    pub fn changing_tensor_classes(&self, instance: InstanceId) -> [bool; TensorClass::COUNT] {
         let narrow = self.narrow.iter().map(|of| of.graph);
         let mut graphs = narrow.chain(self.wide.iter().map(|of| of.graph));
         let changes = graphs.nth(instance.index()).map(Graph::memory_changes);
@@ -109,7 +113,7 @@ impl<'a> MemoryTracker<'a> {
     }
 
     /// Returns each instance's graph and totals.
-    pub(super) fn totals_by_instance(&self) -> impl Iterator<Item = (&'a Graph, LedgerTotals)> {
+    pub(super) fn totals_by_instance(&self) -> impl Iterator<Item = (&'a Graph, NpuMemoryTotals)> {
         let narrow = self
             .narrow
             .iter()
@@ -174,7 +178,7 @@ fn changed_bytes(graph: &Graph) -> u128 {
 
 impl<S: ByteSum> TrackedInstance<'_, S> {
     /// Counts only the first run of each node from now on.
-    fn count_once(&mut self) {
+    fn count_first_runs_only(&mut self) {
         self.complete = Some(vec![0; self.fresh.len()]);
     }
 

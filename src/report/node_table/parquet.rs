@@ -5,7 +5,7 @@
 //! compressed with gzip, which every reader supports. This writer supports only the columns of this table, and
 //! compiles ten times as fast as a Parquet package.
 
-use super::{CodedTextColumn, NodeColumn, NodeTable, PartialColumn};
+use super::{CodedTextColumn, NodeColumn, NodeTable, OptionalNumberColumn};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{self, Write};
@@ -117,7 +117,7 @@ impl ThriftStruct {
 }
 
 /// Encodes an integer as a list element.
-fn encode_item(number: i64) -> Vec<u8> {
+fn encode_list_integer(number: i64) -> Vec<u8> {
     let mut bytes = Vec::new();
     write_varint(&mut bytes, encode_zigzag(number));
     bytes
@@ -158,7 +158,7 @@ fn pack_bits(out: &mut Vec<u8>, width: u32, numbers: impl ExactSizeIterator<Item
 }
 
 /// Appends the definition levels of an optional column: their length, then one bit per row (1 if the row has a value).
-fn definition_levels(page: &mut Vec<u8>, known: impl ExactSizeIterator<Item = bool>) {
+fn append_definition_levels(page: &mut Vec<u8>, known: impl ExactSizeIterator<Item = bool>) {
     let mut levels = Vec::new();
     pack_bits(&mut levels, 1, known.map(u32::from));
     page.extend((levels.len() as u32).to_le_bytes());
@@ -166,7 +166,7 @@ fn definition_levels(page: &mut Vec<u8>, known: impl ExactSizeIterator<Item = bo
 }
 
 /// Returns the number of bits, at least 1, for numbers below `count`.
-fn width_of(count: usize) -> u32 {
+fn bit_width_for_count(count: usize) -> u32 {
     (usize::BITS - count.saturating_sub(1).leading_zeros()).max(1)
 }
 
@@ -192,12 +192,12 @@ impl NodeColumn<'_> {
 
     fn encode_pages(&self, rows: std::ops::Range<usize>) -> ColumnPages {
         fn encode_known_values<T: Copy + Default, const N: usize>(
-            column: &PartialColumn<T>,
+            column: &OptionalNumberColumn<T>,
             rows: std::ops::Range<usize>,
             bytes: impl Fn(T) -> [u8; N],
         ) -> Vec<u8> {
             let mut data = Vec::new();
-            definition_levels(&mut data, rows.clone().map(|row| column.get(row).is_some()));
+            append_definition_levels(&mut data, rows.clone().map(|row| column.get(row).is_some()));
             data.extend(rows.filter_map(|row| column.get(row)).flat_map(bytes));
             data
         }
@@ -216,8 +216,8 @@ impl NodeColumn<'_> {
                 dictionary = Some((values.len(), texts));
                 let codes = &codes[rows];
                 let mut data = Vec::new();
-                definition_levels(&mut data, codes.iter().map(|code| *code >= 0));
-                let width = width_of(values.len());
+                append_definition_levels(&mut data, codes.iter().map(|code| *code >= 0));
+                let width = bit_width_for_count(values.len());
                 data.push(width as u8);
                 let known: Vec<u32> =
                     (codes.iter().filter_map(|code| (*code).try_into().ok())).collect();
@@ -282,7 +282,7 @@ fn write_column(
         .push_i32(3, codes::RLE)
         .push_i32(4, codes::RLE);
     bytes += write_page(out, codes::DATA_PAGE, &pages.data, (5, header))?;
-    let encodings = [codes::PLAIN, codes::RLE, codes::RLE_DICTIONARY].map(encode_item);
+    let encodings = [codes::PLAIN, codes::RLE, codes::RLE_DICTIONARY].map(encode_list_integer);
     let mut path = Vec::new();
     write_varint(&mut path, name.len() as u64);
     path.extend_from_slice(name.as_bytes());
@@ -377,7 +377,10 @@ mod tests {
         pack_bits(&mut bytes, 9, [511; 5].into_iter());
         assert_eq!(bytes.len(), 10);
         assert_eq!(bytes[6..], [0x1f, 0, 0, 0]);
-        assert_eq!([0, 1, 2, 3, 256, 257].map(width_of), [1, 1, 1, 2, 8, 9]);
+        assert_eq!(
+            [0, 1, 2, 3, 256, 257].map(bit_width_for_count),
+            [1, 1, 1, 2, 8, 9]
+        );
     }
 
     #[test]

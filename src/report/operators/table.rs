@@ -29,7 +29,7 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
 
 /// Returns the tables of the operators that take the longest time. Host operators have their own table.
 pub fn build_operator_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
-    let families = combine_families(&report.operators);
+    let families = combine_operator_families(&report.operators);
     let whole: Span = families.iter().map(|o| o.total).sum();
     let is_host = |operator: &OperatorTime| operator.kind == NodeKind::Host;
     let (host, device): (Vec<_>, Vec<_>) = families.into_iter().partition(is_host);
@@ -101,7 +101,7 @@ fn build_slowest_section(
             SectionCell::count_cell(operator.calls),
             operator.total.into(),
             Span(operator.total.0 / operator.calls.max(1)).into(),
-            SectionCell::share_cell(operator.total, whole),
+            SectionCell::percent_cell(operator.total, whole),
         ];
         if with_rates {
             cells.extend(rates(operator));
@@ -122,7 +122,7 @@ pub(crate) fn format_rate(rate: f64) -> String {
 
 /// Combines operators whose names differ only in step or layer numbers, as in `step*/layer*/norm`. The result is sorted
 /// by time, longest first, then by name and kind.
-pub fn combine_families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
+pub fn combine_operator_families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = NameTable::default();
     // Assigns a number to each pair of family and kind.
     let mut places = Interner::default();

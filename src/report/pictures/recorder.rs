@@ -5,9 +5,9 @@ use super::traffic::TrafficCounter;
 use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, rooflines};
 use crate::memory::{self, EndedInstant, MemoryTracker};
 use crate::open_comms::{CommProgress, OpenComms};
-use crate::section::indexed_runs;
+use crate::section::group_adjacent_rows;
 use crate::stages::PipelineStages;
-use crate::{CollectiveRecord, NpuRow, Observer, Report, RunSegment, TimeCategory};
+use crate::{CollectiveRecord, CriticalPathSegment, NpuRow, Observer, Report, TimeCategory};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_engine::CompiledReplay;
@@ -43,7 +43,7 @@ type SpanKey = (u8, u32);
 
 /// State of a recorded rank.
 #[derive(Debug)]
-struct DrawnRank {
+struct RecordedRankActivity {
     /// Number of nodes in progress, by category.
     active: [u32; TimeCategory::COUNT - 1],
     /// Communications in progress.
@@ -60,7 +60,7 @@ struct DrawnRank {
 pub struct PictureRecorder<'a> {
     prepared: &'a CompiledReplay<'a>,
     /// State of each instance; `None` if the instance is not recorded.
-    drawn: Vec<Option<DrawnRank>>,
+    drawn: Vec<Option<RecordedRankActivity>>,
     names: Vec<String>,
     numbers: BTreeMap<String, u32>,
     /// For each graph, the index of each name's label; `UNNAMED` before the name's first use.
@@ -77,12 +77,12 @@ impl<'a> PictureRecorder<'a> {
     /// Creates a recorder for a replay of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
-        let watched = watched_instances(prepared);
+        let watched = choose_recorded_instances(prepared);
         let limit = (KEPT / watched.len().max(1)).clamp(1 << 9, 1 << 15);
-        let mut drawn: Vec<Option<DrawnRank>> = Vec::new();
+        let mut drawn: Vec<Option<RecordedRankActivity>> = Vec::new();
         drawn.resize_with(workload.instances().len(), || None);
         for at in watched {
-            drawn[at] = Some(DrawnRank {
+            drawn[at] = Some(RecordedRankActivity {
                 active: Default::default(),
                 open: OpenComms::new(workload.graph_of(&workload.instances()[at])),
                 kernel: 0,
@@ -120,7 +120,11 @@ impl<'a> PictureRecorder<'a> {
     }
 
     /// Extends the current interval of a recorded instance to `now`; returns the instance's state.
-    fn extend_state(&mut self, now: Time, instance: InstanceId) -> Option<&mut DrawnRank> {
+    fn extend_current_interval(
+        &mut self,
+        now: Time,
+        instance: InstanceId,
+    ) -> Option<&mut RecordedRankActivity> {
         let of = self.drawn[instance.index()].as_mut()?;
         let category = of.active.iter().position(|&count| count > 0);
         let category = match category.unwrap_or(TimeCategory::Idle as usize) {
@@ -148,14 +152,14 @@ impl<'a> PictureRecorder<'a> {
         category: TimeCategory,
         begins: bool,
     ) {
-        if let Some(of) = self.extend_state(now, instance) {
+        if let Some(of) = self.extend_current_interval(now, instance) {
             let count = &mut of.active[category as usize];
             *count = if begins { *count + 1 } else { *count - 1 };
         }
     }
 
     /// If the node's rank is recorded, calls `change` with its open communications and the node's communication index.
-    fn with_place(
+    fn update_open_comms(
         &mut self,
         instance: InstanceId,
         node: NodeIndex,
@@ -188,7 +192,7 @@ impl<'a> PictureRecorder<'a> {
             self.record_memory(instance, Some(over));
         }
         for instance in (0..self.drawn.len() as u32).map(InstanceId) {
-            self.extend_state(end, instance);
+            self.extend_current_interval(end, instance);
         }
         let instances = self.prepared.workload().instances();
         let resolution = super::choose_resolution(makespan, instances.len());
@@ -197,9 +201,9 @@ impl<'a> PictureRecorder<'a> {
             .to_intervals(super::choose_resolution(makespan, 1));
         let longest = self.path.longest_intervals(LONGEST);
         let on_path = |path: Vec<PictureInterval<(u32, SpanKey)>>| {
-            let spans = path
-                .into_iter()
-                .map(|one| self.build_span(one.from, one.to, one.key.1, Some(Rank(one.key.0))));
+            let spans = path.into_iter().map(|one| {
+                self.build_picture_span(one.from, one.to, one.key.1, Some(Rank(one.key.0)))
+            });
             spans.collect()
         };
         let mut pictures = ReplayPictures {
@@ -215,7 +219,7 @@ impl<'a> PictureRecorder<'a> {
         pictures
     }
 
-    fn build_span(
+    fn build_picture_span(
         &self,
         from: Time,
         to: Time,
@@ -248,7 +252,7 @@ impl<'a> PictureRecorder<'a> {
         let mut places: BTreeMap<Vec<(Time, SpanKey)>, usize> = BTreeMap::new();
         let mut chosen: Vec<(Rank, u32, Vec<PictureInterval<SpanKey>>)> = Vec::new();
         let mut place_of: BTreeMap<usize, Option<usize>> = BTreeMap::new();
-        for at in rank_by_interest(report) {
+        for at in order_ranks_by_interest(report) {
             let stand_in = match &self.drawn[at] {
                 Some(_) => Some(&at),
                 None => stand_ins.get(&sort_of(at)),
@@ -287,7 +291,7 @@ impl<'a> PictureRecorder<'a> {
                 rank,
                 alike,
                 spans: busy
-                    .map(|one| self.build_span(one.from, one.to, one.key, None))
+                    .map(|one| self.build_picture_span(one.from, one.to, one.key, None))
                     .collect(),
             }
         });
@@ -299,7 +303,7 @@ impl<'a> PictureRecorder<'a> {
     fn build_memory_curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
         let instances = self.prepared.workload().instances();
         let mut curves: Vec<MemoryCurve> = Vec::new();
-        for (_, run) in memory::group_equal_rows(&report.memory) {
+        for (_, run) in memory::group_equal_memory_rows(&report.memory) {
             let mut watched = run.iter().filter_map(|row| {
                 let at = instances.partition_point(|instance| instance.rank < row.rank);
                 Some((row.rank, self.drawn.get(at)?.as_ref()?))
@@ -323,7 +327,7 @@ impl<'a> PictureRecorder<'a> {
 }
 
 /// Returns the indices of the instances to record.
-fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
+fn choose_recorded_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
     let instances = prepared.workload().instances();
     if instances.len() <= ALL_WATCHED {
         return (0..instances.len()).collect();
@@ -339,14 +343,14 @@ fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
     }
     let mut watched: Vec<usize> = sorts
         .values()
-        .flat_map(|all| spread_evenly(all, WATCHED_OF_EACH))
+        .flat_map(|all| pick_evenly_spaced(all, WATCHED_OF_EACH))
         .collect();
     watched.sort_unstable();
-    spread_evenly(&watched, WATCHED).collect()
+    pick_evenly_spaced(&watched, WATCHED).collect()
 }
 
 /// Returns at most `most` elements of `all`, evenly spaced from the first one on.
-fn spread_evenly(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
+fn pick_evenly_spaced(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
     let count = all.len().min(most);
     (0..count).map(move |i| all[i * all.len() / count])
 }
@@ -354,15 +358,15 @@ fn spread_evenly(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
 /// Returns the row indices of all ranks, most informative rank first. The order is: ranks out of memory; ranks with
 /// the longest or shortest time in a category; the rank that finishes last; the ranks that others waited for longest;
 /// and one rank of each class with equal times. All other ranks come after them.
-fn rank_by_interest(report: &Report) -> Vec<usize> {
+fn order_ranks_by_interest(report: &Report) -> Vec<usize> {
     let rows = &report.rows;
     let mut order: Vec<usize> = Vec::new();
     let place = |rank: Rank| rows.binary_search_by_key(&rank, |row| row.rank).ok();
-    let runs = memory::group_equal_rows(&report.memory);
+    let runs = memory::group_equal_memory_rows(&report.memory);
     let full = runs.iter().filter(|(_, run)| run[0].fits == Some(false));
     order.extend(full.filter_map(|(_, run)| place(run[0].rank)));
     for (part, _) in TimeCategory::ALL {
-        let ends = report.extreme_rows(part).into_iter();
+        let ends = report.rows_with_extreme_time(part).into_iter();
         let ends = ends.flat_map(|(least, most)| [most.rank, least.rank]);
         order.extend(ends.filter_map(place));
     }
@@ -385,7 +389,7 @@ fn rank_by_interest(report: &Report) -> Vec<usize> {
             .take(RANKS / 4)
             .filter_map(|(_, rank)| place(*rank)),
     );
-    let classes = indexed_runs(rows, |a, b| {
+    let classes = group_adjacent_rows(rows, |a, b| {
         (&a.class, a.time.parts, a.time.finish) == (&b.class, b.time.parts, b.time.finish)
     });
     order.extend(classes.iter().map(|(at, _)| *at));
@@ -451,7 +455,9 @@ impl Observer for PictureRecorder<'_> {
         if category == TimeCategory::Communication
             && let Some(drawn) = &mut self.drawn[instance.index()]
         {
-            let for_stage = self.stages.is_between(instance, node, kind);
+            let for_stage = self
+                .stages
+                .has_partners_in_other_stage(instance, node, kind);
             let place = graph.communication_index(node);
             drawn.open.start_comm(place, 0, for_stage);
             if kind == NodeKind::Communication {
@@ -486,14 +492,14 @@ impl Observer for PictureRecorder<'_> {
         if let Some(category) = TimeCategory::from_node_kind(kind) {
             self.change_activity(now, instance, category, false);
             if category == TimeCategory::Communication {
-                self.with_place(instance, node, OpenComms::end_comm);
+                self.update_open_comms(instance, node, OpenComms::end_comm);
             }
         }
     }
 
     fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        self.extend_state(now, instance);
-        self.with_place(instance, node, OpenComms::begin_transfer);
+        self.extend_current_interval(now, instance);
+        self.update_open_comms(instance, node, OpenComms::begin_transfer);
     }
 
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
@@ -508,7 +514,7 @@ impl Observer for PictureRecorder<'_> {
         self.traffic.count_collective(record);
     }
 
-    fn critical_path(&mut self, path: &[RunSegment]) {
+    fn critical_path(&mut self, path: &[CriticalPathSegment]) {
         let workload = self.prepared.workload();
         for segment in path {
             let of = &workload.instances()[segment.instance.index()];

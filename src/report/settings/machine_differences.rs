@@ -101,7 +101,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDiffere
     let [mine, theirs] = [one.network_settings(), other.network_settings()];
     let pairs = one.classes().iter().zip(other.classes());
     for (class, (a, b)) in pairs.enumerate() {
-        found.extend(class_differences(class, a, b));
+        found.extend(list_class_differences(class, a, b));
     }
     let runs = |machine: &Machine| machine.class_runs().collect::<Vec<_>>();
     let classes = one.classes().len() != other.classes().len()
@@ -117,7 +117,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDiffere
             Difference::SendCompletion,
         ),
         (
-            one.chunk_pipeline() != other.chunk_pipeline(),
+            one.chunking_settings() != other.chunking_settings(),
             Difference::Chunks,
         ),
         (classes, Difference::Classes),
@@ -150,7 +150,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDiffere
     found
 }
 
-fn class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDifference> {
+fn list_class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDifference> {
     use MachineDifference as Difference;
     let [mine, theirs] = [a.memory, b.memory];
     let differs = |of: fn(LocalMemory) -> Option<u64>| mine.map(of) != theirs.map(of);
@@ -237,7 +237,7 @@ impl MachineDifference {
         let machine = run.prepared.machine();
         if let Some(class) = self
             .affected_class()
-            .filter(|&class| !run.uses_class(class))
+            .filter(|&class| !run.uses_npu_class(class))
         {
             let name = machine
                 .classes()
@@ -250,36 +250,36 @@ impl MachineDifference {
             Self::Shape => "ranks are on NPUs that the change does not move".to_owned(),
             Self::RankDomain => "ranks are on the same NPUs either way".to_owned(),
             Self::Classes => "the NPUs of ranks are the same either way".to_owned(),
-            Self::Bandwidth(of) | Self::Latency(of) => {
-                (run.without_network()).unwrap_or_else(|| {
+            Self::Bandwidth(of) | Self::Latency(of) => (run.reason_without_network_traffic())
+                .unwrap_or_else(|| {
                     explain_dimensions(run, of, "collective or message", |d| d.messages, as_long)
-                })
-            }
+                }),
             Self::Switching | Self::Links | Self::NetworkModel => run
-                .without_network()
+                .reason_without_network_traffic()
                 .unwrap_or_else(|| as_long("transfers")),
             Self::SendCompletion => match run.has_messages() {
                 false => "the job has no message between ranks".to_owned(),
-                true => (run.without_network())
+                true => (run.reason_without_network_traffic())
                     .unwrap_or_else(|| "no rank waits for the end of a send".to_owned()),
             },
-            Self::Algorithms(of) => (run.without_collectives())
+            Self::Algorithms(of) => (run.reason_collectives_are_constant())
                 .unwrap_or_else(|| explain_dimensions(run, of, "collective", |_| 0, as_long)),
-            Self::Chunks => run.without_collectives().unwrap_or_else(|| {
+            Self::Chunks => run.reason_collectives_are_constant().unwrap_or_else(|| {
                 let simulated = run.report.collectives.iter().any(|row| !row.measured);
                 match simulated {
                     false => "measured curves time all collectives".to_owned(),
                     true => as_long("collectives"),
                 }
             }),
-            Self::MeasuredCollectives(of) => run.without_collectives().unwrap_or_else(|| match of
-                .iter()
-                .any(|&d| run.dimension_use(d).by_curves > 0)
-            {
-                false => "algorithms time all collectives".to_owned(),
-                true => "no collective is of the kind, members and bytes".to_owned(),
-            }),
-            Self::Peaks(_, formats) => run.without_priced_kernels().unwrap_or_else(|| {
+            Self::MeasuredCollectives(of) => {
+                run.reason_collectives_are_constant().unwrap_or_else(|| {
+                    match of.iter().any(|&d| run.dimension_use(d).by_curves > 0) {
+                        false => "algorithms time all collectives".to_owned(),
+                        true => "no collective is of the kind, members and bytes".to_owned(),
+                    }
+                })
+            }
+            Self::Peaks(_, formats) => run.reason_kernels_ignore_npu_rates().unwrap_or_else(|| {
                 let used = formats.iter().any(|&dtype| run.computes_in(dtype));
                 match (used, &formats[..]) {
                     (false, [one]) => format!("no kernel computes in `{one}`"),
@@ -288,14 +288,14 @@ impl MachineDifference {
                 }
             }),
             Self::KernelCurves(_) => run
-                .without_curves()
+                .reason_no_kernel_uses_curves()
                 .unwrap_or_else(|| "no kernel is of the class, format and shape".to_owned()),
             Self::Slowdown(_) => match run.report.kernels.kernel_count() {
                 0 => "the job has no kernel".to_owned(),
                 _ => as_long("kernels"),
             },
             Self::MemoryBandwidth(_) => match run.has_nodes(NodeKind::LocalMemory) {
-                false => (run.without_priced_kernels())
+                false => (run.reason_kernels_ignore_npu_rates())
                     .unwrap_or_else(|| "no kernel waits for memory".to_owned()),
                 true => as_long("loads and stores"),
             },
@@ -329,7 +329,7 @@ impl MachineDifference {
                 (false, true) => "host work lasts as the traces say".to_owned(),
                 (false, false) => "launches take no time in this run".to_owned(),
             },
-            Self::Corrections => run.without_curves().unwrap_or_else(|| {
+            Self::Corrections => run.reason_no_kernel_uses_curves().unwrap_or_else(|| {
                 "no correction is for the most frequent products of this job".to_owned()
             }),
         }
@@ -386,7 +386,10 @@ fn join_with_reasons(parts: &[(String, Vec<String>)]) -> String {
 
 /// Returns a sentence with the reasons why the run does not depend on the differences. Both machines must predict equal
 /// times for the run.
-pub fn explain_differences(differs: &[MachineDifference], run: &ReplayedRun<'_>) -> String {
+pub fn explain_no_effect_of_differences(
+    differs: &[MachineDifference],
+    run: &ReplayedRun<'_>,
+) -> String {
     match &group_by_reason(differs, run)[..] {
         [] => "the machines do not differ in anything that takes time".to_owned(),
         [(reason, _)] => reason.clone(),

@@ -8,7 +8,7 @@ use chakram_trace::graph::NodeKind;
 /// the run's default. The option must be known to have no effect, because the last possible reason is returned
 /// without a check.
 pub fn option_reason(key: SettingKey, is_default: bool, run: &ReplayedRun<'_>) -> String {
-    if is_default || key == SettingKey::Launch && run.prepared.has_default_launches() {
+    if is_default || key == SettingKey::Launch && run.prepared.has_default_launch_mode() {
         return "the run is the same without the setting".to_owned();
     }
     let as_long = |what: &str| format!("{what} take the same time without the setting");
@@ -17,7 +17,7 @@ pub fn option_reason(key: SettingKey, is_default: bool, run: &ReplayedRun<'_>) -
             0 => "the job has no kernel".to_owned(),
             _ => as_long("kernels"),
         },
-        SettingKey::Efficiency => (run.without_priced_kernels())
+        SettingKey::Efficiency => (run.reason_kernels_ignore_npu_rates())
             .unwrap_or_else(|| "no kernel waits for the peak rate".to_owned()),
         SettingKey::Host => match run.has_nodes(NodeKind::Host) {
             false => "the job has no host work".to_owned(),
@@ -27,20 +27,22 @@ pub fn option_reason(key: SettingKey, is_default: bool, run: &ReplayedRun<'_>) -
             false => "every trace has host work of its own".to_owned(),
             true => "launches are hidden by the work of the NPUs".to_owned(),
         },
-        SettingKey::Collectives => run.without_collectives().unwrap_or_else(|| {
-            match run.report.collectives.iter().any(|row| row.measured) {
-                false => "algorithms time all collectives either way".to_owned(),
-                true => as_long("collectives"),
-            }
-        }),
-        SettingKey::Custom => (run.without_collectives())
+        SettingKey::Collectives => {
+            run.reason_collectives_are_constant().unwrap_or_else(|| {
+                match run.report.collectives.iter().any(|row| row.measured) {
+                    false => "algorithms time all collectives either way".to_owned(),
+                    true => as_long("collectives"),
+                }
+            })
+        }
+        SettingKey::Custom => (run.reason_collectives_are_constant())
             .unwrap_or_else(|| "no collective is of that kind, among as many members".to_owned()),
         SettingKey::Comm => match run.report.collectives.is_empty() && !run.has_messages() {
             true => "the job has no collective and no message".to_owned(),
             false => as_long("collectives and messages"),
         },
         SettingKey::Network => run
-            .without_network()
+            .reason_without_network_traffic()
             .unwrap_or_else(|| as_long("transfers")),
         SettingKey::LowerBound => "all communication has a size or a recorded duration".to_owned(),
         SettingKey::Map | SettingKey::FillDomains => {

@@ -29,17 +29,20 @@ pub(super) struct DimensionUse {
 
 impl ReplayedRun<'_> {
     /// Returns the reason why nothing crosses the machine's network; `None` if the network carries traffic.
-    pub(super) fn without_network(&self) -> Option<String> {
+    pub(super) fn reason_without_network_traffic(&self) -> Option<String> {
         let comm = self.prepared.comm_timing();
-        if self.report.collectives.is_empty() && !self.has_messages() && !self.reaches_memories() {
+        if self.report.collectives.is_empty()
+            && !self.has_messages()
+            && !self.has_network_memory_accesses()
+        {
             return Some("the job has no collective and no message".to_owned());
         }
-        (comm != CommTiming::Model && !self.reaches_memories())
+        (comm != CommTiming::Model && !self.has_network_memory_accesses())
             .then(|| format!("collectives and messages last as {comm}"))
     }
 
     /// Returns the reason why no collective depends on the machine; `None` if some collective depends on the machine.
-    pub(super) fn without_collectives(&self) -> Option<String> {
+    pub(super) fn reason_collectives_are_constant(&self) -> Option<String> {
         if self.report.collectives.is_empty() {
             return Some("the job has no collective".to_owned());
         }
@@ -54,9 +57,9 @@ impl ReplayedRun<'_> {
     }
 
     /// Returns true if loads or stores cross the network.
-    fn reaches_memories(&self) -> bool {
+    fn has_network_memory_accesses(&self) -> bool {
         let machine = self.prepared.machine();
-        let mut memories = machine.all_memories();
+        let mut memories = machine.iter_remote_memories();
         let at_network = memories
             .any(|(memory, _)| memory.is_some_and(|memory| !memory.list_endpoints().is_empty()));
         at_network && self.has_nodes(NodeKind::RemoteMemory)
@@ -102,7 +105,7 @@ impl ReplayedRun<'_> {
             let peers = messages.map(|message| instance.peers[message.peer as usize]);
             found.messages += peers.filter(|&peer| crosses(peer)).count() as u64;
         }
-        if self.reaches_memories() {
+        if self.has_network_memory_accesses() {
             found.messages += 1;
         }
         found
@@ -110,9 +113,9 @@ impl ReplayedRun<'_> {
 
     /// Returns the reason why no kernel's time depends on the NPU's rates; `None` if some kernel's time depends on the
     /// NPU's rates.
-    pub(super) fn without_priced_kernels(&self) -> Option<String> {
+    pub(super) fn reason_kernels_ignore_npu_rates(&self) -> Option<String> {
         let kernels = &self.report.kernels;
-        let basis = self.prepared.pricing_coverage();
+        let basis = self.prepared.duration_source_counts();
         match kernels.kernel_count() {
             0 => Some("the job has no kernel".to_owned()),
             all if basis.by_curves == 0 && basis.roofline_time == 0 => Some(match all {
@@ -124,8 +127,8 @@ impl ReplayedRun<'_> {
     }
 
     /// Returns the reason why no kernel is timed by curves; `None` if some kernel is timed by curves.
-    pub(super) fn without_curves(&self) -> Option<String> {
-        self.without_priced_kernels().or_else(|| {
+    pub(super) fn reason_no_kernel_uses_curves(&self) -> Option<String> {
+        self.reason_kernels_ignore_npu_rates().or_else(|| {
             let by_curves = self.report.kernels.by_curves;
             (by_curves == 0).then(|| "no kernel is priced by curves".to_owned())
         })
@@ -142,7 +145,7 @@ impl ReplayedRun<'_> {
     }
 
     /// Returns true if any rank runs on an NPU of the class with this index.
-    pub(super) fn uses_class(&self, class: usize) -> bool {
+    pub(super) fn uses_npu_class(&self, class: usize) -> bool {
         let mut ranks = self.prepared.workload().instances().iter();
         ranks.any(|rank| {
             self.prepared

@@ -4,7 +4,7 @@ use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
 
 /// For each rank, returns the index of its stage, and the index of its tensor group in this stage.
-pub(super) fn assign_rank_families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
+pub(super) fn rank_stages_and_tensor_groups(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
     let workload = prepared.workload();
     let ranks = workload.rank_count() as usize;
     let mut joined: Vec<usize> = (0..ranks).collect();

@@ -57,21 +57,21 @@ struct TraceEvent<'e> {
     #[serde(skip_serializing_if = "Option::is_none")]
     ts: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    args: Option<ChromeArgs<'e>>,
+    args: Option<ChromeEventArgs<'e>>,
 }
 
 /// Arguments of an event; viewers show them for a selected event.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum ChromeArgs<'e> {
+enum ChromeEventArgs<'e> {
     Name { name: &'e str },
     Order { sort_index: u32 },
     Held(Map<String, Value>),
-    Node(NodeArgs<'e>),
+    Node(NodeEventArgs<'e>),
 }
 
 #[derive(Debug, Serialize)]
-struct NodeArgs<'e> {
+struct NodeEventArgs<'e> {
     node: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'e str>,
@@ -85,7 +85,7 @@ struct NodeArgs<'e> {
     algorithm: Option<&'e str>,
 }
 
-impl<'e> NodeArgs<'e> {
+impl<'e> NodeEventArgs<'e> {
     fn from_facts(facts: &'e NodeFacts<'_>) -> Self {
         Self {
             node: facts.node,
@@ -145,7 +145,7 @@ impl<W: Write> ChromeEncoder<W> {
             name,
             pid,
             ts: Some(ChromeTicks::nearest_tick(at).to_micros()),
-            args: Some(ChromeArgs::Held(values)),
+            args: Some(ChromeEventArgs::Held(values)),
             ..TraceEvent::default()
         });
     }
@@ -157,8 +157,8 @@ impl<W: Write> ChromeEncoder<W> {
             Some(_) => ["thread_name", "thread_sort_index"],
         };
         let args = [
-            ChromeArgs::Name { name: label },
-            ChromeArgs::Order { sort_index: order },
+            ChromeEventArgs::Name { name: label },
+            ChromeEventArgs::Order { sort_index: order },
         ];
         for (name, args) in names.into_iter().zip(args) {
             self.write_event(&TraceEvent {
@@ -188,7 +188,7 @@ impl<W: Write> ChromeEncoder<W> {
         };
         let arrives = phase == "f" && start < at;
         if arrives {
-            self.write_boundary("B", track, ARRIVAL, at);
+            self.write_range_boundary("B", track, ARRIVAL, at);
         }
         self.write_event(&TraceEvent {
             ph: phase,
@@ -202,7 +202,7 @@ impl<W: Write> ChromeEncoder<W> {
             ..TraceEvent::default()
         });
         if arrives {
-            self.write_boundary("E", track, ARRIVAL, end);
+            self.write_range_boundary("E", track, ARRIVAL, end);
         }
     }
 
@@ -221,7 +221,13 @@ impl<W: Write> ChromeEncoder<W> {
         });
     }
 
-    fn write_boundary(&mut self, phase: &'static str, track: TrackId, name: &str, at: ChromeTicks) {
+    fn write_range_boundary(
+        &mut self,
+        phase: &'static str,
+        track: TrackId,
+        name: &str,
+        at: ChromeTicks,
+    ) {
         self.write_event(&TraceEvent {
             ph: phase,
             name,
@@ -260,7 +266,9 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             tid: Some(track.lane),
             ts: Some(at.to_micros()),
             // Speedscope finds the begin of a slice by name and arguments, so the end event must repeat the arguments.
-            args: Some(ChromeArgs::Node(NodeArgs::from_facts(&slice.facts))),
+            args: Some(ChromeEventArgs::Node(NodeEventArgs::from_facts(
+                &slice.facts,
+            ))),
             ..TraceEvent::default()
         };
         let lasts = start < end;
@@ -284,11 +292,11 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
     }
 
     fn begin_slice(&mut self, track: TrackId, name: &str, at: Time) {
-        self.write_boundary("B", track, name, ChromeTicks::nearest_tick(at));
+        self.write_range_boundary("B", track, name, ChromeTicks::nearest_tick(at));
     }
 
     fn end_slice(&mut self, track: TrackId, name: &str, at: Time) {
-        self.write_boundary("E", track, name, ChromeTicks::nearest_tick(at));
+        self.write_range_boundary("E", track, name, ChromeTicks::nearest_tick(at));
     }
 
     fn draw_marker(&mut self, rank: u32, name: &str, at: Time) {

@@ -60,7 +60,7 @@ impl TimelineCounters {
         to: CounterTarget<'_>,
     ) {
         let waiting = &mut self.waiting[instance];
-        waiting.go_to(now, rank, to);
+        waiting.advance_to_time(now, rank, to);
         waiting.nodes.insert(node);
     }
 
@@ -74,7 +74,7 @@ impl TimelineCounters {
     ) {
         let waiting = &mut self.waiting[instance];
         if waiting.nodes.contains(&node) {
-            waiting.go_to(now, rank, to);
+            waiting.advance_to_time(now, rank, to);
             waiting.nodes.remove(&node);
         }
     }
@@ -112,7 +112,7 @@ impl TimelineCounters {
 
 impl WaitingNodes {
     /// If `now` is later than the last change, draws the number of waiting nodes after that change.
-    fn go_to(&mut self, now: Time, rank: u32, to: CounterTarget<'_>) {
+    fn advance_to_time(&mut self, now: Time, rank: u32, to: CounterTarget<'_>) {
         if now > self.at {
             self.draw_waiting_count(rank, to);
             self.at = now;

@@ -2,7 +2,7 @@
 
 use super::events::{TimelineEncoder, TrackId};
 use chakram_base::units::Time;
-use chakram_trace::format::origin::profiled_step;
+use chakram_trace::format::origin::parse_profiled_step;
 
 /// Maximum number of path levels drawn above a node. The remaining levels of a deeper path stay in the
 /// node's name.
@@ -10,16 +10,16 @@ const LEVELS: usize = 8;
 
 /// A range: a slice enclosing nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NestingPart<'n> {
+pub(super) struct NestingRange<'n> {
     pub name: &'n str,
     /// Node or call that the range belongs to. The value distinguishes ranges with equal names. `None` for a
     /// part of a node's name.
-    pub of: Option<RangeKey>,
+    pub of: Option<RangeOwner>,
 }
 
 /// Node or call that causes a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RangeKey {
+pub(super) enum RangeOwner {
     /// A node that called other nodes.
     Node(u32),
     /// A Python call.
@@ -28,27 +28,27 @@ pub(super) enum RangeKey {
 
 /// The open ranges of a lane.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LaneNesting {
-    open: Vec<(String, Option<RangeKey>)>,
+pub(super) struct OpenLaneRanges {
+    open: Vec<(String, Option<RangeOwner>)>,
     /// End of the last node in the open ranges.
     end: Time,
 }
 
-impl LaneNesting {
+impl OpenLaneRanges {
     /// Closes open ranges that do not contain the node. After that, opens the missing ranges of `path` and, below
     /// them, of the path in `name`. Returns the part of `name` after its path.
     pub fn begin_ranges<'n>(
         &mut self,
         to: &mut dyn TimelineEncoder,
         track: TrackId,
-        path: &[NestingPart<'_>],
+        path: &[NestingRange<'_>],
         name: &'n str,
         (start, end): (Time, Time),
     ) -> &'n str {
         let (parts, leaf) = split_range_path(name);
         let mut path = path.to_vec();
-        path.extend(parts.iter().map(|name| NestingPart { name, of: None }));
-        let same = |((open, of), part): &(&(String, Option<RangeKey>), &NestingPart<'_>)| {
+        path.extend(parts.iter().map(|name| NestingRange { name, of: None }));
+        let same = |((open, of), part): &(&(String, Option<RangeOwner>), &NestingRange<'_>)| {
             *of == part.of && open == part.name
         };
         let common = self.open.iter().zip(&path).take_while(same).count();
@@ -95,7 +95,7 @@ pub(super) fn step_of(name: &str) -> Option<u64> {
     let first = name.split('/').next()?;
     let number = first.strip_prefix("step");
     let number = number.and_then(|number| number.parse().ok());
-    number.or_else(|| profiled_step(first))
+    number.or_else(|| parse_profiled_step(first))
 }
 
 #[cfg(test)]

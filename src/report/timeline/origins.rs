@@ -1,7 +1,7 @@
 //! For nodes of captured programs: the ranges that enclose them, and the arrows from calls to the work that they
 //! launched.
 
-use super::nesting::{NestingPart, RangeKey};
+use super::nesting::{NestingRange, RangeOwner};
 use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
@@ -12,7 +12,7 @@ const LEVELS: usize = 100;
 
 /// The callers of nodes in a captured program. Empty for graphs without recorded callers.
 #[derive(Debug)]
-pub(super) struct TimelineOrigins<'a> {
+pub(super) struct TimelineNodeCallers<'a> {
     /// For each instance: its graph, the graph's index, and the id of the first arrow to one of its nodes.
     instances: Vec<(&'a Graph, usize, u64)>,
     /// For each graph, the nodes called by each node.
@@ -23,7 +23,7 @@ pub(super) struct TimelineOrigins<'a> {
     is_drawn: Vec<bool>,
 }
 
-impl<'a> TimelineOrigins<'a> {
+impl<'a> TimelineNodeCallers<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let called = workload.graphs().iter().map(|graph| {
@@ -52,7 +52,11 @@ impl<'a> TimelineOrigins<'a> {
         Self {
             instances: instances.collect(),
             is_drawn: vec![false; arrows as usize],
-            drawn: workload.graphs().iter().map(drawn_calls).collect(),
+            drawn: workload
+                .graphs()
+                .iter()
+                .map(innermost_drawn_calls)
+                .collect(),
             called,
         }
     }
@@ -60,20 +64,20 @@ impl<'a> TimelineOrigins<'a> {
     /// Appends the ranges around a host thread's node, outermost first. A node's ranges are the Python calls,
     /// annotations and operators that called it. If the node called other nodes on its own thread, the node itself
     /// is a range too.
-    pub fn append_ranges(
+    pub fn append_enclosing_ranges(
         &self,
         instance: InstanceId,
         node: NodeIndex,
-        path: &mut Vec<NestingPart<'a>>,
+        path: &mut Vec<NestingRange<'a>>,
     ) {
         let (graph, number, _) = self.instances[instance.index()];
         let called = &self.called[number];
         if !is_on_thread(graph, node) || called.row_count() == 0 && graph.stacks().is_empty() {
             return;
         }
-        let range = |node: NodeIndex| NestingPart {
+        let range = |node: NodeIndex| NestingRange {
             name: graph.name(node),
-            of: Some(RangeKey::Node(node.0)),
+            of: Some(RangeOwner::Node(node.0)),
         };
         let inside = (called.row_count() > 0).then(|| called.row(node.0));
         let mut inside = inside.into_iter().flatten();
@@ -81,7 +85,8 @@ impl<'a> TimelineOrigins<'a> {
             path.push(range(node));
         }
         let mut at = node;
-        let drawn = |node: NodeIndex| Some(self.drawn[number][graph.call_around(node)? as usize]);
+        let drawn =
+            |node: NodeIndex| Some(self.drawn[number][graph.enclosing_python_call(node)? as usize]);
         // The limit also stops the loop if callers form a cycle.
         while path.len() < 2 * LEVELS {
             let caller = graph.caller_of(at);
@@ -92,9 +97,9 @@ impl<'a> TimelineOrigins<'a> {
                 let own = stacks
                     .enclosing_calls(call)
                     .take_while(|&call| Some(call) != common);
-                path.extend(own.map(|call| NestingPart {
+                path.extend(own.map(|call| NestingRange {
                     name: stacks.name_of_call(call),
-                    of: Some(RangeKey::Call(call)),
+                    of: Some(RangeOwner::Call(call)),
                 }));
             }
             let Some(caller) = caller else { break };
@@ -106,7 +111,7 @@ impl<'a> TimelineOrigins<'a> {
 
     /// Returns the id of the arrow that ends at a node (only if the arrow's beginning was drawn), and the ids of
     /// the arrows that begin at the node.
-    pub fn launch_arrows(
+    pub fn launch_arrow_ids(
         &mut self,
         instance: InstanceId,
         node: NodeIndex,
@@ -128,7 +133,7 @@ impl<'a> TimelineOrigins<'a> {
 }
 
 /// For each Python call, returns the call itself if it is drawn, or else the innermost drawn call around it.
-fn drawn_calls(graph: &Graph) -> Vec<u32> {
+fn innermost_drawn_calls(graph: &Graph) -> Vec<u32> {
     let mut drawn: Vec<(u32, usize)> = Vec::with_capacity(graph.stacks().calls.len());
     for (number, call) in (0..).zip(&graph.stacks().calls) {
         let around = call.caller.map(|caller| drawn[caller as usize]);

@@ -54,7 +54,7 @@ impl<W: Write> TimelineWriter<'_, W> {
     }
 
     /// Assigns the lowest free receive track to `node`, a receive.
-    pub(super) fn take_receive_track(&mut self, instance: InstanceId, node: NodeIndex) {
+    pub(super) fn assign_receive_track(&mut self, instance: InstanceId, node: NodeIndex) {
         let tracks = &mut self.receives[instance.index()];
         let free = tracks.iter().position(|track| track.holder.is_none());
         let free = free.unwrap_or_else(|| {

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn lowered(model: &str, tokens: Option<u64>, lowering: JobLowering) -> JobGraph {
+fn lowered(model: &str, tokens: Option<u64>, lowering: JobLoweringOptions) -> JobGraph {
     let model = match tokens {
-        Some(tokens) => Model::with_sequence(model, tokens).unwrap(),
+        Some(tokens) => Model::load_with_token_count(model, tokens).unwrap(),
         None => Model::load_named(model).unwrap(),
     };
     JobGraph::of_model(&model, lowering)
@@ -38,25 +38,25 @@ fn counts_are_those_of_the_thesis() {
         ),
     ];
     for (model, tokens, multiplications, tasks) in counts {
-        let both = [ConvolutionTasks::Outputs, ConvolutionTasks::Kernels];
+        let both = [ConvolutionTaskSplit::Outputs, ConvolutionTaskSplit::Kernels];
         for convolution in both {
             let jobs = lowered(
                 model,
                 tokens,
-                JobLowering {
+                JobLoweringOptions {
                     convolution,
-                    ..JobLowering::default()
+                    ..JobLoweringOptions::default()
                 },
             );
             assert_eq!(jobs.multiplication_count(), multiplications, "{model}");
-            if let (Some(tasks), ConvolutionTasks::Outputs) = (tasks, convolution) {
-                assert_eq!(jobs.task_count(), tasks, "{model}");
+            if let (Some(tasks), ConvolutionTaskSplit::Outputs) = (tasks, convolution) {
+                assert_eq!(jobs.tasks_per_request(), tasks, "{model}");
             }
         }
     }
     // Each block has 6 jobs, and the logits are one more job.
     assert_eq!(
-        lowered("chatgpt-star", Some(1), JobLowering::default())
+        lowered("chatgpt-star", Some(1), JobLoweringOptions::default())
             .jobs()
             .len(),
         34_501
@@ -64,16 +64,16 @@ fn counts_are_those_of_the_thesis() {
     // The published count contains tables of 39,143,231 rows of 64, and the MLPs, but not the 351
     // pairs of vectors of length 64. Without tables, the count consists of the MLPs and the pairs:
     // 13 x 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256 + 256.
-    let tables = JobLowering {
+    let tables = JobLoweringOptions {
         tables: true,
-        ..JobLowering::default()
+        ..JobLoweringOptions::default()
     };
     assert_eq!(
         lowered("dlrm", None, tables).multiplication_count(),
         2_505_926_848
     );
     assert_eq!(
-        lowered("dlrm", None, JobLowering::default()).multiplication_count(),
+        lowered("dlrm", None, JobLoweringOptions::default()).multiplication_count(),
         154_112 + 605_952 + 351 * 64
     );
     // The published count, 1,753,433,832,000, contains logits, tokens and positions.
@@ -86,7 +86,7 @@ fn counts_are_those_of_the_thesis() {
 #[test]
 fn both_conventions_of_a_convolution_multiply_alike() {
     // conv1_1 of VGG-16 has 224 x 224 x 64 outputs, each with a kernel of 3 x 3 x 3.
-    let outputs = lowered("vgg-16", None, JobLowering::default());
+    let outputs = lowered("vgg-16", None, JobLoweringOptions::default());
     assert_eq!(
         outputs.jobs()[0],
         VectorJob {
@@ -94,14 +94,14 @@ fn both_conventions_of_a_convolution_multiply_alike() {
             length: 27
         }
     );
-    let kernels = JobLowering {
-        convolution: ConvolutionTasks::Kernels,
-        ..JobLowering::default()
+    let kernels = JobLoweringOptions {
+        convolution: ConvolutionTaskSplit::Kernels,
+        ..JobLoweringOptions::default()
     };
     let first = lowered("vgg-16", None, kernels).jobs()[0];
     assert_eq!((first.tasks, first.length), (224 * 224 * 64 * 3, 9));
     // Vectors are merged to a length of 2048: 224 x 224 x 64 x 27 / 2048 = 42,336 exactly.
-    let merged = JobLowering {
+    let merged = JobLoweringOptions {
         merge: 2048,
         ..kernels
     };
@@ -111,15 +111,15 @@ fn both_conventions_of_a_convolution_multiply_alike() {
 
 #[test]
 fn heads_are_jobs_of_their_own() {
-    let heads = JobLowering {
+    let heads = JobLoweringOptions {
         heads: true,
-        ..JobLowering::default()
+        ..JobLoweringOptions::default()
     };
     let jobs = lowered("gpt2-xl", Some(1), heads);
     // Each of 48 blocks has 25 heads with 5 jobs each, and the jobs output, up and down. The logits
     // are one more job.
     assert_eq!(jobs.jobs().len(), 48 * (25 * 5 + 3) + 1);
-    let chain = lowered("gpt2-xl", Some(1), JobLowering::default());
+    let chain = lowered("gpt2-xl", Some(1), JobLoweringOptions::default());
     assert_eq!(jobs.multiplication_count(), chain.multiplication_count());
     // In the first head, queries, keys and values depend on nothing, and each of their products depends
     // on two jobs.
@@ -148,17 +148,17 @@ fn depth(graph: &JobGraph) -> (usize, u32) {
 #[test]
 fn tables_run_beside_one_another() {
     let shape = |model, tokens, branches| {
-        let lowering = JobLowering {
+        let lowering = JobLoweringOptions {
             tables: true,
             branches,
-            ..JobLowering::default()
+            ..JobLoweringOptions::default()
         };
         depth(&lowered(model, tokens, lowering))
     };
     let all = [
-        JobBranches::Tables,
-        JobBranches::Parallel,
-        JobBranches::InOrder,
+        ParallelBranchRule::Tables,
+        ParallelBranchRule::Parallel,
+        ParallelBranchRule::InOrder,
     ];
     // There are 26 tables, 3 jobs of the lower MLP (for which the tables do not wait), and 4 jobs after
     // them.

@@ -18,7 +18,7 @@ const NONE: u32 = u32::MAX;
 // their time on blocks that are not in the CPU's caches.
 #[derive(Clone, Debug)]
 #[repr(align(32))]
-struct CacheBlock {
+struct KvCacheBlock {
     /// Previous block in the free list; valid only while this block is free.
     before: u32,
     after: u32,
@@ -34,14 +34,14 @@ struct CacheBlock {
     hash: Option<BlockHash>,
 }
 
-const _: () = assert!(size_of::<CacheBlock>() == 32);
+const _: () = assert!(size_of::<KvCacheBlock>() == 32);
 
 /// The blocks of an engine.
 #[derive(Clone, Debug)]
-pub struct BlockPool {
+pub struct KvBlockPool {
     /// Blocks that were allocated at least once. Blocks with higher indices have never been used.
     /// These blocks are allocated in ascending order, before the blocks of the free list.
-    blocks: Vec<CacheBlock>,
+    blocks: Vec<KvCacheBlock>,
     count: u32,
     first: u32,
     last: u32,
@@ -50,7 +50,7 @@ pub struct BlockPool {
     known: HashTable<u32>,
 }
 
-impl BlockPool {
+impl KvBlockPool {
     /// Creates a pool of `count` free blocks, at most [`MOST_BLOCKS`].
     pub fn new(count: u32) -> Self {
         debug_assert!(count <= MOST_BLOCKS);
@@ -70,7 +70,7 @@ impl BlockPool {
     }
 
     /// Returns the number of blocks that no request uses.
-    pub fn free_count(&self) -> u32 {
+    pub fn free_block_count(&self) -> u32 {
         self.free
     }
 
@@ -82,14 +82,14 @@ impl BlockPool {
     }
 
     /// Returns true if no request uses `block`.
-    pub fn is_free(&self, block: u32) -> bool {
+    pub fn is_free_block(&self, block: u32) -> bool {
         self.blocks[block as usize].references == 0
     }
 
     /// Adds a reference to a block with registered content.
     pub fn share_block(&mut self, block: u32) {
-        if self.is_free(block) {
-            self.unlink_block(block);
+        if self.is_free_block(block) {
+            self.remove_from_free_list(block);
             self.free -= 1;
         }
         self.blocks[block as usize].references += 1;
@@ -102,7 +102,7 @@ impl BlockPool {
         }
         self.free -= 1;
         if (self.blocks.len() as u32) < self.count {
-            self.blocks.push(CacheBlock {
+            self.blocks.push(KvCacheBlock {
                 before: NONE,
                 after: NONE,
                 references: 1,
@@ -114,7 +114,7 @@ impl BlockPool {
             return Some(self.blocks.len() as u32 - 1);
         }
         let block = self.first;
-        self.unlink_block(block);
+        self.remove_from_free_list(block);
         self.forget_content(block);
         self.blocks[block as usize].references = 1;
         Some(block)
@@ -151,7 +151,7 @@ impl BlockPool {
             let state = &mut self.blocks[block as usize];
             state.references -= 1;
             if state.references == 0 {
-                self.link_last(block);
+                self.append_to_free_list(block);
                 self.free += 1;
             }
         }
@@ -159,7 +159,7 @@ impl BlockPool {
 
     /// Returns the free blocks in allocation order.
     #[cfg(test)]
-    fn free_list(&self) -> Vec<u32> {
+    fn list_free_blocks(&self) -> Vec<u32> {
         let mut all: Vec<u32> = (self.blocks.len() as u32..self.count).collect();
         let mut at = self.first;
         while at != NONE {
@@ -169,7 +169,7 @@ impl BlockPool {
         all
     }
 
-    fn link_last(&mut self, block: u32) {
+    fn append_to_free_list(&mut self, block: u32) {
         let last = self.last;
         let state = &mut self.blocks[block as usize];
         (state.before, state.after) = (last, NONE);
@@ -180,8 +180,8 @@ impl BlockPool {
         self.last = block;
     }
 
-    fn unlink_block(&mut self, block: u32) {
-        let CacheBlock { before, after, .. } = self.blocks[block as usize];
+    fn remove_from_free_list(&mut self, block: u32) {
+        let KvCacheBlock { before, after, .. } = self.blocks[block as usize];
         match before {
             NONE => self.first = after,
             before => self.blocks[before as usize].after = after,
@@ -234,7 +234,7 @@ impl BlockPool {
 mod tests {
     use super::*;
 
-    fn take(pool: &mut BlockPool, count: u32) -> Vec<u32> {
+    fn take(pool: &mut KvBlockPool, count: u32) -> Vec<u32> {
         (0..count).map(|_| pool.allocate_block().unwrap()).collect()
     }
 
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn free_blocks_are_in_the_order_of_vllms_documentation() {
         let hash = BlockHash::from_bits;
-        let mut pool = BlockPool::new(10);
+        let mut pool = KvBlockPool::new(10);
         let mut first = take(&mut pool, 4);
         (0..3).for_each(|i| pool.register_content(i, hash(u64::from(i) + 100)));
         // The answer of request 0 fills its fourth block, so request 0 allocates a fifth block.
@@ -265,24 +265,24 @@ mod tests {
         assert_eq!(second, [0, 1, 5, 6]);
         pool.register_content(5, hash(205));
         pool.release_blocks(&mut first);
-        assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2]);
+        assert_eq!(pool.list_free_blocks(), [7, 8, 9, 4, 3, 2]);
         pool.release_blocks(&mut second);
-        assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2, 6, 5, 1, 0]);
+        assert_eq!(pool.list_free_blocks(), [7, 8, 9, 4, 3, 2, 6, 5, 1, 0]);
         // The twelve cached tokens are in three blocks of request 0. Sharing removes these blocks
         // from the free list, wherever they are in the list.
         let known = [100, 101, 102].map(|content| pool.find_block(hash(content)).unwrap());
         assert_eq!(known, [0, 1, 2]);
         known.iter().for_each(|block| pool.share_block(*block));
         assert_eq!(take(&mut pool, 5), [7, 8, 9, 4, 3]);
-        assert_eq!(pool.free_list(), [6, 5]);
+        assert_eq!(pool.list_free_blocks(), [6, 5]);
         assert_eq!(pool.find_block(hash(103)), None, "block 3 was taken");
         assert_eq!(pool.find_block(hash(205)), Some(5));
-        assert_eq!(pool.free_count(), 2);
+        assert_eq!(pool.free_block_count(), 2);
     }
 
     #[test]
     fn equal_blocks_are_forgotten_one_by_one() {
-        let mut pool = BlockPool::new(3);
+        let mut pool = KvBlockPool::new(3);
         let mut held = take(&mut pool, 3);
         held.iter()
             .for_each(|block| pool.register_content(*block, BlockHash::from_bits(7)));

@@ -13,7 +13,7 @@ use std::collections::BinaryHeap;
 pub(super) struct BlockChangeSchedule {
     /// Pairs of a step and the index of a request in the step; the earliest step comes first.
     next: BinaryHeap<Reverse<(u32, u32)>>,
-    /// Result of the last `find_due`.
+    /// Result of the last `find_due_requests`.
     due: Vec<u32>,
     block_size: u32,
 }
@@ -22,13 +22,13 @@ impl BlockChangeSchedule {
     /// Starts a run. `visits` yields a pair for each request of the step before the run. The first
     /// element is the number of tokens that are computed after that step. The second element is
     /// true if other requests may share the blocks that the request fills.
-    pub fn start_run(&mut self, block_size: u32, visits: impl Iterator<Item = (u32, bool)>) {
+    pub fn start_decode_run(&mut self, block_size: u32, visits: impl Iterator<Item = (u32, bool)>) {
         self.block_size = block_size;
         self.due.clear();
         let mut next = std::mem::take(&mut self.next).into_vec();
         next.clear();
         next.extend(visits.zip(0..).map(|((tokens, is_shared), place)| {
-            let wait = steps_to_visit(tokens + 1, block_size, is_shared);
+            let wait = steps_to_block_change(tokens + 1, block_size, is_shared);
             Reverse((1 + wait, place))
         }));
         self.next = next.into();
@@ -36,7 +36,7 @@ impl BlockChangeSchedule {
 
     /// Returns the requests that need a new block or fill a block in step `step` (from 1), as
     /// ascending indices into the step. Must be called once per step, in order.
-    pub fn find_due(&mut self, step: u32) -> &[u32] {
+    pub fn find_due_requests(&mut self, step: u32) -> &[u32] {
         self.due.clear();
         while let Some(Reverse((_, place))) = self.next.peek().filter(|next| next.0.0 <= step) {
             self.due.push(*place);
@@ -45,22 +45,27 @@ impl BlockChangeSchedule {
         &self.due
     }
 
-    /// Returns the last result of [`find_due`](Self::find_due).
-    pub fn found_due(&self) -> &[u32] {
+    /// Returns the last result of [`find_due_requests`](Self::find_due_requests).
+    pub fn last_due_requests(&self) -> &[u32] {
         &self.due
     }
 
     /// Schedules the next visit of a request that has `computed` computed tokens after step `step`.
     /// `is_shared` is true if other requests may share its blocks.
-    pub fn schedule_visit(&mut self, step: u32, place: u32, (computed, is_shared): (u32, bool)) {
-        let after = step + 1 + steps_to_visit(computed + 1, self.block_size, is_shared);
+    pub fn schedule_block_change(
+        &mut self,
+        step: u32,
+        place: u32,
+        (computed, is_shared): (u32, bool),
+    ) {
+        let after = step + 1 + steps_to_block_change(computed + 1, self.block_size, is_shared);
         self.next.push(Reverse((after, place)));
     }
 }
 
 /// `token` is the position, counted from 1, of the token that the request computes next. `token` is
 /// the number (from 1) of the token that the request computes next.
-fn steps_to_visit(token: u32, block_size: u32, is_shared: bool) -> u32 {
+fn steps_to_block_change(token: u32, block_size: u32, is_shared: bool) -> u32 {
     // The first token of a block needs a new block, and the last token fills the block.
     match token % block_size {
         _ if block_size == 1 => 0,
@@ -82,7 +87,7 @@ mod tests {
         {
             for start in 1..40 {
                 let mut visits = BlockChangeSchedule::default();
-                visits.start_run(
+                visits.start_decode_run(
                     block_size,
                     [start, start + 1]
                         .map(|computed| (computed, is_shared))
@@ -96,12 +101,16 @@ mod tests {
                         })
                         .collect();
                     assert_eq!(
-                        visits.find_due(step),
+                        visits.find_due_requests(step),
                         expected,
                         "{block_size} {start} {step}"
                     );
                     for place in expected {
-                        visits.schedule_visit(step, place, (start + place + step, is_shared));
+                        visits.schedule_block_change(
+                            step,
+                            place,
+                            (start + place + step, is_shared),
+                        );
                     }
                 }
             }

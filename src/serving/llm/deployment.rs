@@ -3,12 +3,12 @@
 
 use super::super::error::ServeError;
 use super::block_pool::MOST_BLOCKS;
-use super::model_sizes::LlmSizes;
+use super::model_sizes::LlmModelSizes;
 use super::rules::{EngineHardware, EngineRules};
 use super::scenario::{LlmScenario, ServedLlm};
 use super::step_cost::{EngineShape, StepCost, StepFormats, name_of};
-use super::step_price::StepPrice;
-use super::step_profile::StepProfile;
+use super::step_price::StepTimeSource;
+use super::step_profile::MeasuredStepProfile;
 use chakram_base::ids::Npu;
 use chakram_base::units::format_thousands;
 use chakram_hardware::machine::{Machine, NpuClass};
@@ -27,14 +27,14 @@ pub struct LlmDeployment {
     /// blocks.
     pub ranks: u32,
     /// Source of step times.
-    pub price: StepPrice,
+    pub price: StepTimeSource,
     /// NPUs and memory of the engines, if step times follow from a machine.
-    pub place: Option<EnginePlace>,
+    pub place: Option<EngineMachineAndMemory>,
 }
 
 /// NPUs on which engines run, and how each NPU's memory is used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EnginePlace {
+pub struct EngineMachineAndMemory {
     /// Name of the machine.
     pub machine: String,
     /// Class of the machine's NPUs.
@@ -58,16 +58,16 @@ pub struct EnginePlace {
     /// True if the scenario states the number of NPUs.
     pub is_stated: bool,
     /// Memory of each NPU of the engine.
-    pub memory: MemoryPlan,
+    pub memory: NpuMemoryPlan,
     /// All possible numbers of NPUs of an engine, each with the number of tokens that fit.
-    pub choices: Vec<TensorChoice>,
+    pub choices: Vec<TensorDegreeChoice>,
     /// Price of an NPU in dollars per hour, if the machine states it.
     pub price_per_npu_hour: Option<f64>,
 }
 
 /// Bytes of an NPU's memory by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryPlan {
+pub struct NpuMemoryPlan {
     /// Total memory.
     pub memory: u64,
     /// Memory that the engine may use.
@@ -93,7 +93,7 @@ pub struct MemoryPlan {
 
 /// A possible number of NPUs of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TensorChoice {
+pub struct TensorDegreeChoice {
     /// Number of NPUs.
     pub npus: u32,
     /// Number of tokens whose keys and values fit in an engine's memory.
@@ -113,10 +113,10 @@ fn default_rank_count() -> u32 {
 /// take 0.53 GB of this difference.
 const CONTEXT_BYTES: u64 = 700_000_000;
 
-impl MemoryPlan {
+impl NpuMemoryPlan {
     /// Plans the memory of one NPU of an engine with `npus` NPUs.
     fn new(
-        sizes: &LlmSizes,
+        sizes: &LlmModelSizes,
         served: &ServedLlm,
         (rules, stated): (&EngineRules, Option<u32>),
         (npus, ranks, memory): (u32, u32, u64),
@@ -127,7 +127,8 @@ impl MemoryPlan {
         // and after a product), the queries, keys and values, and the MLP's products with the
         // result of its gate. Logits are stored in BF16, and again in single precision together
         // with their probabilities.
-        let of_tokens = 2 * budget.saturating_mul(4 * sizes.hidden + sizes.working_columns(npus));
+        let of_tokens =
+            2 * budget.saturating_mul(4 * sizes.hidden + sizes.max_activation_columns(npus));
         let logits = 8 * rows * sizes.vocabulary;
         let usable = (memory as f64 * served.memory_utilization) as u64;
         let weights = sizes.weight_bytes(npus, ranks, [served.weights, served.expert_weights]);
@@ -136,7 +137,7 @@ impl MemoryPlan {
             .saturating_add(activations)
             .saturating_add(CONTEXT_BYTES);
         let left = usable.saturating_sub(taken);
-        let kv_of_token = sizes.kv_bytes(npus, served.kv);
+        let kv_of_token = sizes.kv_bytes_per_token(npus, served.kv);
         let state_of_request = sizes.state_bytes(npus);
         // The engine reserves one block for padding rows.
         let held = left / (kv_of_token * u64::from(rules.block_size)).max(1);
@@ -157,17 +158,17 @@ impl MemoryPlan {
 }
 
 /// A scenario's model on a machine, before an engine's number of NPUs is chosen.
-struct PlacedModel<'a> {
+struct ModelOnMachine<'a> {
     scenario: &'a LlmScenario,
     served: &'a ServedLlm,
     machine: &'a Machine,
     class: &'a NpuClass,
     memory: u64,
-    sizes: LlmSizes,
+    sizes: LlmModelSizes,
     rules: EngineRules,
 }
 
-impl<'a> PlacedModel<'a> {
+impl<'a> ModelOnMachine<'a> {
     fn new(
         scenario: &'a LlmScenario,
         served: &'a ServedLlm,
@@ -192,8 +193,8 @@ impl<'a> PlacedModel<'a> {
             npu: &class.name,
             memory: Some(memory),
         };
-        let sizes = LlmSizes::load_by_name(&served.name)?;
-        let mut rules = scenario.engine_rules(Some(hardware))?;
+        let sizes = LlmModelSizes::load_by_name(&served.name)?;
+        let mut rules = scenario.resolve_engine_rules(Some(hardware))?;
         if sizes.state_bytes(1) > 0 && rules.prefix_caching {
             if scenario.states_rule("prefix_caching") {
                 return Err(ServeError::Unfit(format!(
@@ -215,15 +216,15 @@ impl<'a> PlacedModel<'a> {
         })
     }
 
-    fn plan_memory(&self, npus: u32) -> MemoryPlan {
+    fn plan_npu_memory(&self, npus: u32) -> NpuMemoryPlan {
         let of = (&self.rules, self.scenario.blocks);
         let place = (npus, self.scenario.ranks, self.memory);
-        MemoryPlan::new(&self.sizes, self.served, of, place)
+        NpuMemoryPlan::new(&self.sizes, self.served, of, place)
     }
 
     /// Returns the possible numbers of NPUs of an engine: powers of two that fit in the machine's
     /// first dimension.
-    fn tensor_choices(&self) -> Vec<TensorChoice> {
+    fn list_tensor_degrees(&self) -> Vec<TensorDegreeChoice> {
         let most = self
             .machine
             .topology()
@@ -232,8 +233,8 @@ impl<'a> PlacedModel<'a> {
             .map_or(1, |dimension| dimension.size);
         let longest = self.scenario.workload.classes.iter().map(|class| {
             let turns = u64::from(class.turns);
-            let each =
-                u64::from(class.input.typical_most()) + u64::from(class.output.typical_most());
+            let each = u64::from(class.input.typical_max_length())
+                + u64::from(class.output.typical_max_length());
             u64::from(class.shared_prefix) + turns * each
         });
         let longest = longest.max().unwrap_or(1);
@@ -242,15 +243,15 @@ impl<'a> PlacedModel<'a> {
         let numbers = numbers.filter(|npus| {
             npus * ranks <= most
                 && self.sizes.can_divide(*npus)
-                && (ranks == 1 || self.sizes.shares_experts(npus * ranks))
+                && (ranks == 1 || self.sizes.can_divide_experts(npus * ranks))
         });
         numbers
             .map(|npus| {
-                let plan = self.plan_memory(npus);
+                let plan = self.plan_npu_memory(npus);
                 let blocks = plan.blocks.saturating_sub(self.state_blocks(&plan));
                 let kv_tokens = u64::from(blocks) * u64::from(self.rules.block_size);
                 let holds = plan.left > 0 || self.scenario.blocks.is_some();
-                TensorChoice {
+                TensorDegreeChoice {
                     npus,
                     kv_tokens,
                     fits: holds && kv_tokens >= longest,
@@ -261,7 +262,7 @@ impl<'a> PlacedModel<'a> {
 
     /// Returns the number of blocks for a request's states: the scenario's number, or enough blocks
     /// for their bytes.
-    fn state_blocks(&self, plan: &MemoryPlan) -> u32 {
+    fn state_blocks(&self, plan: &NpuMemoryPlan) -> u32 {
         if self.scenario.states_rule("state_blocks") {
             return self.rules.state_blocks;
         }
@@ -271,7 +272,7 @@ impl<'a> PlacedModel<'a> {
     }
 
     fn place_engines(mut self, tensor: Option<u32>) -> Result<LlmDeployment, ServeError> {
-        let choices = self.tensor_choices();
+        let choices = self.list_tensor_degrees();
         let ranks = self.scenario.ranks;
         let (name, machine) = (&self.sizes.name, self.machine.name());
         if ranks > 1 && !self.sizes.has_experts() {
@@ -291,16 +292,16 @@ impl<'a> PlacedModel<'a> {
                 return Err(ServeError::Unfit(format!(
                     "engine.tensor: found {npus} with {ranks} ranks, expected NPUs on the first dimension of {machine} that divide \
                      the heads and experts of {name}\n  try: {}",
-                    list_choices(&choices)
+                    format_tensor_choices(&choices)
                 )));
             }
             Some(npus) if !self.sizes.can_divide(npus) => {
                 return Err(ServeError::Unfit(format!(
                     "engine.tensor: found {npus}, expected a number of NPUs among which {name} divides: {} \
                      heads, {} heads of keys and values\n  try: {}",
-                    self.sizes.head_counts()[0],
-                    self.sizes.head_counts()[1],
-                    list_choices(&choices)
+                    self.sizes.max_head_counts()[0],
+                    self.sizes.max_head_counts()[1],
+                    format_tensor_choices(&choices)
                 )));
             }
             Some(npus)
@@ -314,7 +315,7 @@ impl<'a> PlacedModel<'a> {
                 return Err(ServeError::Unfit(format!(
                     "engine.tensor: found {npus}, expected at most the NPUs along the first dimension of {machine}: engines across \
                      nodes are not simulated\n  try: {}",
-                    list_choices(&choices)
+                    format_tensor_choices(&choices)
                 )));
             }
             Some(npus) => npus,
@@ -322,7 +323,7 @@ impl<'a> PlacedModel<'a> {
                 Some(choice) => choice.npus,
                 None => {
                     let largest = choices.last().map_or(1, |choice| choice.npus);
-                    let plan = self.plan_memory(largest);
+                    let plan = self.plan_npu_memory(largest);
                     let gb = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
                     return Err(ServeError::Unfit(format!(
                         "{name} does not fit on {largest} NPUs of {machine}: each has {} for an engine, weights take {}, \
@@ -337,14 +338,14 @@ impl<'a> PlacedModel<'a> {
                 }
             },
         };
-        let plan = self.plan_memory(npus);
+        let plan = self.plan_npu_memory(npus);
         self.rules.state_blocks = self.state_blocks(&plan);
         if plan.blocks == 0 || plan.left == 0 && !plan.is_stated {
             return Err(ServeError::Unfit(format!(
                 "{name} on {npus} NPUs of {machine} leaves no memory for keys and values: {:.1} GB of {:.1} GB are weights\n  try: {}",
                 plan.weights as f64 / 1e9,
                 plan.usable as f64 / 1e9,
-                list_choices(&choices)
+                format_tensor_choices(&choices)
             )));
         }
         let needed = u64::from(npus * ranks) * u64::from(self.scenario.replicas);
@@ -369,15 +370,15 @@ impl<'a> PlacedModel<'a> {
             )));
         }
         let whole = self.served.has_whole_experts;
-        if whole && !(self.sizes.has_experts() && self.sizes.shares_experts(npus)) {
+        if whole && !(self.sizes.has_experts() && self.sizes.can_divide_experts(npus)) {
             return Err(ServeError::Unfit(format!(
                 "engine.expert_parallel: found true with tensor = {npus}, expected NPUs that can have equally many experts of \
                  {name}\n  try: expert_parallel = false"
             )));
         }
-        let cost = match parse_stated_price(self.scenario)? {
+        let cost = match parse_stated_step_times(self.scenario)? {
             Some(given) => given,
-            None => StepPrice::Model(Box::new(StepCost::new(
+            None => StepTimeSource::Model(Box::new(StepCost::new(
                 self.sizes.clone(),
                 self.machine,
                 EngineShape {
@@ -395,7 +396,7 @@ impl<'a> PlacedModel<'a> {
             replicas: self.scenario.replicas,
             ranks,
             price: cost,
-            place: Some(EnginePlace {
+            place: Some(EngineMachineAndMemory {
                 machine: machine.to_owned(),
                 npu: self.class.name.clone(),
                 npus: self.machine.topology().npu_count(),
@@ -418,16 +419,16 @@ impl<'a> PlacedModel<'a> {
 
 /// Returns the step times that the scenario states, or `None` if a model and a machine determine
 /// them.
-fn parse_stated_price(scenario: &LlmScenario) -> Result<Option<StepPrice>, ServeError> {
+fn parse_stated_step_times(scenario: &LlmScenario) -> Result<Option<StepTimeSource>, ServeError> {
     if let Some(choice) = &scenario.profile {
         let besides = scenario.step.unwrap_or_default();
-        let profile = StepProfile::load_choice(choice, besides, scenario.ranks)?;
-        return Ok(Some(StepPrice::Profile(Box::new(profile))));
+        let profile = MeasuredStepProfile::load_chosen_table(choice, besides, scenario.ranks)?;
+        return Ok(Some(StepTimeSource::Profile(Box::new(profile))));
     }
-    Ok(scenario.step.map(StepPrice::Linear))
+    Ok(scenario.step.map(StepTimeSource::Linear))
 }
 
-fn list_choices(choices: &[TensorChoice]) -> String {
+fn format_tensor_choices(choices: &[TensorDegreeChoice]) -> String {
     let fitting = choices.iter().filter(|choice| choice.fits);
     let numbers: Vec<String> = fitting.map(|choice| choice.npus.to_string()).collect();
     match numbers.is_empty() {
@@ -446,14 +447,15 @@ impl LlmDeployment {
     pub fn new(scenario: &LlmScenario, machine: Option<&Machine>) -> Result<Self, ServeError> {
         match (&scenario.model, machine) {
             (Some(served), Some(machine)) => {
-                PlacedModel::new(scenario, served, machine)?.place_engines(served.tensor)
+                ModelOnMachine::new(scenario, served, machine)?.place_engines(served.tensor)
             }
             (Some(served), None) => Err(ServeError::Unfit(format!(
                 "model {} needs a machine that says how long its steps take\n  try: a machine such as dgx-h100",
                 served.name
             ))),
             (None, _) => {
-                let (Some(price), Some(blocks)) = (parse_stated_price(scenario)?, scenario.blocks)
+                let (Some(price), Some(blocks)) =
+                    (parse_stated_step_times(scenario)?, scenario.blocks)
                 else {
                     return Err(ServeError::Unfit(
                         "[engine] needs a model, or blocks and [step]".to_owned(),
@@ -465,7 +467,7 @@ impl LlmDeployment {
                     ));
                 }
                 Ok(Self {
-                    rules: scenario.engine_rules(None)?,
+                    rules: scenario.resolve_engine_rules(None)?,
                     blocks,
                     replicas: scenario.replicas,
                     ranks: scenario.ranks,
@@ -489,8 +491,8 @@ mod tests {
     use super::*;
     use chakram_base::dtype::Dtype;
 
-    fn sizes(name: &str) -> LlmSizes {
-        LlmSizes::load_by_name(name).unwrap()
+    fn sizes(name: &str) -> LlmModelSizes {
+        LlmModelSizes::load_by_name(name).unwrap()
     }
 
     /// vLLM 0.19 on an RTX 4090 of 25,250,627,584 bytes has 2,588 blocks for Llama 3.1 8B; weights
@@ -505,11 +507,11 @@ mod tests {
         let served = ServedLlm::new("llama3-8b");
         assert_eq!(served.weights, Dtype::Bf16);
         let memory = (1, 1, 25_250_627_584);
-        let plan = MemoryPlan::new(&sizes("llama3-8b"), &served, (&rules, None), memory);
+        let plan = NpuMemoryPlan::new(&sizes("llama3-8b"), &served, (&rules, None), memory);
         assert_eq!((plan.usable - plan.weights) / (16 * 131_072), 3178);
         let off = f64::from(plan.blocks) / 2588.0 - 1.0;
         assert!(off.abs() < 0.01, "{} blocks", plan.blocks);
-        let given = MemoryPlan::new(&sizes("llama3-8b"), &served, (&rules, Some(77)), memory);
+        let given = NpuMemoryPlan::new(&sizes("llama3-8b"), &served, (&rules, Some(77)), memory);
         assert_eq!((given.blocks, given.is_stated), (77, true));
     }
 }

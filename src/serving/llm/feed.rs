@@ -4,14 +4,14 @@
 use super::super::error::ServeError;
 use super::super::program;
 use super::deployment::LlmDeployment;
-use super::metrics::LlmRecorder;
+use super::metrics::LlmRunRecorder;
 use super::observe::LlmObserver;
 use super::scenario::LlmScenario;
 use super::server::LlmServer;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    CompiledReplay, JobTimes, Launch, LaunchFeed, LaunchQueue, LaunchRecord, ProcessorJob,
+    CompiledReplay, FeedRequests, JobTimes, Launch, LaunchFeed, LaunchRecord, ProcessorJob,
     ProcessorModel, run_launches,
 };
 use chakram_hardware::machine::Machine;
@@ -25,7 +25,7 @@ impl LaunchFeed for StepFeed<'_, '_> {
         self.0.borrow().next_due()
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests) {
         self.0.borrow_mut().handle_due(now, |engine| {
             queue.begin_launch(Launch {
                 tag: engine.into(),
@@ -34,7 +34,7 @@ impl LaunchFeed for StepFeed<'_, '_> {
         });
     }
 
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut LaunchQueue) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut FeedRequests) {
         self.0.borrow_mut().end_step(now, ended.tag as u32);
     }
 }
@@ -48,7 +48,7 @@ impl ProcessorModel for StepTimes<'_, '_> {
     }
 
     fn submit_job(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
-        let end = self.0.borrow().step_end(job.tag as u32);
+        let end = self.0.borrow().step_end_time(job.tag as u32);
         started.push(JobTimes {
             token: job.token,
             start: now,
@@ -62,10 +62,10 @@ pub(super) fn run<'s>(
     scenario: &'s LlmScenario,
     deployment: &'s LlmDeployment,
     observer: &'s mut dyn LlmObserver,
-) -> Result<LlmRecorder, ServeError> {
-    let machine = Machine::for_answered_jobs("engines");
+) -> Result<LlmRunRecorder, ServeError> {
+    let machine = Machine::placeholder_machine("engines");
     let step = program::create_job_program("step", 1, &|_| Vec::new())?;
-    let options = program::bare_options();
+    let options = program::untimed_replay_options();
     let compiled = CompiledReplay::new(&step, &machine, &options)
         .map_err(|refusal| ServeError::Replay(refusal.into()))?;
     let server = RefCell::new(LlmServer::new(scenario, deployment, observer)?);

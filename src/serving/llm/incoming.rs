@@ -15,7 +15,7 @@ pub struct IncomingRequest {
     /// Number of tokens of the answer.
     pub output: u32,
     /// Describes the tokens that the request shares with other requests.
-    pub content: RequestContent,
+    pub content: RequestSharedContent,
     /// The request's turn in a conversation, if it belongs to one.
     pub conversation: Option<ConversationTurn>,
     /// Priority, if it differs from the class's priority.
@@ -25,7 +25,7 @@ pub struct IncomingRequest {
 /// Describes the tokens that a request shares with other requests, before the request's number is
 /// known.
 #[derive(Clone, Debug)]
-pub enum RequestContent {
+pub enum RequestSharedContent {
     /// The prompt begins with a number of tokens of a shared stream, or shares no tokens (`None`).
     /// All other tokens belong only to the request.
     Behind(Option<(TokenStream, u32)>),
@@ -35,13 +35,13 @@ pub enum RequestContent {
     OwnEnd(Vec<TokenPiece>),
 }
 
-impl RequestContent {
+impl RequestSharedContent {
     /// Returns the content of request `number` with a prompt of `tokens` tokens.
     pub fn of_request(self, number: u64, tokens: u32) -> TokenContent {
         match self {
-            Self::Behind(shared) => TokenContent::of_prompt(shared, number, tokens),
+            Self::Behind(shared) => TokenContent::from_prompt_tokens(shared, number, tokens),
             Self::Pieces(pieces) => TokenContent::from_pieces(pieces),
-            Self::OwnEnd(pieces) => TokenContent::with_own_end(pieces),
+            Self::OwnEnd(pieces) => TokenContent::from_pieces_with_own_end(pieces),
         }
     }
 }

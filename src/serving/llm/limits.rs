@@ -4,7 +4,7 @@ use chakram_base::units::Span;
 
 /// Limits on times of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LlmLimits {
+pub struct LlmTimeLimits {
     /// Limit on the time until the first token.
     pub ttft: Option<Span>,
     /// Limit on the time per token after the first.
@@ -13,9 +13,9 @@ pub struct LlmLimits {
     pub e2e: Option<Span>,
 }
 
-impl LlmLimits {
+impl LlmTimeLimits {
     /// Returns these limits, with missing limits taken from `other`.
-    pub fn filled_from(&self, other: &Self) -> Self {
+    pub fn with_missing_limits_from(&self, other: &Self) -> Self {
         Self {
             ttft: self.ttft.or(other.ttft),
             tpot: self.tpot.or(other.tpot),
@@ -24,7 +24,7 @@ impl LlmLimits {
     }
 
     /// Returns true if there is a limit.
-    pub fn has_limit(&self) -> bool {
+    pub fn has_any_limit(&self) -> bool {
         self.ttft.is_some() || self.tpot.is_some() || self.e2e.is_some()
     }
 

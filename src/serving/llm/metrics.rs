@@ -1,18 +1,18 @@
 //! Records statistics of requests and engines during a run. Memory does not grow with the number
 //! of completed requests.
 
-use super::super::statistics::{DurationSamples, DurationSketch, LevelCurve};
-use super::limits::LlmLimits;
+use super::super::statistics::{DurationSamples, DurationSketch, LevelOverTime};
+use super::limits::LlmTimeLimits;
 use super::observe::CompletedLlmRequest;
 use super::scenario::LlmScenario;
-use super::scheduler::RequestRefusal;
-use super::step_cost::{CostPart, PartTimes};
+use super::scheduler::RequestRefusalReason;
+use super::step_cost::{PartTimes, StepCostPart};
 use super::step_load::StepLoad;
 use chakram_base::units::{Span, Time};
 
 /// Statistics of the requests of a class, or of all requests.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ClassRecorder {
+pub(super) struct RequestClassRecorder {
     pub arrived: u64,
     pub refused: u64,
     pub ttft: DurationSamples,
@@ -31,7 +31,7 @@ pub(super) struct ClassRecorder {
 
 /// Gaps between tokens, pooled over requests; equal gaps are stored together.
 #[derive(Clone, Debug, Default)]
-pub(super) struct GapSamples {
+pub(super) struct TokenGapSamples {
     runs: Vec<(Span, u32)>,
     sketch: DurationSketch,
     pub count: u64,
@@ -42,9 +42,9 @@ pub(super) struct GapSamples {
 /// Maximum number of runs of equal gaps that are stored exactly.
 pub(super) const EXACT_RUNS: usize = 1 << 16;
 
-impl GapSamples {
+impl TokenGapSamples {
     fn add_gaps(&mut self, span: Span, times: u32) {
-        self.sketch.add_times(span, times);
+        self.sketch.add_repeated_sample(span, times);
         if self.runs.len() < EXACT_RUNS {
             self.runs.push((span, times));
         } else if self.runs.len() == EXACT_RUNS {
@@ -63,7 +63,7 @@ impl GapSamples {
     }
 
     /// Returns the mean, or `None` if there are no gaps.
-    pub fn mean_gap(&self) -> Option<Span> {
+    pub fn mean_token_gap(&self) -> Option<Span> {
         let count = u128::from(self.count);
         let value = (self.sum_ps + count / 2).checked_div(count)?;
         Some(Span(value as u64))
@@ -76,7 +76,7 @@ impl GapSamples {
         if !self.is_exact() {
             return percents
                 .iter()
-                .filter_map(|percent| self.sketch.percentile_of(*percent))
+                .filter_map(|percent| self.sketch.approximate_percentile(*percent))
                 .collect();
         }
         let mut sorted = self.runs.clone();
@@ -101,7 +101,7 @@ impl GapSamples {
 
 /// Counts over time in equal intervals. The intervals become longer as the run continues.
 #[derive(Clone, Debug)]
-pub(super) struct CountCurve {
+pub(super) struct CountsOverTime {
     width: Span,
     pub counts: Vec<u64>,
     /// Interval of the last count: its index, its beginning and its end.
@@ -110,7 +110,7 @@ pub(super) struct CountCurve {
 
 const MOST_INTERVALS: usize = 512;
 
-impl Default for CountCurve {
+impl Default for CountsOverTime {
     fn default() -> Self {
         Self {
             width: Span::from_us(1),
@@ -120,7 +120,7 @@ impl Default for CountCurve {
     }
 }
 
-impl CountCurve {
+impl CountsOverTime {
     fn add_count(&mut self, now: Time, count: u64) {
         let (at, begin, end) = self.current;
         // Most counts are in the interval of the previous count, so avoid the division.
@@ -152,7 +152,7 @@ impl CountCurve {
 
     /// Returns the mean count per second between two instants, measured over whole intervals.
     /// Returns `None` for fewer than ten intervals.
-    pub fn rate_between(&self, from: Time, to: Time) -> Option<f64> {
+    pub fn count_rate_between(&self, from: Time, to: Time) -> Option<f64> {
         let first = from.0.div_ceil(self.width.0);
         let last = to.0 / self.width.0;
         let intervals = last.checked_sub(first).filter(|count| *count >= 10)?;
@@ -162,30 +162,30 @@ impl CountCurve {
 }
 
 /// All statistics that a run collects.
-pub(super) struct LlmRecorder {
+pub(super) struct LlmRunRecorder {
     /// Limits of each class.
-    limits: Vec<LlmLimits>,
+    limits: Vec<LlmTimeLimits>,
     warmup: u64,
     /// Rows of classes in order, then the row of all requests.
-    pub rows: Vec<ClassRecorder>,
-    pub gaps: GapSamples,
+    pub rows: Vec<RequestClassRecorder>,
+    pub gaps: TokenGapSamples,
     /// The last gap, and its number of consecutive repetitions.
     pending: (Span, u32),
-    pub waiting: LevelCurve,
-    pub running: LevelCurve,
-    pub active: LevelCurve,
-    pub blocks: LevelCurve,
+    pub waiting: LevelOverTime,
+    pub running: LevelOverTime,
+    pub active: LevelOverTime,
+    pub blocks: LevelOverTime,
     /// Number of produced answer tokens over time.
-    pub made: CountCurve,
+    pub made: CountsOverTime,
     /// Number of tokens that steps computed, over time.
-    pub computed: CountCurve,
+    pub computed: CountsOverTime,
     made_now: (Time, u64),
     pub steps: u64,
     pub step_tokens: u64,
     pub step_requests: u64,
     pub step_ps: u128,
     /// Total time of each part of the steps, in picoseconds, if steps have parts.
-    pub parts_ps: [u128; CostPart::COUNT],
+    pub parts_ps: [u128; StepCostPart::COUNT],
     pub longest_step: Span,
     /// The two slowest requests: by the time to first token, and by the time to the last token.
     pub slowest: [Option<CompletedLlmRequest>; 2],
@@ -214,7 +214,7 @@ pub(super) struct LlmRecorder {
     pub quarters: [Option<Time>; 2],
 }
 
-impl LlmRecorder {
+impl LlmRunRecorder {
     pub fn new(scenario: &LlmScenario) -> Self {
         Self {
             limits: scenario
@@ -224,21 +224,21 @@ impl LlmRecorder {
                 .map(|class| scenario.limits_of(class))
                 .collect(),
             warmup: scenario.warmup,
-            rows: vec![ClassRecorder::default(); scenario.workload.classes.len() + 1],
-            gaps: GapSamples::default(),
+            rows: vec![RequestClassRecorder::default(); scenario.workload.classes.len() + 1],
+            gaps: TokenGapSamples::default(),
             pending: (Span::ZERO, 0),
-            waiting: LevelCurve::default(),
-            running: LevelCurve::default(),
-            active: LevelCurve::default(),
-            blocks: LevelCurve::default(),
-            made: CountCurve::default(),
-            computed: CountCurve::default(),
+            waiting: LevelOverTime::default(),
+            running: LevelOverTime::default(),
+            active: LevelOverTime::default(),
+            blocks: LevelOverTime::default(),
+            made: CountsOverTime::default(),
+            computed: CountsOverTime::default(),
             made_now: (Time::ZERO, 0),
             steps: 0,
             step_tokens: 0,
             step_requests: 0,
             step_ps: 0,
-            parts_ps: [0; CostPart::COUNT],
+            parts_ps: [0; StepCostPart::COUNT],
             longest_step: Span::ZERO,
             slowest: [None; 2],
             put_back: 0,
@@ -261,7 +261,7 @@ impl LlmRecorder {
         }
     }
 
-    fn rows_of(&mut self, class: u32) -> [&mut ClassRecorder; 2] {
+    fn rows_of(&mut self, class: u32) -> [&mut RequestClassRecorder; 2] {
         let (last, classes) = self.rows.split_last_mut().expect("there is the row of all");
         [&mut classes[class as usize], last]
     }
@@ -277,7 +277,13 @@ impl LlmRecorder {
         }
     }
 
-    pub fn on_refused(&mut self, number: u64, class: u32, why: RequestRefusal, now: Time) {
+    pub fn record_refused_request(
+        &mut self,
+        number: u64,
+        class: u32,
+        why: RequestRefusalReason,
+        now: Time,
+    ) {
         self.active.change_level(now, -1);
         self.refused[why as usize] += 1;
         if self.is_counted(number) {
@@ -287,14 +293,14 @@ impl LlmRecorder {
         }
     }
 
-    pub fn on_preempted(&mut self, lost: u32, now: Time) {
+    pub fn record_preempted_request(&mut self, lost: u32, now: Time) {
         self.put_back += 1;
         self.lost_tokens += u64::from(lost);
         self.running.change_level(now, -1);
         self.waiting.change_level(now, 1);
     }
 
-    pub fn on_admitted(&mut self, hit: u32, is_first: bool) {
+    pub fn record_cached_prompt_tokens(&mut self, hit: u32, is_first: bool) {
         self.hits[usize::from(!is_first)] += u64::from(hit);
     }
 
@@ -310,13 +316,13 @@ impl LlmRecorder {
     }
 
     /// Records the tokens of a step that begins now.
-    pub fn count_begun_tokens(&mut self, now: Time, tokens: u64) {
+    pub fn record_begun_step_tokens(&mut self, now: Time, tokens: u64) {
         self.computed.add_count(now, tokens);
     }
 
     /// Records the gap before a token of request `number`, unless the request is part of the
     /// warm-up.
-    pub fn add_gap(&mut self, span: Span, number: u64) {
+    pub fn record_token_gap(&mut self, span: Span, number: u64) {
         if !self.is_counted(number) {
             return;
         }
@@ -324,7 +330,7 @@ impl LlmRecorder {
             self.pending.1 += 1;
             return;
         }
-        self.flush_gaps();
+        self.flush_pending_gaps();
         self.pending = (span, 1);
     }
 
@@ -340,13 +346,13 @@ impl LlmRecorder {
         number >= self.warmup
     }
 
-    pub fn flush_gaps(&mut self) {
+    pub fn flush_pending_gaps(&mut self) {
         let (span, times) = std::mem::take(&mut self.pending);
         self.add_gaps(span, times);
     }
 
     /// Records tokens that a step has produced.
-    pub fn tokens_made(&mut self, now: Time, count: u64) {
+    pub fn record_produced_tokens(&mut self, now: Time, count: u64) {
         if self.made_now.0 != now {
             let (at, count) = self.made_now;
             self.made.add_count(at, count);
@@ -416,7 +422,7 @@ impl LlmRecorder {
 
     /// Returns the rate at which requests complete, in requests per second, between the first and
     /// the third quarter of the expected requests.
-    pub fn middle_rate(&self) -> Option<f64> {
+    pub fn middle_half_completion_rate(&self) -> Option<f64> {
         let [Some(from), Some(to)] = self.quarters else {
             return None;
         };
@@ -427,7 +433,7 @@ impl LlmRecorder {
 
     /// Closes the records and checks them for consistency.
     pub fn close_records(&mut self) {
-        self.flush_gaps();
+        self.flush_pending_gaps();
         let (at, count) = self.made_now;
         self.made.add_count(at, count);
         // Steps compute each token of a request once, except for the answer's last token. If a
@@ -442,7 +448,7 @@ impl LlmRecorder {
         // requests in the system, summed over time.
         assert_eq!(
             self.active
-                .area_until(self.end.max(self.active.last_change())),
+                .level_integral_until(self.end.max(self.active.last_change_time())),
             self.time_in_system,
             "time in the system summed over requests is that summed over time"
         );
@@ -460,7 +466,7 @@ mod tests {
 
     #[test]
     fn gaps_have_the_percentiles_of_single_samples() {
-        let mut gaps = GapSamples::default();
+        let mut gaps = TokenGapSamples::default();
         gaps.add_gaps(Span(30), 1);
         gaps.add_gaps(Span(10), 3);
         gaps.add_gaps(Span(20), 1);
@@ -469,19 +475,19 @@ mod tests {
             gaps.percentiles(&[0.0, 50.0, 75.0, 90.0, 100.0]),
             [10, 10, 20, 26, 30].map(Span)
         );
-        assert_eq!(gaps.mean_gap(), Some(Span(16)));
-        assert_eq!(GapSamples::default().percentiles(&[50.0]), []);
+        assert_eq!(gaps.mean_token_gap(), Some(Span(16)));
+        assert_eq!(TokenGapSamples::default().percentiles(&[50.0]), []);
     }
 
     #[test]
     fn counts_keep_their_sum_as_intervals_grow() {
-        let mut curve = CountCurve::default();
+        let mut curve = CountsOverTime::default();
         (0..1000).for_each(|i| curve.add_count(Time(i * 10_000_000), 2));
         assert_eq!(curve.counts.iter().sum::<u64>(), 2000);
         assert!(curve.counts.len() <= MOST_INTERVALS);
         // The engine produces two tokens every 10 us.
         let rate = curve
-            .rate_between(Time(1_000_000_000), Time(9_000_000_000))
+            .count_rate_between(Time(1_000_000_000), Time(9_000_000_000))
             .unwrap();
         assert!((rate / 200_000.0 - 1.0).abs() < 0.02, "{rate}");
     }

@@ -9,7 +9,7 @@ use chakram_workloads::model::{
 
 /// Division of a matrix multiplication among the NPUs of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProductSplit {
+pub enum MatrixProductSplit {
     /// Each NPU computes a part of the outputs.
     ByOutputs,
     /// Each NPU has a part of the inputs, so an all-reduce adds up the NPUs' results.
@@ -20,13 +20,13 @@ pub enum ProductSplit {
 
 /// A matrix product of a block, before it is divided among NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockProduct {
+pub struct BlockMatrixProduct {
     /// Number of input columns.
     pub inputs: u64,
     /// Number of output columns.
     pub outputs: u64,
     /// Division of the multiplication among NPUs.
-    pub split: ProductSplit,
+    pub split: MatrixProductSplit,
     /// True if the product computes queries, keys and values.
     pub is_qkv: bool,
     /// Number of experts that have this product, and number of experts per token; `None` if the
@@ -36,7 +36,7 @@ pub struct BlockProduct {
 
 /// Shape of a block's attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockAttention {
+pub struct BlockAttentionSizes {
     /// Number of query heads.
     pub heads: u64,
     /// Number of key heads, which equals the number of value heads.
@@ -103,12 +103,12 @@ impl BlockDelta {
 pub enum TokenMixing {
     /// Returns the number of key heads, at least one, on each of `npus` NPUs. The number of value
     /// heads is the same.
-    Attention(BlockAttention),
+    Attention(BlockAttentionSizes),
     /// Linear attention.
     Delta(BlockDelta),
 }
 
-impl BlockAttention {
+impl BlockAttentionSizes {
     /// Returns the attention that an operator describes; `None` if the operator is not attention,
     /// or an error if the attention cannot be served.
     fn from_operator(work: &OperatorKind) -> Result<Option<Self>, &'static str> {
@@ -174,7 +174,7 @@ impl BlockAttention {
 
     /// Returns the number of key heads, at least one, on each of `npus` NPUs; there are equally
     /// many value heads.
-    pub fn own_kv_heads(&self, npus: u32) -> u64 {
+    pub fn kv_heads_per_npu(&self, npus: u32) -> u64 {
         (self.kv_heads / u64::from(npus)).max(1)
     }
 
@@ -188,13 +188,13 @@ impl BlockAttention {
     pub fn kept_elements(&self, npus: u32) -> u64 {
         match self.latent {
             Some([latent, turned]) => latent + turned,
-            None => 2 * self.own_kv_heads(npus) * self.width,
+            None => 2 * self.kv_heads_per_npu(npus) * self.width,
         }
     }
 
     /// Returns the number of keys that a token reads. `keys` is the number of tokens up to and
     /// including this token.
-    pub fn visible_keys(&self, keys: u64) -> u64 {
+    pub fn keys_read_per_token(&self, keys: u64) -> u64 {
         self.window.map_or(keys, |window| keys.min(window))
     }
 }
@@ -227,14 +227,14 @@ impl TokenMixing {
                     state_bytes,
                 }))?;
             }
-            if let Some(attention) = BlockAttention::from_operator(&operator.work)? {
+            if let Some(attention) = BlockAttentionSizes::from_operator(&operator.work)? {
                 let behind = operators.get(at + 1).map(|behind| &behind.work);
                 let columns = attention.heads * attention.width;
                 let is_gated = matches!(
                     behind,
                     Some(OperatorKind::Activation { gated: true, width, .. }) if *width == columns
                 );
-                set(Self::Attention(BlockAttention {
+                set(Self::Attention(BlockAttentionSizes {
                     is_gated,
                     ..attention
                 }))?;
@@ -246,20 +246,20 @@ impl TokenMixing {
 
 /// Equal blocks of a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BlockKind {
+pub struct EqualModelBlocks {
     /// Number of these blocks.
     pub count: u64,
     /// Attention or linear attention of each block.
     pub mixing: TokenMixing,
     /// Matrix products of each block, in order.
-    pub products: Vec<BlockProduct>,
+    pub products: Vec<BlockMatrixProduct>,
     /// Number of experts, and number of experts per token.
     pub experts: Option<[u64; 2]>,
     /// Width of the MLP's intermediate activation, including the gate, in columns.
     pub widest: u64,
 }
 
-impl BlockKind {
+impl EqualModelBlocks {
     /// The merged form needs the same number of weights and products.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mixing = TokenMixing::from_operators(operators)?;
@@ -273,12 +273,12 @@ impl BlockKind {
         let mut chosen = 1;
         for operator in operators {
             let split = match operator.cut {
-                TensorSplit::ColumnParallel => ProductSplit::ByOutputs,
-                TensorSplit::RowParallel => ProductSplit::ByInputs,
-                TensorSplit::Replicated | TensorSplit::InsideRegion => ProductSplit::Repeated,
+                TensorSplit::ColumnParallel => MatrixProductSplit::ByOutputs,
+                TensorSplit::RowParallel => MatrixProductSplit::ByInputs,
+                TensorSplit::Replicated | TensorSplit::InsideRegion => MatrixProductSplit::Repeated,
             };
-            let by_outputs = split == ProductSplit::ByOutputs;
-            let product = |inputs, outputs| BlockProduct {
+            let by_outputs = split == MatrixProductSplit::ByOutputs;
+            let product = |inputs, outputs| BlockMatrixProduct {
                 inputs,
                 outputs,
                 split,
@@ -299,7 +299,7 @@ impl BlockKind {
                     if by_outputs && !is_qkv && !(is_first && attention.is_none()) {
                         widest = widest.max(outputs);
                     }
-                    products.push(BlockProduct {
+                    products.push(BlockMatrixProduct {
                         is_qkv,
                         ..product(inputs, outputs)
                     });
@@ -335,7 +335,7 @@ impl BlockKind {
                         // Each of a token's experts has its own activations.
                         widest = widest.max(outputs * chosen);
                     }
-                    products.push(BlockProduct {
+                    products.push(BlockMatrixProduct {
                         experts: Some([count, chosen]),
                         ..product(inputs, outputs)
                     });
@@ -372,7 +372,7 @@ impl BlockKind {
     }
 
     /// Returns the block's attention, unless it has linear attention.
-    pub fn attention(&self) -> Option<&BlockAttention> {
+    pub fn attention(&self) -> Option<&BlockAttentionSizes> {
         match &self.mixing {
             TokenMixing::Attention(attention) => Some(attention),
             TokenMixing::Delta(_) => None,
@@ -393,25 +393,25 @@ impl BlockKind {
     }
 
     /// Returns the numbers of input columns and output columns of a product on each of `npus` NPUs.
-    pub fn own_product(&self, product: &BlockProduct, npus: u32) -> [u64; 2] {
+    pub fn product_sizes_per_npu(&self, product: &BlockMatrixProduct, npus: u32) -> [u64; 2] {
         let parts = u64::from(npus);
         if let (true, Some(of)) = (product.is_qkv, self.attention()) {
-            let columns = of.query_columns(npus) + 2 * of.own_kv_heads(npus);
+            let columns = of.query_columns(npus) + 2 * of.kv_heads_per_npu(npus);
             return [product.inputs, columns * of.width];
         }
         match product.split {
-            ProductSplit::ByOutputs => [product.inputs, product.outputs / parts],
-            ProductSplit::ByInputs => [product.inputs / parts, product.outputs],
-            ProductSplit::Repeated => [product.inputs, product.outputs],
+            MatrixProductSplit::ByOutputs => [product.inputs, product.outputs / parts],
+            MatrixProductSplit::ByInputs => [product.inputs / parts, product.outputs],
+            MatrixProductSplit::Repeated => [product.inputs, product.outputs],
         }
     }
 
     /// Returns the number of the products' weights in all these blocks, per NPU: of products outside
     /// experts, and of experts. Each rank has `npus` NPUs, and the `ranks` ranks share the experts.
-    fn product_weights(&self, npus: u32, ranks: u32) -> [u64; 2] {
+    fn product_weights_per_npu(&self, npus: u32, ranks: u32) -> [u64; 2] {
         let mut weights = [0; 2];
         for product in &self.products {
-            let [inputs, outputs] = self.own_product(product, npus);
+            let [inputs, outputs] = self.product_sizes_per_npu(product, npus);
             match product.experts {
                 None => weights[0] += self.count * inputs * outputs,
                 Some([count, _]) => {
@@ -425,7 +425,7 @@ impl BlockKind {
 
 /// Sizes of a decoder whose blocks belong to a few kinds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LlmSizes {
+pub struct LlmModelSizes {
     /// Name of the model.
     pub name: String,
     /// Number of blocks.
@@ -433,7 +433,7 @@ pub struct LlmSizes {
     /// Width of the activations between blocks.
     pub hidden: u64,
     /// Kinds of blocks. Kinds are in the order in which their first blocks appear.
-    pub kinds: Vec<BlockKind>,
+    pub kinds: Vec<EqualModelBlocks>,
     /// Size of the vocabulary.
     pub vocabulary: u64,
     /// Number of weights of all norms and biases.
@@ -446,7 +446,7 @@ pub struct LlmSizes {
     pub sequence: u64,
 }
 
-impl LlmSizes {
+impl LlmModelSizes {
     /// Returns the sizes of the model `name`, which is a preset or the path of a file.
     ///
     /// # Errors
@@ -478,7 +478,7 @@ impl LlmSizes {
             .layers
             .iter()
             .filter(|layer| layer.role == LayerRole::Block);
-        let mut known: Vec<(&[LayerOperator], BlockKind)> = Vec::new();
+        let mut known: Vec<(&[LayerOperator], EqualModelBlocks)> = Vec::new();
         for block in blocks {
             let same = known
                 .iter_mut()
@@ -486,17 +486,17 @@ impl LlmSizes {
             match same {
                 Some((_, kind)) => kind.count += 1,
                 None => {
-                    let kind =
-                        BlockKind::from_operators(&block.operators).map_err(|why| unfit(&why))?;
+                    let kind = EqualModelBlocks::from_operators(&block.operators)
+                        .map_err(|why| unfit(&why))?;
                     known.push((&block.operators, kind));
                 }
             }
         }
-        let mut kinds: Vec<BlockKind> = Vec::new();
+        let mut kinds: Vec<EqualModelBlocks> = Vec::new();
         for (_, kind) in known {
             // Blocks whose operators differ only in their names belong to the same kind.
             let same = kinds.iter_mut().find(|other| {
-                BlockKind {
+                EqualModelBlocks {
                     count: other.count,
                     ..kind.clone()
                 } == **other
@@ -524,7 +524,9 @@ impl LlmSizes {
             })
             .next_back()
             .ok_or_else(|| unfit("the model has no logits"))?;
-        let of_products = kinds.iter().flat_map(|kind| kind.product_weights(1, 1));
+        let of_products = kinds
+            .iter()
+            .flat_map(|kind| kind.product_weights_per_npu(1, 1));
         let of_products: u64 = of_products.sum();
         let is_table = |operator: &&LayerOperator| {
             matches!(operator.work, OperatorKind::Embedding { .. })
@@ -568,20 +570,21 @@ impl LlmSizes {
             let mut products = kind.products.iter().filter(|product| !product.is_qkv);
             divides_heads
                 && products.all(|product| match product.split {
-                    ProductSplit::ByOutputs => product.outputs.is_multiple_of(npus),
-                    ProductSplit::ByInputs => product.inputs.is_multiple_of(npus),
-                    ProductSplit::Repeated => true,
+                    MatrixProductSplit::ByOutputs => product.outputs.is_multiple_of(npus),
+                    MatrixProductSplit::ByInputs => product.inputs.is_multiple_of(npus),
+                    MatrixProductSplit::Repeated => true,
                 })
         })
     }
 
     /// Returns the largest number of query heads of any block, and the largest number of key heads.
-    pub fn head_counts(&self) -> [u64; 2] {
+    pub fn max_head_counts(&self) -> [u64; 2] {
         let attentions = self
             .kinds
             .iter()
             .filter_map(|kind| kind.attention().copied());
-        let largest = |of: fn(BlockAttention) -> u64| attentions.clone().map(of).max().unwrap_or(1);
+        let largest =
+            |of: fn(BlockAttentionSizes) -> u64| attentions.clone().map(of).max().unwrap_or(1);
         [
             largest(|attention| attention.heads),
             largest(|attention| attention.kv_heads),
@@ -594,7 +597,7 @@ impl LlmSizes {
     }
 
     /// Returns true if the experts can be divided evenly among `npus` NPUs.
-    pub fn shares_experts(&self, npus: u32) -> bool {
+    pub fn can_divide_experts(&self, npus: u32) -> bool {
         let mut experts = self.kinds.iter().filter_map(|kind| kind.experts);
         experts.all(|[experts, _]| experts.is_multiple_of(npus.into()))
     }
@@ -605,7 +608,7 @@ impl LlmSizes {
     pub fn weight_bytes(&self, npus: u32, ranks: u32, formats: [Dtype; 2]) -> u64 {
         let mut products = [0; 2];
         for kind in &self.kinds {
-            let own = kind.product_weights(npus, ranks);
+            let own = kind.product_weights_per_npu(npus, ranks);
             products = [products[0] + own[0], products[1] + own[1]];
         }
         let bytes = |at: usize| products[at] as f64 * formats[at].element_bytes();
@@ -615,7 +618,7 @@ impl LlmSizes {
 
     /// Returns the bytes that each of `npus` NPUs caches per token: keys and values, or latent
     /// vectors. Blocks with windows also cache every token.
-    pub fn kv_bytes(&self, npus: u32, format: Dtype) -> u64 {
+    pub fn kv_bytes_per_token(&self, npus: u32, format: Dtype) -> u64 {
         let elements = self
             .kinds
             .iter()
@@ -634,7 +637,7 @@ impl LlmSizes {
     }
 
     /// Returns true if tokens read only a window of earlier tokens in some blocks.
-    pub fn has_windows(&self) -> bool {
+    pub fn has_attention_windows(&self) -> bool {
         self.kinds
             .iter()
             .any(|kind| kind.attention().is_some_and(|of| of.window.is_some()))
@@ -643,14 +646,14 @@ impl LlmSizes {
     /// Returns how many columns per token a block keeps while it runs on one of `npus` NPUs, for
     /// the block with the most columns. The columns are the queries, keys and values, and the MLP's
     /// products with the result of its gate.
-    pub fn working_columns(&self, npus: u32) -> u64 {
+    pub fn max_activation_columns(&self, npus: u32) -> u64 {
         let parts = u64::from(npus);
         let columns = self.kinds.iter().map(|kind| {
             let mixed = match &kind.mixing {
                 TokenMixing::Attention(attention) => {
                     let kv_heads = match attention.latent {
                         Some(_) => attention.heads / parts,
-                        None => attention.own_kv_heads(npus),
+                        None => attention.kv_heads_per_npu(npus),
                     };
                     (attention.query_columns(npus) + 2 * kv_heads) * attention.width
                 }
@@ -670,8 +673,8 @@ mod tests {
     use super::*;
     use chakram_workloads::model::ModelSource;
 
-    fn sizes(name: &str) -> LlmSizes {
-        LlmSizes::from_definition(
+    fn sizes(name: &str) -> LlmModelSizes {
+        LlmModelSizes::from_definition(
             &ModelSource::find_source(name)
                 .unwrap()
                 .parse_definition(None)
@@ -683,7 +686,7 @@ mod tests {
     /// The bytes per token are 2 x heads of keys x columns x 2 bytes x layers.
     #[test]
     fn keys_and_values_have_the_published_sizes() {
-        let kib = |name| sizes(name).kv_bytes(1, Dtype::Bf16) as f64 / 1024.0;
+        let kib = |name| sizes(name).kv_bytes_per_token(1, Dtype::Bf16) as f64 / 1024.0;
         let known = [
             ("llama3-8b", 128.0),
             ("llama3-70b", 320.0),
@@ -703,10 +706,13 @@ mod tests {
         }
         // With eight heads on sixteen NPUs, each NPU stores one head, so each head is stored twice.
         assert_eq!(
-            sizes("llama3-70b").kv_bytes(16, Dtype::Bf16),
+            sizes("llama3-70b").kv_bytes_per_token(16, Dtype::Bf16),
             320 * 1024 / 8
         );
-        assert_eq!(sizes("llama3-70b").kv_bytes(8, Dtype::Fp8), 320 * 1024 / 16);
+        assert_eq!(
+            sizes("llama3-70b").kv_bytes_per_token(8, Dtype::Fp8),
+            320 * 1024 / 16
+        );
         // States are divided by heads. Each of 36 blocks has 32 heads of 128 x 128 numbers in
         // single precision, and three inputs of a convolution over 2 x 2048 + 4096 columns.
         let hybrid = sizes("qwen3-next-80b-a3b");
@@ -719,8 +725,8 @@ mod tests {
         // Each NPU keeps whole latent vectors.
         let latent = sizes("deepseek-v3");
         assert_eq!(
-            latent.kv_bytes(8, Dtype::Bf16),
-            latent.kv_bytes(1, Dtype::Bf16)
+            latent.kv_bytes_per_token(8, Dtype::Bf16),
+            latent.kv_bytes_per_token(1, Dtype::Bf16)
         );
     }
 
@@ -778,7 +784,7 @@ mod tests {
         let attention = *sizes("deepseek-v3").kinds[0].attention().unwrap();
         assert_eq!(attention.latent, Some([512, 64]));
         assert_eq!(
-            (attention.visible_keys(5), attention.kept_elements(8)),
+            (attention.keys_read_per_token(5), attention.kept_elements(8)),
             (5, 576)
         );
     }
@@ -790,7 +796,7 @@ mod tests {
                 .unwrap()
                 .parse_definition(None)
                 .unwrap();
-            let error = LlmSizes::from_definition(&definition)
+            let error = LlmModelSizes::from_definition(&definition)
                 .unwrap_err()
                 .to_string();
             assert!(

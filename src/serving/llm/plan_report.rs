@@ -1,7 +1,7 @@
 //! Formats plans as text and CSV.
 
-use super::limits::LlmLimits;
-use super::planner::{LlmPlan, PlanRow};
+use super::limits::LlmTimeLimits;
+use super::planner::{LlmCapacityPlan, TriedEngineConfiguration};
 use super::report::text::format_rate;
 use chakram_base::units::{Span, format_count, format_percent, format_thousands};
 use chakram_report::csv::CsvRows;
@@ -10,13 +10,13 @@ use chakram_report::text::{TextStyle, write_paragraph};
 use std::fmt::{Result, Write};
 
 /// Renders `plan`.
-pub fn render_plan(plan: &LlmPlan, style: TextStyle) -> String {
+pub fn render_plan(plan: &LlmCapacityPlan, style: TextStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, plan, style).expect("a string grows as needed");
     out
 }
 
-fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
+fn write_all(out: &mut String, plan: &LlmCapacityPlan, style: TextStyle) -> Result {
     let plain = anstyle::Style::new();
     let asked = plan.rows.first().map_or(0.0, |row| row.rate_per_s);
     let head = format!(
@@ -95,7 +95,11 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
 }
 
 /// Formats the configuration with the highest rate as one line.
-pub fn format_capacity_row(row: &PlanRow, attain: f64, limits: &LlmLimits) -> String {
+pub fn format_highest_rate(
+    row: &TriedEngineConfiguration,
+    attain: f64,
+    limits: &LlmTimeLimits,
+) -> String {
     format!(
         "CAPACITY  {} requests/s with {} within {}; {} of {} were\n",
         format_rate(row.rate_per_s),
@@ -107,7 +111,7 @@ pub fn format_capacity_row(row: &PlanRow, attain: f64, limits: &LlmLimits) -> St
 }
 
 /// Formats the configuration with the highest rate as CSV.
-pub fn render_capacity_csv(row: &PlanRow) -> String {
+pub fn render_highest_rate_csv(row: &TriedEngineConfiguration) -> String {
     let mut rows = CsvRows::new(COLUMNS);
     rows.add_cells(row_cells(row));
     rows.into_text()
@@ -116,7 +120,7 @@ pub fn render_capacity_csv(row: &PlanRow) -> String {
 const COLUMNS: &str = "tensor,replicas,npus,rate_per_s,requests,attained,verdict,rho,ttft_p99_ps,tpot_p99_ps,output_tokens_per_s_per_npu,dollars_per_million_output_tokens";
 
 /// Formats the plan as CSV, with one row for each number of NPUs per engine.
-pub fn render_plan_csv(plan: &LlmPlan) -> String {
+pub fn render_plan_csv(plan: &LlmCapacityPlan) -> String {
     let mut rows = CsvRows::new(COLUMNS);
     for row in &plan.rows {
         rows.add_cells(row_cells(row));
@@ -124,7 +128,7 @@ pub fn render_plan_csv(plan: &LlmPlan) -> String {
     rows.into_text()
 }
 
-fn row_cells(row: &PlanRow) -> Vec<String> {
+fn row_cells(row: &TriedEngineConfiguration) -> Vec<String> {
     let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
     let span = |value: Option<Span>| value.map_or(String::new(), |span| span.0.to_string());
     vec![

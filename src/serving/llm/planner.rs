@@ -3,10 +3,10 @@
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
-use super::limits::LlmLimits;
+use super::limits::LlmTimeLimits;
 use super::report::LlmReport;
 use super::scenario::{LlmScenario, MOST_REPLICAS};
-use super::{saturated_rate, serve_llm_on};
+use super::{saturated_request_rate, serve_llm_on_engines};
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ impl LimitVerdict {
 
     /// Returns the verdict if `met` of `all` requests met their limits and the fraction `attain` is
     /// required. Uses Wilson's interval.
-    pub fn judge_sample(met: u64, all: u64, attain: f64) -> Self {
+    pub fn judge_met_fraction(met: u64, all: u64, attain: f64) -> Self {
         if all == 0 {
             return Self::Open;
         }
@@ -55,7 +55,7 @@ impl LimitVerdict {
 
 /// A configuration of engines that was tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PlanRow {
+pub struct TriedEngineConfiguration {
     /// Number of NPUs of each rank of an engine.
     pub tensor: u32,
     /// Number of engines.
@@ -87,7 +87,7 @@ pub struct PlanRow {
 /// Configurations of engines that were tried, and the configuration with the fewest NPUs that meets
 /// the limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LlmPlan {
+pub struct LlmCapacityPlan {
     /// Name of the model.
     pub model: String,
     /// Name of the machine.
@@ -100,12 +100,12 @@ pub struct LlmPlan {
     pub attain: f64,
     /// For each number of NPUs per engine, the tried row with the fewest engines that meet the
     /// limits. If no row with this number of NPUs meets the limits, the row with the most engines.
-    pub rows: Vec<PlanRow>,
+    pub rows: Vec<TriedEngineConfiguration>,
     /// Index of the row with the fewest NPUs among the rows that meet the limits. If several such
     /// rows have the same number of NPUs, the index of the row with the highest fraction.
     pub chosen: Option<usize>,
     /// The chosen configuration at the highest rate that meets the limits, if any rate does.
-    pub highest_rate: Option<PlanRow>,
+    pub highest_rate: Option<TriedEngineConfiguration>,
 }
 
 /// Maximum number of NPUs that a plan may use.
@@ -122,25 +122,25 @@ struct CapacityPlanner<'a> {
 impl CapacityPlanner<'_> {
     /// Returns the rate at which one engine serves requests at saturation, in requests per second;
     /// `None` for conversations.
-    fn saturated_rate_of_each(&self, of: &LlmDeployment) -> Result<Option<f64>, ServeError> {
-        let rate = saturated_rate(self.scenario, of)?;
+    fn saturated_rate_per_engine(&self, of: &LlmDeployment) -> Result<Option<f64>, ServeError> {
+        let rate = saturated_request_rate(self.scenario, of)?;
         Ok(rate.map(|rate| rate / f64::from(of.replicas)))
     }
 
     /// Serves `scenario` on the engines of `deployment`, and doubles the number of requests while
     /// the verdict is open. `each` is the rate at which one engine serves requests at saturation,
     /// in requests per second.
-    fn serve_row(
+    fn serve_until_verdict(
         &self,
         scenario: &LlmScenario,
         deployment: &LlmDeployment,
         each: Option<f64>,
-    ) -> Result<PlanRow, ServeError> {
+    ) -> Result<TriedEngineConfiguration, ServeError> {
         let mut scenario = scenario.clone();
         let mut doubled = 0;
         loop {
             let saturated = each.map(|each| each * f64::from(deployment.replicas));
-            let report = serve_llm_on(&scenario, deployment, saturated)?;
+            let report = serve_llm_on_engines(&scenario, deployment, saturated)?;
             let row = self.row_of(&scenario, deployment, &report);
             let count = scenario.workload.count;
             match (row.verdict, count) {
@@ -158,20 +158,21 @@ impl CapacityPlanner<'_> {
         scenario: &LlmScenario,
         deployment: &LlmDeployment,
         report: &LlmReport,
-    ) -> PlanRow {
+    ) -> TriedEngineConfiguration {
         let all = report.row_of_all_classes();
         let requests = all.map_or(0, |all| all.completed + all.refused);
         let attained = all.and_then(|all| all.attained).unwrap_or(0.0);
         let met = (attained * requests as f64).round() as u64;
-        let p99 =
-            |times: &super::report::TimeSummary| times.percentiles.last().map(|one| one.value);
+        let p99 = |times: &super::report::RequestTimeSummary| {
+            times.percentiles.last().map(|one| one.value)
+        };
         let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);
-        let mut verdict = LimitVerdict::judge_sample(met, requests, self.attain);
+        let mut verdict = LimitVerdict::judge_met_fraction(met, requests, self.attain);
         // An overloaded run misses its limits if it is long enough.
         if report.rho.is_some_and(|rho| rho >= 1.0) {
             verdict = LimitVerdict::Missed;
         }
-        PlanRow {
+        TriedEngineConfiguration {
             tensor,
             replicas: deployment.replicas,
             npus: tensor * deployment.ranks * deployment.replicas,
@@ -189,13 +190,17 @@ impl CapacityPlanner<'_> {
 
     /// Returns the row with the fewest engines of `tensor` NPUs that meet the limits. If none meets
     /// the limits, returns the tried row with the most engines.
-    fn find_fewest(&self, of: &LlmDeployment, each: Option<f64>) -> Result<PlanRow, ServeError> {
+    fn find_fewest_engines(
+        &self,
+        of: &LlmDeployment,
+        each: Option<f64>,
+    ) -> Result<TriedEngineConfiguration, ServeError> {
         let tensor = of.place.as_ref().map_or(1, |place| place.tensor);
         let most = (MOST_NPUS / tensor).clamp(1, MOST_REPLICAS);
         let at = |replicas: u32| {
             let mut deployment = of.clone();
             deployment.replicas = replicas;
-            self.serve_row(self.scenario, &deployment, each)
+            self.serve_until_verdict(self.scenario, &deployment, each)
         };
         let (mut low, mut high) = (0, 1);
         let mut best = at(high)?;
@@ -231,14 +236,14 @@ impl CapacityPlanner<'_> {
         of: &LlmDeployment,
         each: Option<f64>,
         from: f64,
-    ) -> Result<Option<PlanRow>, ServeError> {
-        let at = |rate: f64| -> Result<PlanRow, ServeError> {
+    ) -> Result<Option<TriedEngineConfiguration>, ServeError> {
+        let at = |rate: f64| -> Result<TriedEngineConfiguration, ServeError> {
             let mut scenario = self.scenario.clone();
             let changed = scenario.workload.with_rate(rate);
             scenario.workload = changed.ok_or_else(|| ServeError::Unfit(NO_RATE.to_owned()))?;
-            self.serve_row(&scenario, of, each)
+            self.serve_until_verdict(&scenario, of, each)
         };
-        let (mut low, mut high): (Option<PlanRow>, Option<f64>) = (None, None);
+        let (mut low, mut high): (Option<TriedEngineConfiguration>, Option<f64>) = (None, None);
         let mut rate = from;
         for _ in 0..40 {
             let row = at(rate)?;
@@ -274,10 +279,10 @@ pub fn plan_capacity(
     scenario: &LlmScenario,
     machine: &Machine,
     attain: f64,
-) -> Result<LlmPlan, ServeError> {
-    check_scenario(scenario)?;
+) -> Result<LlmCapacityPlan, ServeError> {
+    check_limits_and_rate(scenario)?;
     let planner = CapacityPlanner { scenario, attain };
-    let first = LlmDeployment::new(&with_one_engine(scenario, None), machine.into())?;
+    let first = LlmDeployment::new(&scenario_with_one_engine(scenario, None), machine.into())?;
     let Some(place) = &first.place else {
         return Err(ServeError::Unfit(
             "a plan needs a model and a machine".to_owned(),
@@ -288,10 +293,12 @@ pub fn plan_capacity(
     let choices = choices.filter(|choice| stated.is_none_or(|stated| stated == choice.npus));
     let (mut rows, mut engines) = (Vec::new(), Vec::new());
     for choice in choices {
-        let deployment =
-            LlmDeployment::new(&with_one_engine(scenario, Some(choice.npus)), Some(machine))?;
-        let each = planner.saturated_rate_of_each(&deployment)?;
-        rows.push(planner.find_fewest(&deployment, each)?);
+        let deployment = LlmDeployment::new(
+            &scenario_with_one_engine(scenario, Some(choice.npus)),
+            Some(machine),
+        )?;
+        let each = planner.saturated_rate_per_engine(&deployment)?;
+        rows.push(planner.find_fewest_engines(&deployment, each)?);
         engines.push((deployment, each));
     }
     let met = rows
@@ -309,11 +316,11 @@ pub fn plan_capacity(
             planner.find_highest_rate(&deployment, each, rows[at].rate_per_s)?
         }
     };
-    Ok(LlmPlan {
+    Ok(LlmCapacityPlan {
         model: place.model.clone(),
         machine: place.machine.clone(),
         requests: super::report::describe_classes(&scenario.workload),
-        limits: scenario.limits_of_all().describe_limits(),
+        limits: scenario.limits_on_all_requests().describe_limits(),
         attain,
         rows,
         chosen,
@@ -327,21 +334,21 @@ pub fn plan_capacity(
 /// # Errors
 ///
 /// Fails like [`plan_capacity`].
-pub fn find_rate(
+pub fn find_highest_scenario_rate(
     scenario: &LlmScenario,
     machine: Option<&Machine>,
     attain: f64,
-) -> Result<Option<PlanRow>, ServeError> {
-    check_scenario(scenario)?;
+) -> Result<Option<TriedEngineConfiguration>, ServeError> {
+    check_limits_and_rate(scenario)?;
     let deployment = LlmDeployment::new(scenario, machine)?;
     let planner = CapacityPlanner { scenario, attain };
-    let each = planner.saturated_rate_of_each(&deployment)?;
+    let each = planner.saturated_rate_per_engine(&deployment)?;
     let from = scenario.workload.mean_rate().unwrap_or(1.0);
     planner.find_highest_rate(&deployment, each, from)
 }
 
-fn check_scenario(scenario: &LlmScenario) -> Result<(), ServeError> {
-    if scenario.limits_of_all() == LlmLimits::default() {
+fn check_limits_and_rate(scenario: &LlmScenario) -> Result<(), ServeError> {
+    if scenario.limits_on_all_requests() == LlmTimeLimits::default() {
         return Err(ServeError::Unfit(
             "the plan has no limits\n  try: limits such as ttft=500ms,tpot=30ms".to_owned(),
         ));
@@ -353,7 +360,7 @@ fn check_scenario(scenario: &LlmScenario) -> Result<(), ServeError> {
 }
 
 /// Returns the scenario with one engine of `tensor` NPUs.
-fn with_one_engine(scenario: &LlmScenario, tensor: Option<u32>) -> LlmScenario {
+fn scenario_with_one_engine(scenario: &LlmScenario, tensor: Option<u32>) -> LlmScenario {
     let mut one = scenario.clone();
     one.replicas = 1;
     if let (Some(model), Some(tensor)) = (&mut one.model, tensor) {
@@ -371,21 +378,24 @@ mod tests {
     #[test]
     fn verdicts_follow_intervals() {
         assert_eq!(
-            LimitVerdict::judge_sample(995, 1000, 0.99),
+            LimitVerdict::judge_met_fraction(995, 1000, 0.99),
             LimitVerdict::Open
         );
         assert_eq!(
-            LimitVerdict::judge_sample(1000, 1000, 0.99),
+            LimitVerdict::judge_met_fraction(1000, 1000, 0.99),
             LimitVerdict::Met
         );
         assert_eq!(
-            LimitVerdict::judge_sample(1000, 1000, 0.997),
+            LimitVerdict::judge_met_fraction(1000, 1000, 0.997),
             LimitVerdict::Open
         );
         assert_eq!(
-            LimitVerdict::judge_sample(900, 1000, 0.99),
+            LimitVerdict::judge_met_fraction(900, 1000, 0.99),
             LimitVerdict::Missed
         );
-        assert_eq!(LimitVerdict::judge_sample(0, 0, 0.5), LimitVerdict::Open);
+        assert_eq!(
+            LimitVerdict::judge_met_fraction(0, 0, 0.5),
+            LimitVerdict::Open
+        );
     }
 }

@@ -1,14 +1,14 @@
 //! The report of a run, which is rendered as text, JSON, CSV and HTML.
 
 use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
-use super::deployment::{EnginePlace, LlmDeployment};
-use super::limits::LlmLimits;
-use super::metrics::{ClassRecorder, LlmRecorder};
+use super::deployment::{EngineMachineAndMemory, LlmDeployment};
+use super::limits::LlmTimeLimits;
+use super::metrics::{LlmRunRecorder, RequestClassRecorder};
 use super::observe::CompletedLlmRequest;
 use super::rules::EngineRules;
 use super::scenario::LlmScenario;
-use super::step_cost::CostPart;
-use super::step_price::StepPrice;
+use super::step_cost::StepCostPart;
+use super::step_price::StepTimeSource;
 use super::workload::LlmWorkload;
 use chakram_base::units::{Span, format_percent, format_thousands};
 use serde::{Deserialize, Serialize};
@@ -36,13 +36,13 @@ pub struct LlmReport {
     /// The program and version that the rules follow.
     pub follows: String,
     /// The rules of the engine, each with its value.
-    pub rule_values: Vec<RuleValue>,
+    pub rule_values: Vec<EngineRuleValue>,
     /// Number of engines.
     pub replicas: u32,
     /// Rule by which requests are assigned to engines.
     pub router: String,
     /// NPUs and memory of the engines, if they run on a machine.
-    pub place: Option<EnginePlace>,
+    pub place: Option<EngineMachineAndMemory>,
     /// Blocks of each engine.
     pub blocks: u32,
     /// Sources of step times.
@@ -50,7 +50,7 @@ pub struct LlmReport {
     /// Number of initial requests that are not counted.
     pub warmup: u64,
     /// Limits on the times of requests.
-    pub limits: LimitValues,
+    pub limits: ReportedTimeLimits,
     /// Time from 0 until the last token of the run.
     #[serde(rename = "window_ps")]
     pub window: Span,
@@ -59,17 +59,17 @@ pub struct LlmReport {
     /// Number of requests that are complete, including the warm-up.
     pub completed: u64,
     /// Number of requests that no engine can serve, by reason.
-    pub refused: RefusedRequests,
+    pub refused: RefusedRequestCounts,
     /// One row per class, if there are several, then one row for all requests.
-    pub rows: Vec<LlmRow>,
+    pub rows: Vec<LlmClassResults>,
     /// Gaps between tokens, pooled over requests.
-    pub itl: GapSummary,
+    pub itl: TokenGapSummary,
     /// Tokens and requests per second.
     pub throughput: LlmThroughput,
     /// Statistics of steps.
-    pub steps: StepSummary,
+    pub steps: EngineStepSummary,
     /// Statistics of the cache of prompt prefixes.
-    pub cache: CacheSummary,
+    pub cache: PrefixCacheSummary,
     /// Number of preemptions of requests.
     pub preemptions: u64,
     /// For each engine, the fraction of the window in which it runs a step.
@@ -84,18 +84,18 @@ pub struct LlmReport {
     /// Number of blocks that requests occupy over time.
     pub held_blocks: LevelSummary,
     /// Number of tokens that steps compute, over time.
-    pub tokens_over_time: CountSummary,
+    pub tokens_over_time: CountsByInterval,
     /// The request with the longest time to first token, and the request with the longest time to
     /// the last token.
     #[serde(default)]
-    pub lives: Vec<RequestLife>,
+    pub lives: Vec<LlmRequestTimes>,
     /// Caveats about the results.
     pub warnings: Vec<String>,
 }
 
 /// Times of one request that the report shows in detail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RequestLife {
+pub struct LlmRequestTimes {
     /// Reason why the report shows the request.
     pub why: String,
     /// Number of the request, in the order of arrival.
@@ -119,7 +119,7 @@ pub struct RequestLife {
     pub after: Span,
 }
 
-impl RequestLife {
+impl LlmRequestTimes {
     fn from_request(request: &CompletedLlmRequest, why: &str) -> Self {
         let instants = [
             request.queued,
@@ -143,7 +143,7 @@ impl RequestLife {
 
 /// A rule with its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RuleValue {
+pub struct EngineRuleValue {
     /// Key of the rule in a scenario.
     pub key: String,
     /// Value of the rule, as text.
@@ -152,7 +152,7 @@ pub struct RuleValue {
 
 /// Limits on times, if stated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitValues {
+pub struct ReportedTimeLimits {
     /// Limit on the time to the first token.
     #[serde(rename = "ttft_ps")]
     pub ttft: Option<Span>,
@@ -164,8 +164,8 @@ pub struct LimitValues {
     pub e2e: Option<Span>,
 }
 
-impl From<LlmLimits> for LimitValues {
-    fn from(limits: LlmLimits) -> Self {
+impl From<LlmTimeLimits> for ReportedTimeLimits {
+    fn from(limits: LlmTimeLimits) -> Self {
         Self {
             ttft: limits.ttft,
             tpot: limits.tpot,
@@ -174,10 +174,10 @@ impl From<LlmLimits> for LimitValues {
     }
 }
 
-impl LimitValues {
+impl ReportedTimeLimits {
     /// Returns the limits in the form of a scenario.
-    pub fn to_limits(&self) -> LlmLimits {
-        LlmLimits {
+    pub fn to_scenario_limits(&self) -> LlmTimeLimits {
+        LlmTimeLimits {
             ttft: self.ttft,
             tpot: self.tpot,
             e2e: self.e2e,
@@ -187,7 +187,7 @@ impl LimitValues {
 
 /// Number of requests that no engine can serve, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusedRequests {
+pub struct RefusedRequestCounts {
     /// Number of requests whose prompt leaves no room for an answer within the maximum request
     /// length.
     pub too_long: u64,
@@ -199,14 +199,14 @@ pub struct RefusedRequests {
 
 /// Mean and percentiles of one kind of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TimeSummary {
+pub struct RequestTimeSummary {
     /// Mean with its confidence interval.
     pub mean: Option<IntervalEstimate>,
     /// 50th, 90th, 95th and 99th percentile.
     pub percentiles: Vec<IntervalEstimate>,
 }
 
-impl TimeSummary {
+impl RequestTimeSummary {
     fn from_samples(samples: &DurationSamples) -> Self {
         Self {
             mean: samples.mean_estimate(),
@@ -220,7 +220,7 @@ impl TimeSummary {
 
 /// Results for the requests of a class, or for all requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LlmRow {
+pub struct LlmClassResults {
     /// Name of the class, or `all`.
     pub name: String,
     /// Number of counted requests that were sent.
@@ -237,18 +237,18 @@ pub struct LlmRow {
     /// Number of prompt tokens that were in the prefix cache.
     pub hit_tokens: u64,
     /// Time to first token.
-    pub ttft: TimeSummary,
+    pub ttft: RequestTimeSummary,
     /// Time per token after the first token; one value per request.
-    pub tpot: TimeSummary,
+    pub tpot: RequestTimeSummary,
     /// Time from when the client sends the request until the last token.
-    pub e2e: TimeSummary,
+    pub e2e: RequestTimeSummary,
     /// Time from when a request enters the queue until its first step.
-    pub queue: TimeSummary,
+    pub queue: RequestTimeSummary,
     /// Number of times that completed requests were preempted.
     pub preemptions: u64,
     /// Limits on the times of the requests.
     #[serde(default)]
-    pub limits: LimitValues,
+    pub limits: ReportedTimeLimits,
     /// Fraction of requests that met all limits, if there are limits. Requests that no engine can
     /// serve count as missing their limits.
     pub attained: Option<f64>,
@@ -261,7 +261,7 @@ pub struct LlmRow {
 
 /// Statistics of the gaps between tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct GapSummary {
+pub struct TokenGapSummary {
     /// Number of gaps.
     pub count: u64,
     /// Mean gap.
@@ -297,7 +297,7 @@ pub struct LlmThroughput {
 
 /// Statistics of the steps of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct StepSummary {
+pub struct EngineStepSummary {
     /// Number of steps.
     pub count: u64,
     /// Mean time of a step.
@@ -311,12 +311,12 @@ pub struct StepSummary {
     /// Mean number of requests of a step.
     pub mean_requests: f64,
     /// Fraction of the steps' time that each part takes, if steps have parts.
-    pub parts: Vec<PartShare>,
+    pub parts: Vec<StepTimePartShare>,
 }
 
 /// A part of the steps' time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PartShare {
+pub struct StepTimePartShare {
     /// Name of the part.
     pub part: String,
     /// Fraction of the steps' time that this part takes.
@@ -325,7 +325,7 @@ pub struct PartShare {
 
 /// Statistics of the prefix cache and of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CacheSummary {
+pub struct PrefixCacheSummary {
     /// Number of cached prompt tokens divided by the number of all prompt tokens; `None` without
     /// the cache.
     pub hit_rate: Option<f64>,
@@ -339,7 +339,7 @@ pub struct CacheSummary {
 
 /// Counts in equal intervals of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CountSummary {
+pub struct CountsByInterval {
     /// Length of an interval.
     pub interval_ps: Span,
     /// Count in each interval.
@@ -352,7 +352,7 @@ impl LlmReport {
     pub(super) fn build_report(
         scenario: &LlmScenario,
         deployment: &LlmDeployment,
-        recorder: LlmRecorder,
+        recorder: LlmRunRecorder,
         saturated: Option<f64>,
     ) -> Self {
         let window = Span(recorder.end.0);
@@ -362,7 +362,7 @@ impl LlmReport {
             0 => 0.0,
             ps => count as f64 / Span(ps).as_seconds(),
         };
-        let limits = scenario.limits_of_all();
+        let limits = scenario.limits_on_all_requests();
         let names = scenario
             .workload
             .classes
@@ -373,8 +373,8 @@ impl LlmReport {
         let each = scenario.workload.classes.iter();
         let each = each.map(|class| scenario.limits_of(class)).chain([limits]);
         let recorded = recorder.rows.iter().zip(&names).zip(each);
-        let mut rows: Vec<LlmRow> = recorded
-            .map(|((of, name), limits)| class_row(of, name, limits, busy))
+        let mut rows: Vec<LlmClassResults> = recorded
+            .map(|((of, name), limits)| summarize_request_class(of, name, limits, busy))
             .collect();
         if !several {
             rows.drain(..rows.len() - 1);
@@ -400,7 +400,7 @@ impl LlmReport {
         let steady_from = Span(recorder.last_arrival.0.saturating_sub(first.0)).scale_by(0.1);
         let pools = u64::from(deployment.replicas) * u64::from(deployment.ranks);
         let blocks = u64::from(deployment.blocks) * pools;
-        let held = recorder.blocks.clone().summarize_until(recorder.end);
+        let held = recorder.blocks.clone().summarize_level_until(recorder.end);
         let steps = recorder.steps;
         let mut report = Self {
             scenario: scenario.name.clone(),
@@ -420,14 +420,14 @@ impl LlmReport {
             window,
             arrived: recorder.arrived_in_all,
             completed: recorder.completed_in_all,
-            refused: RefusedRequests {
+            refused: RefusedRequestCounts {
                 too_long: recorder.refused[0],
                 beyond_budget: recorder.refused[1],
                 beyond_blocks: recorder.refused[2],
             },
-            itl: GapSummary {
+            itl: TokenGapSummary {
                 count: recorder.gaps.count,
-                mean: recorder.gaps.mean_gap(),
+                mean: recorder.gaps.mean_token_gap(),
                 percentiles: recorder.gaps.percentiles(&PERCENTS),
                 most: recorder.gaps.most,
                 is_exact: recorder.gaps.is_exact(),
@@ -437,7 +437,7 @@ impl LlmReport {
                 output_tokens_per_s: output_rate,
                 steady_output_tokens_per_s: recorder
                     .made
-                    .rate_between(first + steady_from, recorder.last_arrival),
+                    .count_rate_between(first + steady_from, recorder.last_arrival),
                 requests_per_s: per_second(recorder.completed_in_all),
                 output_tokens_per_s_per_npu: npus.map(|npus| output_rate / f64::from(npus)),
                 dollars_per_million_output_tokens: npus
@@ -445,15 +445,15 @@ impl LlmReport {
                     .filter(|_| output_rate > 0.0)
                     .map(|(npus, price)| f64::from(npus) * price / 3600.0 / output_rate * 1e6),
             },
-            steps: StepSummary {
+            steps: EngineStepSummary {
                 count: steps,
                 mean: Span((recorder.step_ps / u128::from(steps.max(1))) as u64),
                 most: recorder.longest_step,
                 mean_tokens: recorder.step_tokens as f64 / steps.max(1) as f64,
                 mean_requests: recorder.step_requests as f64 / steps.max(1) as f64,
-                parts: part_shares(&recorder, &deployment.price),
+                parts: step_time_part_shares(&recorder, &deployment.price),
             },
-            cache: CacheSummary {
+            cache: PrefixCacheSummary {
                 hit_rate: deployment
                     .rules
                     .prefix_caching
@@ -469,10 +469,10 @@ impl LlmReport {
                 .map(|busy| *busy as f64 / window.0.max(1) as f64)
                 .collect(),
             rho: offered.zip(saturated).map(|(offered, most)| offered / most),
-            waiting: recorder.waiting.clone().summarize_until(recorder.end),
-            running: recorder.running.clone().summarize_until(recorder.end),
+            waiting: recorder.waiting.clone().summarize_level_until(recorder.end),
+            running: recorder.running.clone().summarize_level_until(recorder.end),
             held_blocks: held,
-            tokens_over_time: CountSummary {
+            tokens_over_time: CountsByInterval {
                 interval_ps: recorder.computed.interval_width(),
                 counts: recorder.computed.counts.clone(),
             },
@@ -482,7 +482,7 @@ impl LlmReport {
                 .iter()
                 .zip(["longest to the first token", "longest to the last token"])
                 .filter_map(|(request, why)| {
-                    Some(RequestLife::from_request(request.as_ref()?, why))
+                    Some(LlmRequestTimes::from_request(request.as_ref()?, why))
                 })
                 .collect(),
             warnings: Vec::new(),
@@ -492,18 +492,23 @@ impl LlmReport {
     }
 
     /// Returns the row of all requests.
-    pub fn row_of_all_classes(&self) -> Option<&LlmRow> {
+    pub fn row_of_all_classes(&self) -> Option<&LlmClassResults> {
         self.rows.last()
     }
 }
 
-fn class_row(of: &ClassRecorder, name: &str, limits: LlmLimits, busy: u64) -> LlmRow {
+fn summarize_request_class(
+    of: &RequestClassRecorder,
+    name: &str,
+    limits: LlmTimeLimits,
+    busy: u64,
+) -> LlmClassResults {
     let completed = of.e2e.sample_count();
     let answered = completed + of.refused;
     let share = |count: u64| (answered > 0).then(|| count as f64 / answered as f64);
     let each = [limits.ttft, limits.tpot, limits.e2e];
     let attained_each = [0, 1, 2].map(|at| each[at].and_then(|_| share(of.met_each[at])));
-    LlmRow {
+    LlmClassResults {
         name: name.to_owned(),
         limits: limits.into(),
         arrived: of.arrived,
@@ -512,22 +517,22 @@ fn class_row(of: &ClassRecorder, name: &str, limits: LlmLimits, busy: u64) -> Ll
         prompt_tokens: of.prompt_tokens,
         output_tokens: of.output_tokens,
         hit_tokens: of.hit_tokens,
-        ttft: TimeSummary::from_samples(&of.ttft),
-        tpot: TimeSummary::from_samples(&of.tpot),
-        e2e: TimeSummary::from_samples(&of.e2e),
-        queue: TimeSummary::from_samples(&of.queue),
+        ttft: RequestTimeSummary::from_samples(&of.ttft),
+        tpot: RequestTimeSummary::from_samples(&of.tpot),
+        e2e: RequestTimeSummary::from_samples(&of.e2e),
+        queue: RequestTimeSummary::from_samples(&of.queue),
         preemptions: of.put_back,
-        attained: limits.has_limit().then(|| share(of.met)).flatten(),
+        attained: limits.has_any_limit().then(|| share(of.met)).flatten(),
         attained_each,
-        goodput_per_s: (limits.has_limit() && busy > 0)
+        goodput_per_s: (limits.has_any_limit() && busy > 0)
             .then(|| of.met as f64 / Span(busy).as_seconds()),
     }
 }
 
-fn rule_values(rules: &EngineRules) -> Vec<RuleValue> {
-    let stated = rules.list_stated_values().into_iter();
+fn rule_values(rules: &EngineRules) -> Vec<EngineRuleValue> {
+    let stated = rules.list_rule_values().into_iter();
     stated
-        .map(|(key, value)| RuleValue {
+        .map(|(key, value)| EngineRuleValue {
             key: key.to_owned(),
             value,
         })
@@ -558,7 +563,7 @@ pub(super) fn describe_classes(workload: &LlmWorkload) -> Vec<String> {
         if class.priority != 0 {
             text += &format!(", priority {}", class.priority);
         }
-        if class.limits.has_limit() {
+        if class.limits.has_any_limit() {
             text += &format!(", within {}", class.limits.describe_limits());
         }
         text
@@ -566,16 +571,19 @@ pub(super) fn describe_classes(workload: &LlmWorkload) -> Vec<String> {
     each.collect()
 }
 
-fn part_shares(recorder: &LlmRecorder, price: &StepPrice) -> Vec<PartShare> {
-    if !matches!(price, StepPrice::Model(_)) {
+fn step_time_part_shares(
+    recorder: &LlmRunRecorder,
+    price: &StepTimeSource,
+) -> Vec<StepTimePartShare> {
+    if !matches!(price, StepTimeSource::Model(_)) {
         return Vec::new();
     }
     let all = recorder.step_ps.max(1) as f64;
-    let parts = CostPart::NAMES
+    let parts = StepCostPart::NAMES
         .iter()
-        .filter(|(part, _)| *part != CostPart::Padding);
+        .filter(|(part, _)| *part != StepCostPart::Padding);
     parts
-        .map(|(part, name)| PartShare {
+        .map(|(part, name)| StepTimePartShare {
             part: (*name).to_owned(),
             share: recorder.parts_ps[*part as usize] as f64 / all,
         })
@@ -585,7 +593,7 @@ fn part_shares(recorder: &LlmRecorder, price: &StepPrice) -> Vec<PartShare> {
 /// Load above which the report warns that a run is close to its limit.
 const NEAR: f64 = 0.9;
 
-fn report_warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
+fn report_warnings(report: &LlmReport, recorder: &LlmRunRecorder) -> Vec<String> {
     let mut all = Vec::new();
     match report.rho {
         Some(rho) if rho >= 1.0 => all.push(format!(
@@ -654,7 +662,7 @@ fn report_warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
         }
     }
     if let Some(attained) = report.row_of_all_classes().and_then(|all| all.attained) {
-        let limits = report.limits.to_limits().describe_limits();
+        let limits = report.limits.to_scenario_limits().describe_limits();
         if attained < 0.9 {
             all.push(format!(
                 "{} of requests are within {limits}",

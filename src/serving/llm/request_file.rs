@@ -16,7 +16,7 @@
 
 use super::super::error::ServeError;
 use super::super::tables::{ColumnUnit, TableReader};
-use super::incoming::{IncomingRequest, RequestContent};
+use super::incoming::{IncomingRequest, RequestSharedContent};
 use super::token_content::{TokenPiece, TokenStream};
 use super::workload::MOST_LENGTH;
 use chakram_base::config::quote_for_message;
@@ -34,7 +34,7 @@ const LONGEST_LINE: u64 = 16 << 20;
 
 /// A file whose requests are read one by one.
 pub struct RequestFile {
-    rows: FileRows,
+    rows: RequestFileReader,
     name: String,
     speed: f64,
     /// Time of the first request, in seconds. Later dates are relative to this time. `None` before
@@ -45,11 +45,11 @@ pub struct RequestFile {
     count: u64,
 }
 
-enum FileRows {
+enum RequestFileReader {
     Table {
         reader: Box<TableReader>,
         at: usize,
-        unit: ArrivalUnit,
+        unit: ArrivalColumnUnit,
         tokens: [usize; 2],
         priority: Option<usize>,
         prefix: Option<[usize; 2]>,
@@ -63,7 +63,7 @@ enum FileRows {
 
 /// Unit of the column that contains arrival times.
 #[derive(Clone, Copy)]
-enum ArrivalUnit {
+enum ArrivalColumnUnit {
     Column(ColumnUnit),
     /// Dates or seconds, relative to the first row.
     Date,
@@ -71,7 +71,7 @@ enum ArrivalUnit {
 
 /// One JSON line of a file of requests. All other fields are ignored.
 #[derive(Deserialize)]
-struct RequestObject {
+struct RequestJsonLine {
     timestamp: f64,
     input_length: f64,
     output_length: f64,
@@ -106,7 +106,7 @@ impl RequestFile {
     /// Opens the file at `path`. Arrivals come `speed` times as fast as in the file. If a table's
     /// name ends in `:COLUMN=VALUE`, only rows with this value in this column are read.
     pub fn open_file(path: &Path, speed: f64) -> Result<Self, ServeError> {
-        let (path, only) = split_filter(path);
+        let (path, only) = split_row_filter_off_path(path);
         let file = path.display().to_string();
         let name = file.strip_suffix(".gz").unwrap_or(&file);
         let name = name.strip_suffix(".zst").unwrap_or(name);
@@ -116,7 +116,7 @@ impl RequestFile {
                     file: file.clone(),
                     source: std::io::Error::other(error.to_string()),
                 })?;
-            FileRows::Objects {
+            RequestFileReader::Objects {
                 lines: BufReader::new(stream),
                 line: 0,
                 text: String::new(),
@@ -133,17 +133,17 @@ impl RequestFile {
                 ServeError::invalid_row(&file, 1, found, expected)
             };
             let (at, unit) = match (
-                reader.first_column_of(ARRIVALS),
-                reader.first_column_of(DATES),
+                reader.find_first_column(ARRIVALS),
+                reader.find_first_column(DATES),
             ) {
                 (Some(at), _) => {
                     let unit = ColumnUnit::from_column_name(&reader.column_names()[at]);
                     (
                         at,
-                        ArrivalUnit::Column(unit.unwrap_or(ColumnUnit::MICROSECONDS)),
+                        ArrivalColumnUnit::Column(unit.unwrap_or(ColumnUnit::MICROSECONDS)),
                     )
                 }
-                (None, Some(at)) => (at, ArrivalUnit::Date),
+                (None, Some(at)) => (at, ArrivalColumnUnit::Date),
                 (None, None) => {
                     let all: Vec<&str> = ARRIVALS.iter().chain(&DATES[..1]).copied().collect();
                     return Err(missing("arrivals", &all));
@@ -151,15 +151,15 @@ impl RequestFile {
             };
             let tokens = [
                 reader
-                    .first_column_of(INPUTS)
+                    .find_first_column(INPUTS)
                     .ok_or_else(|| missing("tokens of the prompt", INPUTS))?,
                 reader
-                    .first_column_of(OUTPUTS)
+                    .find_first_column(OUTPUTS)
                     .ok_or_else(|| missing("tokens of the answer", OUTPUTS))?,
             ];
             let prefix = match [
-                reader.first_column_of(&["prefix"]),
-                reader.first_column_of(&["prefix_toks"]),
+                reader.find_first_column(&["prefix"]),
+                reader.find_first_column(&["prefix_toks"]),
             ] {
                 [Some(prefix), Some(tokens)] => Some([prefix, tokens]),
                 [None, None] => None,
@@ -170,8 +170,8 @@ impl RequestFile {
                     ));
                 }
             };
-            FileRows::Table {
-                priority: reader.first_column_of(&["priority"]),
+            RequestFileReader::Table {
+                priority: reader.find_first_column(&["priority"]),
                 prefix,
                 reader: Box::new(reader),
                 at,
@@ -228,8 +228,9 @@ impl RequestFile {
             .transpose()?;
         let shared = match row.prefix {
             Some([prefix, tokens]) if tokens > 0.0 => {
-                let stream =
-                    TokenStream::of_prefix(number(prefix, "the number of a prefix")?.into());
+                let stream = TokenStream::from_prefix_number(
+                    number(prefix, "the number of a prefix")?.into(),
+                );
                 Some((stream, length(tokens)?.min(prompt)))
             }
             _ => None,
@@ -242,8 +243,12 @@ impl RequestFile {
             prompt,
             output,
             content: match row.hashes.is_empty() {
-                true => RequestContent::Behind(shared),
-                false => RequestContent::OwnEnd(trace_pieces(&row.hashes, prompt, self.count)),
+                true => RequestSharedContent::Behind(shared),
+                false => RequestSharedContent::OwnEnd(prompt_pieces_from_hashes(
+                    &row.hashes,
+                    prompt,
+                    self.count,
+                )),
             },
             conversation: None,
             priority: priority.map(|priority| priority as i32),
@@ -252,7 +257,7 @@ impl RequestFile {
 
     fn read_row(&mut self) -> Result<Option<FileRow>, ServeError> {
         match &mut self.rows {
-            FileRows::Table {
+            RequestFileReader::Table {
                 reader,
                 at,
                 unit,
@@ -264,11 +269,11 @@ impl RequestFile {
                     return Ok(None);
                 }
                 let arrival = match unit {
-                    ArrivalUnit::Column(unit) => unit.to_span(reader.cell_number(*at)?),
-                    ArrivalUnit::Date => {
+                    ArrivalColumnUnit::Column(unit) => unit.to_span(reader.number_in_column(*at)?),
+                    ArrivalColumnUnit::Date => {
                         let text = reader.cell_text(*at);
                         let expected = "a date such as 2023-11-16 18:17:03.979, or seconds";
-                        let instant = parse_date(text)
+                        let instant = parse_date_or_seconds(text)
                             .ok_or_else(|| reader.invalid_row(quote_for_message(text), expected))?;
                         let first = *self.first.get_or_insert(instant);
                         if instant < first {
@@ -282,8 +287,8 @@ impl RequestFile {
                 };
                 let both = |columns: [usize; 2]| -> Result<[f64; 2], ServeError> {
                     Ok([
-                        reader.cell_number(columns[0])?,
-                        reader.cell_number(columns[1])?,
+                        reader.number_in_column(columns[0])?,
+                        reader.number_in_column(columns[1])?,
                     ])
                 };
                 Ok(Some(FileRow {
@@ -291,13 +296,13 @@ impl RequestFile {
                     tokens: both(*tokens)?,
                     hashes: Vec::new(),
                     priority: priority
-                        .map(|column| reader.cell_number(column))
+                        .map(|column| reader.number_in_column(column))
                         .transpose()?,
                     prefix: prefix.map(both).transpose()?,
                     line: reader.line_number(),
                 }))
             }
-            FileRows::Objects { lines, line, text } => {
+            RequestFileReader::Objects { lines, line, text } => {
                 loop {
                     text.clear();
                     *line += 1;
@@ -314,7 +319,7 @@ impl RequestFile {
                     }
                 }
                 let expected = "an object with `timestamp` in milliseconds, `input_length` and `output_length`";
-                let object: RequestObject = serde_json::from_str(text)
+                let object: RequestJsonLine = serde_json::from_str(text)
                     .map_err(|error| ServeError::invalid_row(&self.name, *line, error, expected))?;
                 if object.timestamp < 0.0 {
                     return Err(ServeError::invalid_row(
@@ -350,19 +355,19 @@ struct FileRow {
 /// Returns the pieces of a prompt. `hashes` has one hash per block of 512 tokens. Whole blocks are
 /// shared if their hashes are equal. Tokens after the last whole block belong to this request
 /// alone.
-fn trace_pieces(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenPiece> {
+fn prompt_pieces_from_hashes(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenPiece> {
     let whole = (prompt / TRACE_BLOCK) as usize;
     let known = hashes.iter().take(whole);
     let mut pieces: Vec<TokenPiece> = known
         .map(|hash| TokenPiece {
-            stream: TokenStream::of_trace_block(*hash),
+            stream: TokenStream::from_trace_block_hash(*hash),
             from: 0,
             tokens: TRACE_BLOCK,
         })
         .collect();
     let rest = prompt - pieces.len() as u32 * TRACE_BLOCK;
     pieces.push(TokenPiece {
-        stream: TokenStream::of_trace_rest(number),
+        stream: TokenStream::from_trace_remainder(number),
         from: 0,
         tokens: rest,
     });
@@ -370,7 +375,7 @@ fn trace_pieces(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenPiece> {
 }
 
 /// Splits `:COLUMN=VALUE` off the name of a file.
-fn split_filter(path: &Path) -> (PathBuf, Option<(String, String)>) {
+fn split_row_filter_off_path(path: &Path) -> (PathBuf, Option<(String, String)>) {
     let text = path.display().to_string();
     let filter = text.rsplit_once(':').and_then(|(file, filter)| {
         let (column, value) = filter.split_once('=')?;
@@ -383,7 +388,7 @@ fn split_filter(path: &Path) -> (PathBuf, Option<(String, String)>) {
 }
 
 /// Parses a date with a time of day as seconds since the year 2000, or a number of seconds.
-fn parse_date(text: &str) -> Option<f64> {
+fn parse_date_or_seconds(text: &str) -> Option<f64> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<f64>() {
         return (0.0..1e7).contains(&seconds).then_some(seconds);
@@ -427,7 +432,10 @@ mod tests {
     #[test]
     fn dates_are_as_far_apart_as_clocks_say() {
         let between = |a: &str, b: &str| {
-            let (a, b) = (parse_date(a).unwrap(), parse_date(b).unwrap());
+            let (a, b) = (
+                parse_date_or_seconds(a).unwrap(),
+                parse_date_or_seconds(b).unwrap(),
+            );
             b - a
         };
         let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-3, "{found}");
@@ -441,7 +449,7 @@ mod tests {
         );
         near(between("0", "12.5"), 12.5);
         for text in ["", "x", "2023-13-01 00:00:00", "2023-11-16 25:00:00", "-1"] {
-            assert_eq!(parse_date(text), None, "{text}");
+            assert_eq!(parse_date_or_seconds(text), None, "{text}");
         }
     }
 
@@ -449,11 +457,11 @@ mod tests {
     fn blocks_of_traces_are_whole() {
         // 1,100 tokens fill two blocks of 512 tokens. The prompt's other 76 tokens are not shared,
         // although the trace states three hashes.
-        let pieces = trace_pieces(&[7, 8, 9], 1100, 1);
+        let pieces = prompt_pieces_from_hashes(&[7, 8, 9], 1100, 1);
         assert_eq!(
             pieces.iter().map(|piece| piece.tokens).collect::<Vec<_>>(),
             [512, 512, 76]
         );
-        assert_eq!(pieces[0].stream, TokenStream::of_trace_block(7));
+        assert_eq!(pieces[0].stream, TokenStream::from_trace_block_hash(7));
     }
 }

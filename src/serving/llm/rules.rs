@@ -86,7 +86,7 @@ pub enum SchedulingPolicy {
 
 /// Rule that determines when a request allocates blocks for its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockReserve {
+pub enum BlockReservationRule {
     /// A request allocates blocks for its tokens as they are computed.
     AsComputed,
     /// On admission, a request allocates blocks for all tokens of its prompt and answer.
@@ -116,9 +116,9 @@ const POLICIES: &[(SchedulingPolicy, &str)] = &[
     (SchedulingPolicy::FirstCome, "fcfs"),
     (SchedulingPolicy::Priority, "priority"),
 ];
-const RESERVES: &[(BlockReserve, &str)] = &[
-    (BlockReserve::AsComputed, "as-computed"),
-    (BlockReserve::WholeRequest, "whole-request"),
+const RESERVES: &[(BlockReservationRule, &str)] = &[
+    (BlockReservationRule::AsComputed, "as-computed"),
+    (BlockReservationRule::WholeRequest, "whole-request"),
 ];
 
 /// Rules by which an engine schedules requests.
@@ -153,7 +153,7 @@ pub struct EngineRules {
     /// running.
     pub watermark: f64,
     /// Rule that determines when a request allocates blocks for its tokens.
-    pub reserve: BlockReserve,
+    pub reserve: BlockReservationRule,
     /// Number of blocks that a request holds for states of linear attention, in addition to the
     /// blocks of its tokens.
     pub state_blocks: u32,
@@ -185,7 +185,7 @@ impl EngineRules {
         hardware: Option<EngineHardware<'_>>,
     ) -> Result<Self, ServeError> {
         let Some((name, text)) = RULE_SETS.iter().find(|(known, _)| *known == name) else {
-            let expected = expected_rules(name);
+            let expected = list_rule_names_with_hint(name);
             return Err(ServeError::Unfit(format!(
                 "found {}, expected {expected}",
                 quote_for_message(name)
@@ -227,7 +227,7 @@ impl EngineRules {
             all_reduce: AllReduceKernels::Vllm,
             async_scheduling: false,
         };
-        rules.apply_table(&root)?;
+        rules.apply_rule_table(&root)?;
         let mut allowed = vec!["npu", "memory_below"];
         allowed.extend(RULE_KEYS);
         let conditions = root.read_optional("when", |field| field.read_tables(&allowed))?;
@@ -242,7 +242,7 @@ impl EngineRules {
                 is_npu && is_small
             });
             if holds {
-                rules.apply_table(&condition)?;
+                rules.apply_rule_table(&condition)?;
                 break;
             }
         }
@@ -250,7 +250,7 @@ impl EngineRules {
     }
 
     /// Sets the values that `table` states.
-    pub(super) fn apply_table(&mut self, table: &ConfigTable<'_>) -> Result<(), ConfigError> {
+    pub(super) fn apply_rule_table(&mut self, table: &ConfigTable<'_>) -> Result<(), ConfigError> {
         self.batching = table.read_or_default("batching", self.batching, |field| {
             field.read_choice(BATCHINGS)
         })?;
@@ -296,7 +296,7 @@ impl EngineRules {
     }
 
     /// Returns every rule with its value, in the syntax of scenarios.
-    pub fn list_stated_values(&self) -> Vec<(&'static str, String)> {
+    pub fn list_rule_values(&self) -> Vec<(&'static str, String)> {
         fn name_of<T: PartialEq>(all: &[(T, &str)], one: T) -> String {
             let found = all.iter().find(|(value, _)| *value == one);
             found.map_or_else(String::new, |(_, name)| (*name).to_owned())
@@ -374,7 +374,7 @@ const MOST_SEQUENCES: u32 = 1 << 20;
 const MOST_BLOCK_SIZE: u32 = 1 << 16;
 
 /// Lists the names of all rules, and suggests the name that is most similar to `name`.
-pub(super) fn expected_rules(name: &str) -> String {
+pub(super) fn list_rule_names_with_hint(name: &str) -> String {
     let names: Vec<&str> = RULE_SETS.iter().map(|(name, _)| *name).collect();
     let hint = did_you_mean(find_nearest(name, names.iter().copied()));
     format!("rules, one of {}{hint}", names.join(", "))
@@ -404,7 +404,7 @@ mod tests {
             let rules = EngineRules::load_named(name, None).unwrap();
             assert_eq!(rules.name, *name);
             let stated: Vec<&str> = rules
-                .list_stated_values()
+                .list_rule_values()
                 .iter()
                 .map(|(key, _)| *key)
                 .collect();

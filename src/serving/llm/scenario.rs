@@ -31,13 +31,14 @@
 //! - `[measure]`, optionally: `warmup`, the number of initial requests that are not counted (0).
 
 use super::super::error::ServeError;
-use super::limits::LlmLimits;
+use super::limits::LlmTimeLimits;
 use super::rules::{
-    DEFAULT_RULES, EngineHardware, EngineRules, REFUSED_KEYS, RULE_KEYS, RULE_SETS, expected_rules,
+    DEFAULT_RULES, EngineHardware, EngineRules, REFUSED_KEYS, RULE_KEYS, RULE_SETS,
+    list_rule_names_with_hint,
 };
-use super::step_cost::CostPart;
-use super::step_load::LinearStep;
-use super::step_profile::ProfileChoice;
+use super::step_cost::StepCostPart;
+use super::step_load::LinearStepTime;
+use super::step_profile::StepProfileChoice;
 use super::workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigTable, quote_for_message};
 use chakram_base::dtype::Dtype;
@@ -54,7 +55,7 @@ pub struct LlmScenario {
     /// Name of the rules.
     pub rules: String,
     /// Rules that the scenario states; they override the named rules.
-    pub own_rules: ScenarioRules,
+    pub own_rules: ScenarioRuleText,
     /// The served model, if step times follow from a model.
     pub model: Option<ServedLlm>,
     /// Number of blocks of an engine, if given.
@@ -64,20 +65,20 @@ pub struct LlmScenario {
     /// Number of ranks of an engine that run in lockstep.
     pub ranks: u32,
     /// Rule by which requests are assigned to engines.
-    pub router: RouterKind,
+    pub router: EngineRoutingRule,
     /// Times of steps, if the scenario states them.
-    pub step: Option<LinearStep>,
+    pub step: Option<LinearStepTime>,
     /// Table of measured operations from which step times are computed, if the scenario names one.
     /// The times in `step` are added to the measured times.
-    pub profile: Option<ProfileChoice>,
+    pub profile: Option<StepProfileChoice>,
     /// Parts of a step's time that count as zero.
-    pub left_out: Vec<CostPart>,
+    pub left_out: Vec<StepCostPart>,
     /// Arrivals and lengths of requests.
     pub workload: LlmWorkload,
     /// Limits on the times of requests.
-    pub limits: LlmLimits,
+    pub limits: LlmTimeLimits,
     /// Times between client and engine.
-    pub client: ClientTimes,
+    pub client: ClientDelays,
     /// Number of initial requests that reports do not count.
     pub warmup: u64,
 }
@@ -85,7 +86,7 @@ pub struct LlmScenario {
 /// Rules that a scenario states, as text. The text is kept because rules are parsed again when the
 /// machine is known.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ScenarioRules {
+pub struct ScenarioRuleText {
     /// Text of the scenario's file.
     pub text: String,
     /// Name of the file for error messages.
@@ -128,7 +129,7 @@ impl ServedLlm {
 
 /// Rule by which requests are assigned to engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RouterKind {
+pub enum EngineRoutingRule {
     /// Assigns requests to the engines in turn.
     RoundRobin,
     /// Chooses the engine with the fewest requests. If several engines have the same number of
@@ -139,13 +140,13 @@ pub enum RouterKind {
     LongestPrefix,
 }
 
-const ROUTERS: &[(RouterKind, &str)] = &[
-    (RouterKind::RoundRobin, "round-robin"),
-    (RouterKind::LeastOutstanding, "least-outstanding"),
-    (RouterKind::LongestPrefix, "longest-prefix"),
+const ROUTERS: &[(EngineRoutingRule, &str)] = &[
+    (EngineRoutingRule::RoundRobin, "round-robin"),
+    (EngineRoutingRule::LeastOutstanding, "least-outstanding"),
+    (EngineRoutingRule::LongestPrefix, "longest-prefix"),
 ];
 
-impl RouterKind {
+impl EngineRoutingRule {
     /// Returns the name in files and reports.
     pub fn stable_name(self) -> &'static str {
         ROUTERS
@@ -165,7 +166,7 @@ impl RouterKind {
 
 /// Times between a client and its engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClientTimes {
+pub struct ClientDelays {
     /// Time from when a client sends a request until the request enters the queue.
     pub before: Span,
     /// Time from when an engine produces a token until the client receives the token.
@@ -256,17 +257,16 @@ impl LlmScenario {
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root_table(ROOT)?;
-        let engine = engine_table(&root)?;
+        let engine = require_engine_table(&root)?;
         let rules = engine.read_or_default("rules", DEFAULT_RULES, |field| {
             let name = field.read_line()?;
             match RULE_SETS.iter().any(|(known, _)| *known == name) {
                 true => Ok(name),
-                false => {
-                    Err(field.invalid_value_error(quote_for_message(name), expected_rules(name)))
-                }
+                false => Err(field
+                    .invalid_value_error(quote_for_message(name), list_rule_names_with_hint(name))),
             }
         })?;
-        let model = served_model(&engine, folder)?;
+        let model = parse_served_llm(&engine, folder)?;
         let blocks = engine.read_optional("blocks", |field| {
             field.read_count(super::block_pool::MOST_BLOCKS)
         })?;
@@ -276,7 +276,7 @@ impl LlmScenario {
             None => (None, Vec::new()),
         };
         let profile = match &step {
-            Some(table) => profile_of(table, folder)?,
+            Some(table) => parse_step_profile(table, folder)?,
             None => None,
         };
         if model.is_none() {
@@ -318,7 +318,7 @@ impl LlmScenario {
                 field.read_integer_between(0, u64::MAX >> 1)
             })?,
             rules: rules.to_owned(),
-            own_rules: ScenarioRules {
+            own_rules: ScenarioRuleText {
                 text: text.to_owned(),
                 file: file.to_owned(),
             },
@@ -328,7 +328,7 @@ impl LlmScenario {
                 .read_or_default("replicas", 1, |field| field.read_count(MOST_REPLICAS))?,
             ranks: engine
                 .read_or_default("data_parallel", 1, |field| field.read_count(MOST_RANKS))?,
-            router: engine.read_or_default("router", RouterKind::RoundRobin, |field| {
+            router: engine.read_or_default("router", EngineRoutingRule::RoundRobin, |field| {
                 field.read_choice(ROUTERS)
             })?,
             step: given,
@@ -341,7 +341,7 @@ impl LlmScenario {
                 classes: parse_classes(&root, is_file)?,
             },
             limits: parse_limits(&root)?,
-            client: parse_client(&root)?,
+            client: parse_client_delays(&root)?,
             warmup: match root
                 .read_optional("measure", |field| field.read_table(Some(&["warmup"])))?
             {
@@ -353,7 +353,7 @@ impl LlmScenario {
         };
         // The rules are parsed again when the machine is known. Parse them now as well, so that
         // errors appear early.
-        let rules = scenario.engine_rules(None)?;
+        let rules = scenario.resolve_engine_rules(None)?;
         if scenario.ranks > 1 && rules.async_scheduling {
             return Err(engine
                 .invalid_table_error(
@@ -366,15 +366,17 @@ impl LlmScenario {
     }
 
     /// Returns the limits of a class.
-    pub fn limits_of(&self, class: &RequestClass) -> LlmLimits {
-        class.limits.filled_from(&self.limits)
+    pub fn limits_of(&self, class: &RequestClass) -> LlmTimeLimits {
+        class.limits.with_missing_limits_from(&self.limits)
     }
 
     /// Returns the limits on the requests of all classes together: the scenario's limits, with
     /// missing limits taken from the classes.
-    pub fn limits_of_all(&self) -> LlmLimits {
+    pub fn limits_on_all_requests(&self) -> LlmTimeLimits {
         let classes = self.workload.classes.iter();
-        classes.fold(self.limits, |all, class| all.filled_from(&class.limits))
+        classes.fold(self.limits, |all, class| {
+            all.with_missing_limits_from(&class.limits)
+        })
     }
 
     /// Returns true if the scenario itself states the rule `key`.
@@ -392,7 +394,7 @@ impl LlmScenario {
     /// # Errors
     ///
     /// Fails if rules contradict one another.
-    pub fn engine_rules(
+    pub fn resolve_engine_rules(
         &self,
         hardware: Option<EngineHardware<'_>>,
     ) -> Result<EngineRules, ServeError> {
@@ -400,7 +402,7 @@ impl LlmScenario {
         if !self.own_rules.text.is_empty() {
             let document = ConfigDocument::parse(&self.own_rules.text, &self.own_rules.file)?;
             if let Some(field) = document.unchecked_root().get("engine") {
-                rules.apply_table(&field.read_table(None)?)?;
+                rules.apply_rule_table(&field.read_table(None)?)?;
             }
         }
         rules.check_consistency()?;
@@ -408,7 +410,7 @@ impl LlmScenario {
     }
 }
 
-fn engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, ConfigError> {
+fn require_engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, ConfigError> {
     let field = root.require_field("engine", "the engine")?;
     // Keys of other programs have their own error messages, so check for them before rejecting
     // unknown keys.
@@ -425,7 +427,10 @@ fn engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, ConfigErr
     field.read_table(Some(&allowed))
 }
 
-fn served_model(engine: &ConfigTable<'_>, folder: &Path) -> Result<Option<ServedLlm>, ConfigError> {
+fn parse_served_llm(
+    engine: &ConfigTable<'_>,
+    folder: &Path,
+) -> Result<Option<ServedLlm>, ConfigError> {
     let Some(field) = engine.get("model") else {
         for key in [
             "tensor",
@@ -475,19 +480,19 @@ fn served_model(engine: &ConfigTable<'_>, folder: &Path) -> Result<Option<Served
 fn step_of(
     table: &ConfigTable<'_>,
     has_model: bool,
-) -> Result<(Option<LinearStep>, Vec<CostPart>), ConfigError> {
+) -> Result<(Option<LinearStepTime>, Vec<StepCostPart>), ConfigError> {
     let times = ["base", "token", "request", "context"];
     let span =
         |key: &str| table.read_or_default(key, Span::ZERO, |field| field.read_quantity("20 us"));
     let given = times.iter().any(|key| table.get(key).is_some());
-    let linear = LinearStep {
+    let linear = LinearStepTime {
         base: span("base")?,
         token: span("token")?,
         request: span("request")?,
         context: span("context")?,
     };
     let profiled = table.get("profile").is_some();
-    if given && !profiled && linear == LinearStep::default() {
+    if given && !profiled && linear == LinearStepTime::default() {
         return Err(table.invalid_table_error("steps of zero time", "a time above 0"));
     }
     let left_out = table.read_optional("leave_out", |field| {
@@ -500,17 +505,17 @@ fn step_of(
         let items = field.read_items("parts of the cost of a step")?;
         items
             .iter()
-            .map(|item| item.read_choice(CostPart::NAMES))
+            .map(|item| item.read_choice(StepCostPart::NAMES))
             .collect()
     })?;
     Ok((given.then_some(linear), left_out.unwrap_or_default()))
 }
 
 /// Parses the table of measured operations, if the scenario names one.
-fn profile_of(
+fn parse_step_profile(
     table: &ConfigTable<'_>,
     folder: &Path,
-) -> Result<Option<ProfileChoice>, ConfigError> {
+) -> Result<Option<StepProfileChoice>, ConfigError> {
     let Some(path) = table.get("profile") else {
         for key in [
             "rows",
@@ -548,7 +553,7 @@ fn profile_of(
         }
         _ => table.read_count("graph_tokens", 1 << 20)?,
     };
-    Ok(Some(ProfileChoice {
+    Ok(Some(StepProfileChoice {
         path: folder.join(path.read_line()?),
         rows: rows.unwrap_or_default(),
         layers: table.read_count("layers", 1 << 16)?,
@@ -569,7 +574,7 @@ fn profile_of(
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ArrivalName {
+enum ArrivalKindName {
     Poisson,
     Constant,
     Bursts,
@@ -579,7 +584,7 @@ enum ArrivalName {
 }
 
 fn parse_arrivals(table: &ConfigTable<'_>, folder: &Path) -> Result<LlmArrivals, ConfigError> {
-    use ArrivalName as Name;
+    use ArrivalKindName as Name;
     let name = table.read_choice(
         "arrivals",
         &[
@@ -705,36 +710,36 @@ fn parse_classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestCla
     Ok(all)
 }
 
-fn parse_limits(root: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
+fn parse_limits(root: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
     let Some(table) = root.read_optional("slo", |field| {
         field.read_table(Some(&["ttft", "tpot", "e2e"]))
     })?
     else {
-        return Ok(LlmLimits::default());
+        return Ok(LlmTimeLimits::default());
     };
     limits_of(&table)
 }
 
 /// Returns the limits that a table states.
-fn limits_of(table: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
+fn limits_of(table: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
     let limit = |key: &str| table.read_optional(key, |field| field.read_quantity("500 ms"));
-    Ok(LlmLimits {
+    Ok(LlmTimeLimits {
         ttft: limit("ttft")?,
         tpot: limit("tpot")?,
         e2e: limit("e2e")?,
     })
 }
 
-fn parse_client(root: &ConfigTable<'_>) -> Result<ClientTimes, ConfigError> {
+fn parse_client_delays(root: &ConfigTable<'_>) -> Result<ClientDelays, ConfigError> {
     let Some(table) = root.read_optional("client", |field| {
         field.read_table(Some(&["before", "after"]))
     })?
     else {
-        return Ok(ClientTimes::default());
+        return Ok(ClientDelays::default());
     };
     let span =
         |key: &str| table.read_or_default(key, Span::ZERO, |field| field.read_quantity("15 ms"));
-    Ok(ClientTimes {
+    Ok(ClientDelays {
         before: span("before")?,
         after: span("after")?,
     })

@@ -26,9 +26,9 @@
 //! takes no part in the next step. The request keeps its place and its blocks until the running
 //! step ends.
 
-use super::block_pool::BlockPool;
+use super::block_pool::KvBlockPool;
 use super::decode_run::BlockChangeSchedule;
-use super::rules::{BatchingRule, BlockReserve, EngineRules, SchedulingPolicy};
+use super::rules::{BatchingRule, BlockReservationRule, EngineRules, SchedulingPolicy};
 use super::token_content::{BlockHash, TokenContent};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -52,7 +52,7 @@ pub struct EngineRequest {
 
 /// A request in an engine.
 #[derive(Clone, Debug)]
-struct EngineSlot {
+struct RequestInEngine {
     request: EngineRequest,
     /// Number of answer tokens produced so far.
     outputs: u32,
@@ -79,7 +79,7 @@ struct EngineSlot {
     hashes: Vec<BlockHash>,
 }
 
-impl EngineSlot {
+impl RequestInEngine {
     fn token_count(&self) -> u32 {
         self.request.prompt + self.outputs + self.coming
     }
@@ -90,7 +90,7 @@ impl EngineSlot {
     }
 
     /// Computes the hashes of the first `blocks` blocks.
-    fn extend_hashes(&mut self, blocks: u32, size: u32) {
+    fn compute_block_hashes(&mut self, blocks: u32, size: u32) {
         for block in self.hashes.len() as u32..blocks {
             let before = self.hashes.last().copied().unwrap_or(BlockHash::START);
             let hash = self.request.content.hash(before, block * size, size);
@@ -101,7 +101,7 @@ impl EngineSlot {
 
 /// A request's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepShare {
+pub struct RequestStepShare {
     /// Index of the request in the engine.
     pub slot: u32,
     /// Number of the request.
@@ -123,7 +123,7 @@ pub struct StepShare {
 #[derive(Clone, Debug, Default)]
 pub struct EngineStep {
     /// Requests and their tokens, in the order in which the scheduler considered the requests.
-    pub shares: Vec<StepShare>,
+    pub shares: Vec<RequestStepShare>,
     /// Preempted requests, in order.
     pub put_back: Vec<PreemptedRequest>,
     /// Total number of tokens.
@@ -211,9 +211,9 @@ enum RunningPart {
 #[derive(Clone, Debug)]
 pub struct StepScheduler {
     rules: EngineRules,
-    pool: BlockPool,
+    pool: KvBlockPool,
     watermark_blocks: u32,
-    slots: Vec<EngineSlot>,
+    slots: Vec<RequestInEngine>,
     free_slots: Vec<u32>,
     running: Vec<u32>,
     waiting: WaitingRequests,
@@ -228,7 +228,7 @@ impl StepScheduler {
     pub fn new(rules: EngineRules, blocks: u32) -> Self {
         Self {
             watermark_blocks: (rules.watermark * f64::from(blocks)) as u32,
-            pool: BlockPool::new(blocks),
+            pool: KvBlockPool::new(blocks),
             slots: Vec::new(),
             free_slots: Vec::new(),
             running: Vec::new(),
@@ -245,29 +245,30 @@ impl StepScheduler {
 
     /// Returns the number of blocks that a request needs for its state and all of its tokens. The
     /// last token of its answer needs no block, because it is never computed.
-    fn blocks_of(&self, prompt: u32, output: u32) -> u64 {
+    fn blocks_for_request(&self, prompt: u32, output: u32) -> u64 {
         let tokens =
             (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into());
         tokens + u64::from(self.rules.state_blocks)
     }
 
     /// Returns the reason why a request can never be served, or `None` if it can be served.
-    pub fn find_refusal(&self, prompt: u32, output: u32) -> Option<RequestRefusal> {
+    pub fn find_refusal_reason(&self, prompt: u32, output: u32) -> Option<RequestRefusalReason> {
         if self.rules.max_model_len.is_some_and(|most| prompt >= most) {
-            return Some(RequestRefusal::Length);
+            return Some(RequestRefusalReason::Length);
         }
-        let output = self.limited_output(prompt, output);
+        let output = self.truncated_output_length(prompt, output);
         if !self.rules.chunked_prefill && prompt > self.rules.max_num_batched_tokens {
-            return Some(RequestRefusal::Budget);
+            return Some(RequestRefusalReason::Budget);
         }
-        let needed = self.blocks_of(prompt, output);
+        let needed = self.blocks_for_request(prompt, output);
         let is_longest = u64::from(prompt) + u64::from(output) > u64::from(MOST_TOKENS);
-        (is_longest || needed > self.pool.block_count().into()).then_some(RequestRefusal::Blocks)
+        (is_longest || needed > self.pool.block_count().into())
+            .then_some(RequestRefusalReason::Blocks)
     }
 
     /// Returns the number of answer tokens after the request is truncated to the maximum request
     /// length.
-    fn limited_output(&self, prompt: u32, output: u32) -> u32 {
+    fn truncated_output_length(&self, prompt: u32, output: u32) -> u32 {
         let left = self
             .rules
             .max_model_len
@@ -278,14 +279,14 @@ impl StepScheduler {
     /// Appends a request to the queue, and returns the request's slot. An engine must be able to
     /// serve the request.
     pub fn enqueue_request(&mut self, mut request: EngineRequest) -> u32 {
-        request.output = self.limited_output(request.prompt, request.output);
+        request.output = self.truncated_output_length(request.prompt, request.output);
         let (priority, number) = (request.priority, request.number);
         let slot = match self.free_slots.pop() {
             Some(slot) => {
                 let room = &mut self.slots[slot as usize];
                 let mut hashes = std::mem::take(&mut room.hashes);
                 hashes.clear();
-                *room = EngineSlot {
+                *room = RequestInEngine {
                     request,
                     hashes,
                     blocks: std::mem::take(&mut room.blocks),
@@ -301,7 +302,7 @@ impl StepScheduler {
                 slot
             }
             None => {
-                self.slots.push(EngineSlot {
+                self.slots.push(RequestInEngine {
                     request,
                     outputs: 0,
                     computed: 0,
@@ -325,22 +326,22 @@ impl StepScheduler {
     }
 
     /// Returns the number of running requests.
-    pub fn running_count(&self) -> usize {
+    pub fn running_request_count(&self) -> usize {
         self.running.len()
     }
 
     /// Returns the number of waiting requests.
-    pub fn waiting_count(&self) -> usize {
+    pub fn waiting_request_count(&self) -> usize {
         self.waiting.len()
     }
 
     /// Returns the pool of blocks.
-    pub fn block_pool(&self) -> &BlockPool {
+    pub fn block_pool(&self) -> &KvBlockPool {
         &self.pool
     }
 
     /// Returns how many tokens at the prompt's beginning this engine caches.
-    pub fn known_prefix_length(&self, content: &TokenContent, prompt: u32) -> u32 {
+    pub fn cached_prefix_length(&self, content: &TokenContent, prompt: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
         }
@@ -363,18 +364,18 @@ impl StepScheduler {
         let mut budget = self.rules.max_num_batched_tokens;
         let was_idle = self.running.is_empty();
         if self.rules.batching == BatchingRule::PromptsFirst {
-            self.take_running(&mut budget, RunningPart::Prompts);
+            self.schedule_running_requests(&mut budget, RunningPart::Prompts);
             if self.step.put_back.is_empty() {
-                self.take_waiting(&mut budget);
+                self.schedule_waiting_requests(&mut budget);
             }
             if self.step.shares.is_empty() && self.step.put_back.is_empty() {
-                self.take_running(&mut budget, RunningPart::Answers);
+                self.schedule_running_requests(&mut budget, RunningPart::Answers);
             }
         } else {
-            self.take_running(&mut budget, RunningPart::All);
+            self.schedule_running_requests(&mut budget, RunningPart::All);
             let may_join = self.rules.batching == BatchingRule::Continuous || was_idle;
             if self.step.put_back.is_empty() && may_join {
-                self.take_waiting(&mut budget);
+                self.schedule_waiting_requests(&mut budget);
             }
         }
         self.step.tokens = self.rules.max_num_batched_tokens - budget;
@@ -386,13 +387,13 @@ impl StepScheduler {
                 slot.coming += 1;
             }
         }
-        self.step.free_blocks = self.pool.free_count();
+        self.step.free_blocks = self.pool.free_block_count();
         &self.step
     }
 
     /// Begins the step that was composed last, so that another step can be composed before this
     /// step ends. Used only with asynchronous scheduling.
-    pub fn begin_composed(&mut self) {
+    pub fn begin_composed_step(&mut self) {
         std::mem::swap(&mut self.launched, &mut self.step);
     }
 
@@ -405,12 +406,12 @@ impl StepScheduler {
     }
 
     /// Returns true if the next step is composed while a step runs.
-    pub fn composes_ahead(&self) -> bool {
+    pub fn composes_steps_ahead(&self) -> bool {
         self.rules.async_scheduling
     }
 
     /// Returns the step that was composed last.
-    pub fn current_step(&self) -> &EngineStep {
+    pub fn last_composed_step(&self) -> &EngineStep {
         &self.step
     }
 
@@ -443,7 +444,7 @@ impl StepScheduler {
                     }
                 } else {
                     let known = slot.computed - slot.coming;
-                    self.name_blocks(share.slot, known);
+                    self.publish_full_blocks(share.slot, known);
                 }
             }
             let slot = &mut self.slots[share.slot as usize];
@@ -474,10 +475,10 @@ impl StepScheduler {
         }
     }
 
-    /// Prepares [`repeat_step`](Self::repeat_step). Returns how many further steps, equal to the
+    /// Prepares [`allocate_repeated_step_blocks`](Self::allocate_repeated_step_blocks). Returns how many further steps, equal to the
     /// last composed step, can run before a request ends. Returns 0 unless every running request
     /// generates one token per step and no waiting request can be admitted.
-    pub fn begin_run(&mut self) -> u32 {
+    pub fn begin_repeated_steps(&mut self) -> u32 {
         debug_assert!(
             !self.rules.async_scheduling,
             "the next step is composed already"
@@ -487,7 +488,7 @@ impl StepScheduler {
             && self.rules.batching != BatchingRule::Static
             && self.running.len() < self.rules.max_num_seqs as usize
             && self.step.tokens < self.rules.max_num_batched_tokens;
-        let decodes = |share: &StepShare| {
+        let decodes = |share: &RequestStepShare| {
             let request = &self.slots[share.slot as usize].request;
             share.tokens == 1 && share.samples && !share.admitted && share.past >= request.prompt
         };
@@ -505,7 +506,7 @@ impl StepScheduler {
                 let content = &self.slots[share.slot as usize].request.content;
                 (share.past + 1, content.own_from() > share.past)
             });
-            self.visits.start_run(self.rules.block_size, visits);
+            self.visits.start_decode_run(self.rules.block_size, visits);
         }
         left
     }
@@ -513,20 +514,20 @@ impl StepScheduler {
     /// Allocates the blocks for step `step` of a run (1 is the step after the composed step). If
     /// there may be too few free blocks, returns `false` without any change;
     /// [`compose_step`](Self::compose_step) then decides which request is preempted.
-    pub fn repeat_step(&mut self, step: u32) -> bool {
-        let due = self.visits.find_due(step).len();
-        if due as u32 > self.pool.free_count() {
+    pub fn allocate_repeated_step_blocks(&mut self, step: u32) -> bool {
+        let due = self.visits.find_due_requests(step).len();
+        if due as u32 > self.pool.free_block_count() {
             return false;
         }
         for at in 0..due {
-            let place = self.visits.found_due()[at];
+            let place = self.visits.last_due_requests()[at];
             let share = self.step.shares[place as usize];
             let computed = share.past + 1 + step;
-            let grown = self.grow_blocks(share.slot, computed);
+            let grown = self.allocate_blocks_up_to(share.slot, computed);
             debug_assert!(grown, "a block was free for each");
             let is_shared = self.slots[share.slot as usize].request.content.own_from() > share.past;
             self.visits
-                .schedule_visit(step, place, (computed, is_shared));
+                .schedule_block_change(step, place, (computed, is_shared));
         }
         true
     }
@@ -544,7 +545,7 @@ impl StepScheduler {
     }
 
     /// Returns the number of a request's tokens that a step may compute, within the limits.
-    fn wanted_tokens(&self, tokens: u32, computed: u32, budget: u32) -> u32 {
+    fn tokens_for_next_step(&self, tokens: u32, computed: u32, budget: u32) -> u32 {
         let mut wanted = tokens - computed;
         let threshold = self.rules.long_prefill_token_threshold;
         if threshold > 0 {
@@ -553,7 +554,7 @@ impl StepScheduler {
         wanted.min(budget)
     }
 
-    fn take_running(&mut self, budget: &mut u32, part: RunningPart) {
+    fn schedule_running_requests(&mut self, budget: &mut u32, part: RunningPart) {
         let mut at = 0;
         while at < self.running.len() && *budget > 0 {
             let slot = self.running[at];
@@ -571,10 +572,10 @@ impl StepScheduler {
                 at += 1;
                 continue;
             }
-            let wanted = self.wanted_tokens(of.token_count(), past, *budget);
+            let wanted = self.tokens_for_next_step(of.token_count(), past, *budget);
             let mut fits = true;
-            while !self.grow_blocks(slot, past + wanted) {
-                let place = self.preemption_victim();
+            while !self.allocate_blocks_up_to(slot, past + wanted) {
+                let place = self.index_of_preemption_victim();
                 let victim = self.running.remove(place);
                 if place < at {
                     at -= 1;
@@ -589,13 +590,13 @@ impl StepScheduler {
                 break;
             }
             *budget -= wanted;
-            self.take_into_step(slot, past, wanted, None);
+            self.add_request_to_step(slot, past, wanted, None);
             at += 1;
         }
     }
 
     /// Returns the index, among running requests, of the request that should be preempted first.
-    fn preemption_victim(&self) -> usize {
+    fn index_of_preemption_victim(&self) -> usize {
         match self.rules.policy {
             SchedulingPolicy::FirstCome => self.running.len() - 1,
             SchedulingPolicy::Priority => {
@@ -608,14 +609,14 @@ impl StepScheduler {
         }
     }
 
-    fn take_waiting(&mut self, budget: &mut u32) {
+    fn schedule_waiting_requests(&mut self, budget: &mut u32) {
         while *budget > 0 && self.running.len() < self.rules.max_num_seqs as usize {
             let Some(slot) = self.waiting.first_waiting_slot() else {
                 break;
             };
             let hit = self.find_known(slot);
             let tokens = self.slots[slot as usize].token_count();
-            let wanted = self.wanted_tokens(tokens, hit, u32::MAX);
+            let wanted = self.tokens_for_next_step(tokens, hit, u32::MAX);
             if !self.rules.chunked_prefill && wanted > *budget {
                 break;
             }
@@ -628,15 +629,15 @@ impl StepScheduler {
             let of = &mut self.slots[slot as usize];
             (of.is_waiting, of.lost) = (false, 0);
             *budget -= wanted;
-            self.take_into_step(slot, hit, wanted, Some(hit));
+            self.add_request_to_step(slot, hit, wanted, Some(hit));
         }
     }
 
-    fn take_into_step(&mut self, slot: u32, past: u32, tokens: u32, admitted: Option<u32>) {
+    fn add_request_to_step(&mut self, slot: u32, past: u32, tokens: u32, admitted: Option<u32>) {
         let of = &mut self.slots[slot as usize];
         of.taking = tokens;
         let samples = past + tokens == of.token_count();
-        self.step.shares.push(StepShare {
+        self.step.shares.push(RequestStepShare {
             slot,
             number: of.request.number,
             past,
@@ -658,7 +659,7 @@ impl StepScheduler {
         self.step
             .put_back
             .push(PreemptedRequest { slot, number, lost });
-        self.register_blocks(slot, u32::MAX);
+        self.register_full_blocks(slot, u32::MAX);
         let of = &mut self.slots[slot as usize];
         self.pool.release_blocks(&mut of.blocks);
         (of.named, of.findable) = (0, 0);
@@ -675,17 +676,17 @@ impl StepScheduler {
 
     /// Allocates the blocks of a running request up to `tokens` tokens. Returns false, without any change, if too few
     /// blocks are free.
-    fn grow_blocks(&mut self, slot: u32, tokens: u32) -> bool {
+    fn allocate_blocks_up_to(&mut self, slot: u32, tokens: u32) -> bool {
         let of = &mut self.slots[slot as usize];
         let needed = tokens.div_ceil(self.rules.block_size) + self.rules.state_blocks;
         let more = needed.saturating_sub(of.blocks.len() as u32);
-        if more > self.pool.free_count() {
+        if more > self.pool.free_block_count() {
             return false;
         }
         for _ in 0..more {
             of.blocks.extend(self.pool.allocate_block());
         }
-        self.name_blocks(slot, tokens);
+        self.publish_full_blocks(slot, tokens);
         true
     }
 
@@ -705,7 +706,7 @@ impl StepScheduler {
         let most = most / size;
         let mut known = 0;
         while known < most {
-            of.extend_hashes(known + 1, size);
+            of.compute_block_hashes(known + 1, size);
             if self.pool.find_block(of.hashes[known as usize]).is_none() {
                 break;
             }
@@ -728,7 +729,7 @@ impl StepScheduler {
         shared_blocks.extend(known);
         let revived = shared_blocks
             .iter()
-            .filter(|&&block| self.pool.is_free(block));
+            .filter(|&&block| self.pool.is_free_block(block));
         let revived = revived.count() as u32;
         let margin = match self.running.is_empty() {
             true => 0,
@@ -737,12 +738,12 @@ impl StepScheduler {
         let fits = |tokens: u32| {
             let more = tokens.div_ceil(size).saturating_sub(shared) + self.rules.state_blocks;
             u64::from(more) + u64::from(revived) + u64::from(margin)
-                <= u64::from(self.pool.free_count())
+                <= u64::from(self.pool.free_block_count())
         };
         let whole = of.request.prompt + of.request.output - 1;
         let reserved = match self.rules.reserve {
-            BlockReserve::AsComputed => hit + wanted,
-            BlockReserve::WholeRequest => whole,
+            BlockReservationRule::AsComputed => hit + wanted,
+            BlockReservationRule::WholeRequest => whole,
         };
         if !fits(reserved) || self.rules.full_sequence_must_fit && !fits(of.token_count()) {
             return false;
@@ -757,13 +758,13 @@ impl StepScheduler {
         }
         of.named = shared;
         of.computed = hit;
-        self.name_blocks(slot, hit + wanted);
+        self.publish_full_blocks(slot, hit + wanted);
         true
     }
 
     /// Registers full blocks among the first `tokens` tokens of a request, so that other requests
     /// can find them.
-    fn name_blocks(&mut self, slot: u32, tokens: u32) {
+    fn publish_full_blocks(&mut self, slot: u32, tokens: u32) {
         let of = &mut self.slots[slot as usize];
         let tokens = match self.rules.async_scheduling {
             true => tokens.min(of.known_token_count()),
@@ -771,12 +772,12 @@ impl StepScheduler {
         };
         of.findable = of.findable.max(tokens);
         let own_from = of.request.content.own_from();
-        self.register_blocks(slot, own_from);
+        self.register_full_blocks(slot, own_from);
     }
 
     /// Registers full blocks among the first `most` tokens of a request, if other requests may find
     /// them.
-    fn register_blocks(&mut self, slot: u32, most: u32) {
+    fn register_full_blocks(&mut self, slot: u32, most: u32) {
         if !self.rules.prefix_caching {
             return;
         }
@@ -786,7 +787,7 @@ impl StepScheduler {
         if full <= of.named {
             return;
         }
-        of.extend_hashes(full, size);
+        of.compute_block_hashes(full, size);
         for block in of.named..full {
             let hash = of.hashes[block as usize];
             self.pool.register_content(of.blocks[block as usize], hash);
@@ -797,7 +798,7 @@ impl StepScheduler {
 
 /// Reason why a request can never be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestRefusal {
+pub enum RequestRefusalReason {
     /// The prompt leaves no room for an answer within the maximum request length.
     Length,
     /// The prompt exceeds the maximum size of a step and may not be split.

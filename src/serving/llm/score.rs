@@ -32,15 +32,15 @@ mod null_model;
 mod report;
 mod row_scenario;
 
-pub use report::{metric_rows, render_scores};
+pub use report::{format_metric_csv_rows, render_scores};
 
 use super::super::error::ServeError;
 use super::super::statistics::{NORMAL_90, student_quantile};
-use super::{LlmReport, LlmScenario, NoLlmObserver, TimeSummary, serve_llm};
+use super::{LlmReport, LlmScenario, NoLlmObserver, RequestTimeSummary, serve_llm};
 use chakram_base::parallel::map_in_order;
 use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary, interpolate_percentile};
 use chakram_hardware::machine::Machine;
-use row_scenario::RowScenarios;
+use row_scenario::RowScenarioTemplate;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -50,7 +50,7 @@ use std::path::Path;
 /// A kind of time that was measured, such as the time to first token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ServingTime {
+pub enum ServingTimeKind {
     /// Time to the first token.
     Ttft,
     /// Time per token after the first.
@@ -69,14 +69,14 @@ pub enum ServingTime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ServingMetric {
     name: &'static str,
-    time: ServingTime,
+    time: ServingTimeKind,
     /// Index into the percentiles of a report; `None` for the mean.
     percentile: Option<usize>,
 }
 
-const fn serving_metric(
+const fn create_serving_metric(
     name: &'static str,
-    time: ServingTime,
+    time: ServingTimeKind,
     percentile: Option<usize>,
 ) -> ServingMetric {
     ServingMetric {
@@ -88,35 +88,35 @@ const fn serving_metric(
 
 /// All metrics; percentiles are in the order of [`LlmReport`].
 const METRICS: &[ServingMetric] = &[
-    serving_metric("ttft_mean", ServingTime::Ttft, None),
-    serving_metric("ttft_p50", ServingTime::Ttft, Some(0)),
-    serving_metric("ttft_p90", ServingTime::Ttft, Some(1)),
-    serving_metric("ttft_p95", ServingTime::Ttft, Some(2)),
-    serving_metric("ttft_p99", ServingTime::Ttft, Some(3)),
-    serving_metric("tpot_mean", ServingTime::Tpot, None),
-    serving_metric("tpot_p50", ServingTime::Tpot, Some(0)),
-    serving_metric("tpot_p90", ServingTime::Tpot, Some(1)),
-    serving_metric("tpot_p95", ServingTime::Tpot, Some(2)),
-    serving_metric("tpot_p99", ServingTime::Tpot, Some(3)),
-    serving_metric("tpot_of_means", ServingTime::TpotOfMeans, None),
-    serving_metric("e2e_per_token", ServingTime::E2ePerToken, None),
-    serving_metric("itl_mean", ServingTime::Itl, None),
-    serving_metric("itl_p50", ServingTime::Itl, Some(0)),
-    serving_metric("itl_p90", ServingTime::Itl, Some(1)),
-    serving_metric("itl_p95", ServingTime::Itl, Some(2)),
-    serving_metric("itl_p99", ServingTime::Itl, Some(3)),
-    serving_metric("e2e_mean", ServingTime::E2e, None),
-    serving_metric("e2e_p50", ServingTime::E2e, Some(0)),
-    serving_metric("e2e_p90", ServingTime::E2e, Some(1)),
-    serving_metric("e2e_p95", ServingTime::E2e, Some(2)),
-    serving_metric("e2e_p99", ServingTime::E2e, Some(3)),
+    create_serving_metric("ttft_mean", ServingTimeKind::Ttft, None),
+    create_serving_metric("ttft_p50", ServingTimeKind::Ttft, Some(0)),
+    create_serving_metric("ttft_p90", ServingTimeKind::Ttft, Some(1)),
+    create_serving_metric("ttft_p95", ServingTimeKind::Ttft, Some(2)),
+    create_serving_metric("ttft_p99", ServingTimeKind::Ttft, Some(3)),
+    create_serving_metric("tpot_mean", ServingTimeKind::Tpot, None),
+    create_serving_metric("tpot_p50", ServingTimeKind::Tpot, Some(0)),
+    create_serving_metric("tpot_p90", ServingTimeKind::Tpot, Some(1)),
+    create_serving_metric("tpot_p95", ServingTimeKind::Tpot, Some(2)),
+    create_serving_metric("tpot_p99", ServingTimeKind::Tpot, Some(3)),
+    create_serving_metric("tpot_of_means", ServingTimeKind::TpotOfMeans, None),
+    create_serving_metric("e2e_per_token", ServingTimeKind::E2ePerToken, None),
+    create_serving_metric("itl_mean", ServingTimeKind::Itl, None),
+    create_serving_metric("itl_p50", ServingTimeKind::Itl, Some(0)),
+    create_serving_metric("itl_p90", ServingTimeKind::Itl, Some(1)),
+    create_serving_metric("itl_p95", ServingTimeKind::Itl, Some(2)),
+    create_serving_metric("itl_p99", ServingTimeKind::Itl, Some(3)),
+    create_serving_metric("e2e_mean", ServingTimeKind::E2e, None),
+    create_serving_metric("e2e_p50", ServingTimeKind::E2e, Some(0)),
+    create_serving_metric("e2e_p90", ServingTimeKind::E2e, Some(1)),
+    create_serving_metric("e2e_p95", ServingTimeKind::E2e, Some(2)),
+    create_serving_metric("e2e_p99", ServingTimeKind::E2e, Some(3)),
 ];
 
 impl ServingMetric {
     /// Returns the metric's value in seconds; `None` if no request has a value.
-    fn value_in(self, report: &LlmReport) -> Option<f64> {
+    fn value_in_report(self, report: &LlmReport) -> Option<f64> {
         let all = report.row_of_all_classes()?;
-        let of = |times: &TimeSummary| {
+        let of = |times: &RequestTimeSummary| {
             let value = match self.percentile {
                 None => times.mean.as_ref(),
                 Some(index) => times.percentiles.get(index),
@@ -124,10 +124,10 @@ impl ServingMetric {
             value.map(|estimate| estimate.value.as_seconds())
         };
         match self.time {
-            ServingTime::Ttft => of(&all.ttft),
-            ServingTime::Tpot => of(&all.tpot),
-            ServingTime::E2e => of(&all.e2e),
-            ServingTime::Itl => match self.percentile {
+            ServingTimeKind::Ttft => of(&all.ttft),
+            ServingTimeKind::Tpot => of(&all.tpot),
+            ServingTimeKind::E2e => of(&all.e2e),
+            ServingTimeKind::Itl => match self.percentile {
                 None => report.itl.mean.map(|mean| mean.as_seconds()),
                 Some(index) => report
                     .itl
@@ -135,12 +135,13 @@ impl ServingMetric {
                     .get(index)
                     .map(|span| span.as_seconds()),
             },
-            ServingTime::E2ePerToken => {
+            ServingTimeKind::E2ePerToken => {
                 let tokens = all.output_tokens as f64 / all.completed as f64;
                 Some(all.e2e.mean.as_ref()?.value.as_seconds() / tokens)
             }
-            ServingTime::TpotOfMeans => {
-                let mean = |times: &TimeSummary| Some(times.mean.as_ref()?.value.as_seconds());
+            ServingTimeKind::TpotOfMeans => {
+                let mean =
+                    |times: &RequestTimeSummary| Some(times.mean.as_ref()?.value.as_seconds());
                 let gaps = all.output_tokens as f64 / all.completed as f64 - 1.0;
                 (gaps > 0.0).then_some((mean(&all.e2e)? - mean(&all.ttft)?) / gaps)
             }
@@ -148,25 +149,25 @@ impl ServingMetric {
     }
 
     /// Returns true if the null model predicts the metric.
-    fn has_null(self) -> bool {
+    fn has_null_prediction(self) -> bool {
         let of_tokens = [
-            ServingTime::Tpot,
-            ServingTime::TpotOfMeans,
-            ServingTime::E2ePerToken,
-            ServingTime::Itl,
+            ServingTimeKind::Tpot,
+            ServingTimeKind::TpotOfMeans,
+            ServingTimeKind::E2ePerToken,
+            ServingTimeKind::Itl,
         ];
         self.percentile.is_none() && of_tokens.contains(&self.time)
     }
 
     /// Returns true if the metric includes the time of the client and of the server's front end.
-    fn includes_client(self) -> bool {
-        [ServingTime::Ttft, ServingTime::E2e].contains(&self.time)
+    fn includes_client_time(self) -> bool {
+        [ServingTimeKind::Ttft, ServingTimeKind::E2e].contains(&self.time)
     }
 }
 
 /// A row of a table, and the scenario that it describes.
 #[derive(Clone, Debug)]
-struct MeasuredServing {
+struct MeasuredServingRow {
     line: u64,
     /// Text of the scenario, without its machine.
     scenario: String,
@@ -182,26 +183,26 @@ struct MeasuredServing {
 
 /// Runs whose serving times were measured.
 #[derive(Clone, Debug)]
-pub struct ServingTable {
+pub struct MeasuredServingTable {
     file: String,
     folder: std::path::PathBuf,
     metrics: Vec<ServingMetric>,
-    rows: Vec<MeasuredServing>,
-    refused: Vec<RefusedServing>,
+    rows: Vec<MeasuredServingRow>,
+    refused: Vec<UnpredictableServingRow>,
     by: Option<String>,
     fits_client: bool,
 }
 
 /// A row that cannot be predicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RefusedServing {
+pub struct UnpredictableServingRow {
     /// Line in the table.
     pub line: u64,
     /// Reason why the row cannot be predicted.
     pub why: String,
 }
 
-impl ServingTable {
+impl MeasuredServingTable {
     /// Reads the table at `runs`, and makes a scenario from each row by the rules in `file`; `text`
     /// is the content of `file`. If `by` names a column, the rows with each value in this column
     /// also get their own scores.
@@ -214,7 +215,7 @@ impl ServingTable {
         (file, text): (&Path, &str),
         by: Option<&str>,
     ) -> Result<Self, ServeError> {
-        let scenarios = RowScenarios::parse(text, &file.display().to_string())?;
+        let scenarios = RowScenarioTemplate::parse(text, &file.display().to_string())?;
         let (rows, refused) = scenarios.read_rows(runs, by)?;
         Ok(Self {
             file: runs.display().to_string(),
@@ -247,17 +248,17 @@ impl ServingTable {
         };
         for (row, answer) in self.rows.iter().zip(answers) {
             match answer {
-                Ok(predicted) => scores.rows.push(ScoredServing {
+                Ok(predicted) => scores.rows.push(ScoredServingRow {
                     line: row.line,
                     part: row.part.clone(),
                     group: row.group,
                     fold: row.fold,
-                    times: self.scored_times(row, &predicted),
+                    times: self.list_scored_times(row, &predicted),
                     client_s: None,
                     rho: predicted.rho,
                     warnings: predicted.warnings,
                 }),
-                Err(why) => scores.refused.push(RefusedServing {
+                Err(why) => scores.refused.push(UnpredictableServingRow {
                     line: row.line,
                     why,
                 }),
@@ -274,13 +275,17 @@ impl ServingTable {
             });
         }
         if self.fits_client {
-            scores.add_client(&self.metrics);
+            scores.add_client_time(&self.metrics);
         }
-        scores.add_intervals();
+        scores.add_fold_intervals();
         Ok(scores)
     }
 
-    fn scored_times(&self, row: &MeasuredServing, predicted: &PredictedServing) -> Vec<ScoredTime> {
+    fn list_scored_times(
+        &self,
+        row: &MeasuredServingRow,
+        predicted: &ServingRowPrediction,
+    ) -> Vec<ScoredTime> {
         let times = self
             .metrics
             .iter()
@@ -289,14 +294,14 @@ impl ServingTable {
                 metric: metric.name,
                 measured_s: row.measured[i],
                 predicted_s: predicted.times[i],
-                null_s: predicted.null_tpot.filter(|_| metric.has_null()),
+                null_s: predicted.null_tpot.filter(|_| metric.has_null_prediction()),
                 with_client_s: None,
                 interval_s: None,
             });
         times.collect()
     }
 
-    fn predict_row(&self, row: &MeasuredServing) -> Result<PredictedServing, String> {
+    fn predict_row(&self, row: &MeasuredServingRow) -> Result<ServingRowPrediction, String> {
         let scenario = LlmScenario::parse(&row.scenario, "the row's scenario", &self.folder)
             .map_err(|error| error.to_string())?;
         let machine = row
@@ -307,8 +312,11 @@ impl ServingTable {
         let machine = machine.map_err(|error| error.to_string())?;
         let report = serve_llm(&scenario, machine.as_ref(), &mut NoLlmObserver)
             .map_err(|error| error.to_string())?;
-        let times = self.metrics.iter().map(|metric| metric.value_in(&report));
-        Ok(PredictedServing {
+        let times = self
+            .metrics
+            .iter()
+            .map(|metric| metric.value_in_report(&report));
+        Ok(ServingRowPrediction {
             times: times.collect(),
             null_tpot: machine.as_ref().zip(scenario.model.as_ref()).and_then(
                 |(machine, model)| null_model::predict_tpot(&model.name, &report, machine),
@@ -321,7 +329,7 @@ impl ServingTable {
 
 /// Prediction for one row.
 #[derive(Clone, Debug)]
-struct PredictedServing {
+struct ServingRowPrediction {
     times: Vec<Option<f64>>,
     null_tpot: Option<f64>,
     rho: Option<f64>,
@@ -350,14 +358,14 @@ pub struct ScoredTime {
 
 impl ScoredTime {
     /// Returns the predicted time, including the client's time if it was added.
-    fn best_s(&self) -> Option<f64> {
+    fn best_prediction_seconds(&self) -> Option<f64> {
         self.with_client_s.or(self.predicted_s)
     }
 }
 
 /// A row with its predictions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ScoredServing {
+pub struct ScoredServingRow {
     /// Line in the table.
     pub line: u64,
     /// Value in the column that `by` names.
@@ -389,9 +397,9 @@ pub struct ServingScores {
     /// Metrics in the order of the file.
     pub metrics: Vec<&'static str>,
     /// Rows that were predicted.
-    pub rows: Vec<ScoredServing>,
+    pub rows: Vec<ScoredServingRow>,
     /// Rows that were not predicted.
-    pub refused: Vec<RefusedServing>,
+    pub refused: Vec<UnpredictableServingRow>,
 }
 
 /// Scores of the predictions for one metric.
@@ -412,7 +420,7 @@ pub struct MetricScores {
 /// errors vary around this mean (a random-effects model). The means are taken as normal. Errors
 /// around a mean have longer tails than a normal distribution, so the interval contains the 90th
 /// percentile of their sizes. Returns `None` for fewer than three folds or fewer than eight rows.
-fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
+fn predict_new_fold_interval(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let count = folds.len();
     let rows: usize = folds.iter().map(|errors| errors.len()).sum();
     if count < 3 || rows < 8 {
@@ -445,10 +453,10 @@ impl ServingScores {
     /// Adds the time of the client and of the server's front end to each metric that includes it.
     /// This time is the measured time to first token minus the engine's part. The client's time is
     /// the median over the rows of other folds.
-    fn add_client(&mut self, metrics: &[ServingMetric]) {
+    fn add_client_time(&mut self, metrics: &[ServingMetric]) {
         let of_ttft = |percentile| {
             let is = |metric: &ServingMetric| {
-                metric.time == ServingTime::Ttft && metric.percentile == percentile
+                metric.time == ServingTimeKind::Ttft && metric.percentile == percentile
             };
             metrics.iter().position(is)
         };
@@ -475,7 +483,7 @@ impl ServingScores {
                 (!others.is_empty()).then(|| interpolate_percentile(&others, 0.5).max(0.0))
             });
             for (time, metric) in row.times.iter_mut().zip(metrics) {
-                if metric.includes_client() {
+                if metric.includes_client_time() {
                     let both = row.client_s.zip(time.predicted_s);
                     time.with_client_s = both.map(|(client, predicted)| predicted + client);
                 }
@@ -485,12 +493,14 @@ impl ServingScores {
 
     /// Sets the interval of each predicted time from the errors of rows in other folds. The
     /// interval contains 90 % of the rows of a new fold.
-    fn add_intervals(&mut self) {
+    fn add_fold_intervals(&mut self) {
         for index in 0..self.metrics.len() {
             let mut errors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
             for row in &self.rows {
                 let time = &row.times[index];
-                if let (Some(measured), Some(predicted)) = (time.measured_s, time.best_s()) {
+                if let (Some(measured), Some(predicted)) =
+                    (time.measured_s, time.best_prediction_seconds())
+                {
                     let error = (measured / predicted).ln();
                     errors.entry(row.fold).or_default().push(error);
                 }
@@ -500,12 +510,15 @@ impl ServingScores {
                 let factors = by_fold.entry(row.fold).or_insert_with(|| {
                     let others = errors.iter().filter(|(fold, _)| **fold != row.fold);
                     let others: Vec<&[f64]> = others.map(|(_, errors)| errors.as_slice()).collect();
-                    interval_of_new_fold(&others)
+                    predict_new_fold_interval(&others)
                 });
                 let time = &mut row.times[index];
-                time.interval_s = factors.zip(time.best_s()).map(|(factors, predicted)| {
-                    factors.map(|logarithm| predicted * logarithm.exp())
-                });
+                time.interval_s =
+                    factors
+                        .zip(time.best_prediction_seconds())
+                        .map(|(factors, predicted)| {
+                            factors.map(|logarithm| predicted * logarithm.exp())
+                        });
             }
         }
     }
@@ -515,7 +528,7 @@ impl ServingScores {
     pub fn summarize_metric(
         &self,
         index: usize,
-        wanted: impl Fn(&ScoredServing) -> bool,
+        wanted: impl Fn(&ScoredServingRow) -> bool,
     ) -> Option<MetricScores> {
         let rows = self.rows.iter().filter(|row| wanted(row));
         let known = rows.filter_map(|row| {
@@ -552,7 +565,7 @@ impl ServingScores {
     }
 
     /// Returns the values in the column that `by` names, in ascending order.
-    pub fn part_values(&self) -> Vec<&str> {
+    pub fn list_partition_values(&self) -> Vec<&str> {
         let parts = self.rows.iter().map(|row| row.part.as_str());
         let parts: std::collections::BTreeSet<&str> = parts.collect();
         parts.into_iter().filter(|_| self.by.is_some()).collect()
@@ -571,16 +584,16 @@ mod tests {
         let fold = |mean: f64| [mean - 0.1, mean + 0.1, mean - 0.1, mean + 0.1];
         let folds = [fold(0.0), fold(1.0), fold(2.0)];
         let folds: Vec<&[f64]> = folds.iter().map(|errors| errors.as_slice()).collect();
-        let [low, high] = interval_of_new_fold(&folds).unwrap();
+        let [low, high] = predict_new_fold_interval(&folds).unwrap();
         let within = 0.12 / 9.0;
         let variance: f64 = (1.0 - within / 4.0) + 1.0 / 3.0;
         let reach = 0.01 * 12.0 / 9.0;
         let half = (student_quantile(NORMAL_90, 2).powi(2) * variance + reach).sqrt();
         assert!((low - (1.0 - half)).abs() < 1e-12 && (high - (1.0 + half)).abs() < 1e-12);
         // Two folds, or seven rows, are too few for an interval.
-        assert_eq!(interval_of_new_fold(&folds[..2]), None);
+        assert_eq!(predict_new_fold_interval(&folds[..2]), None);
         assert_eq!(
-            interval_of_new_fold(&[&[0.0; 3], &[0.0; 2], &[0.0; 2]]),
+            predict_new_fold_interval(&[&[0.0; 3], &[0.0; 2], &[0.0; 2]]),
             None
         );
     }

@@ -7,12 +7,12 @@
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
 use super::incoming::{ConversationTurn, IncomingRequest};
-use super::metrics::LlmRecorder;
+use super::metrics::LlmRunRecorder;
 use super::observe::{CompletedLlmRequest, LlmObserver, StepRecord};
-use super::scenario::{LlmScenario, RouterKind};
-use super::scheduler::{EngineRequest, ProducedToken, RequestRefusal, StepScheduler};
+use super::scenario::{EngineRoutingRule, LlmScenario};
+use super::scheduler::{EngineRequest, ProducedToken, RequestRefusalReason, StepScheduler};
 use super::source::RequestSource;
-use super::step_cost::PriceMemo;
+use super::step_cost::StepCostCache;
 use super::step_load::StepLoad;
 use super::workload::LlmArrivals;
 use chakram_base::units::{Span, Time};
@@ -51,7 +51,7 @@ struct RunningEngine {
 
 /// An event other than the end of a step.
 #[derive(Debug)]
-enum LlmTimer {
+enum LlmServerEvent {
     /// A client sends a request.
     Send(Box<IncomingRequest>),
     /// A request reaches the queue of an engine.
@@ -66,7 +66,7 @@ pub(super) struct LlmServer<'s> {
     source: RequestSource<'s>,
     next: Option<IncomingRequest>,
     /// Pending events, ordered by instant and then by creation.
-    timers: BTreeMap<(Time, u64), LlmTimer>,
+    timers: BTreeMap<(Time, u64), LlmServerEvent>,
     timer_number: u64,
     /// True if an idle engine may have work for a step.
     is_due: bool,
@@ -74,12 +74,12 @@ pub(super) struct LlmServer<'s> {
     arrived: u64,
     turn: usize,
     load: StepLoad,
-    memo: PriceMemo,
+    memo: StepCostCache,
     made: Vec<ProducedToken>,
     /// Changes of the number of used blocks that runs of equal steps will make. The changes are
     /// kept here so that the changes of several engines are applied in time order.
     block_changes: BTreeMap<Time, i64>,
-    recorder: LlmRecorder,
+    recorder: LlmRunRecorder,
     observer: &'s mut dyn LlmObserver,
     failure: Option<ServeError>,
 }
@@ -104,7 +104,7 @@ impl<'s> LlmServer<'s> {
             engines: (0..deployment.replicas * deployment.ranks)
                 .map(|_| engine())
                 .collect(),
-            recorder: LlmRecorder::new(scenario),
+            recorder: LlmRunRecorder::new(scenario),
             scenario,
             deployment,
             source,
@@ -116,7 +116,7 @@ impl<'s> LlmServer<'s> {
             arrived: 0,
             turn: 0,
             load: StepLoad::default(),
-            memo: PriceMemo::default(),
+            memo: StepCostCache::default(),
             made: Vec::new(),
             block_changes: BTreeMap::new(),
             observer,
@@ -162,7 +162,7 @@ impl<'s> LlmServer<'s> {
             let begins = self.engines[first].step.is_none()
                 && match ranks {
                     1 => self.begin_step(first),
-                    _ => self.begin_wave(first),
+                    _ => self.begin_step_on_all_ranks(first),
                 };
             if begins {
                 begin(first as u32);
@@ -171,7 +171,7 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Returns the end of an engine's current step.
-    pub fn step_end(&self, engine: u32) -> Time {
+    pub fn step_end_time(&self, engine: u32) -> Time {
         let step = self.engines[engine as usize].step;
         step.map_or(self.now, |(_, end)| end)
     }
@@ -182,8 +182,10 @@ impl<'s> LlmServer<'s> {
                 break;
             }
             match entry.remove() {
-                LlmTimer::Send(request) => self.send_request(*request),
-                LlmTimer::Enter(number, request) => self.enter_request(number, *request),
+                LlmServerEvent::Send(request) => self.send_request(*request),
+                LlmServerEvent::Enter(number, request) => {
+                    self.deliver_request_to_engine(number, *request)
+                }
             }
         }
         while let Some(next) = self.next.take_if(|next| next.at <= self.now) {
@@ -193,15 +195,15 @@ impl<'s> LlmServer<'s> {
         Ok(())
     }
 
-    fn add_timer(&mut self, at: Time, timer: LlmTimer) {
+    fn add_timer(&mut self, at: Time, timer: LlmServerEvent) {
         self.timers.insert((at, self.timer_number), timer);
         self.timer_number += 1;
     }
 
     /// Makes a user send a request at `at`, unless all requests of the scenario have been sent.
     fn ask_at(&mut self, at: Time) {
-        if let Some(request) = self.source.request_of_user(at) {
-            self.add_timer(at, LlmTimer::Send(Box::new(request)));
+        if let Some(request) = self.source.make_user_request(at) {
+            self.add_timer(at, LlmServerEvent::Send(Box::new(request)));
         }
     }
 
@@ -210,15 +212,15 @@ impl<'s> LlmServer<'s> {
         self.arrived += 1;
         self.recorder.on_arrived(number, request.class, self.now);
         match self.scenario.client.before {
-            Span::ZERO => self.enter_request(number, request),
+            Span::ZERO => self.deliver_request_to_engine(number, request),
             before => {
                 let at = self.now + before;
-                self.add_timer(at, LlmTimer::Enter(number, Box::new(request)));
+                self.add_timer(at, LlmServerEvent::Enter(number, Box::new(request)));
             }
         }
     }
 
-    fn enter_request(&mut self, number: u64, request: IncomingRequest) {
+    fn deliver_request_to_engine(&mut self, number: u64, request: IncomingRequest) {
         let IncomingRequest {
             at,
             class,
@@ -228,8 +230,11 @@ impl<'s> LlmServer<'s> {
             ..
         } = request;
         let content = request.content.of_request(number, prompt);
-        if let Some(why) = self.engines[0].scheduler.find_refusal(prompt, output) {
-            self.answer_refused(number, class, why);
+        if let Some(why) = self.engines[0]
+            .scheduler
+            .find_refusal_reason(prompt, output)
+        {
+            self.answer_refused_request(number, class, why);
             return;
         }
         let engine = self.route_request(&content, prompt);
@@ -265,8 +270,9 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Rejects a request that no engine can serve: the client immediately receives an error.
-    fn answer_refused(&mut self, number: u64, class: u32, why: RequestRefusal) {
-        self.recorder.on_refused(number, class, why, self.now);
+    fn answer_refused_request(&mut self, number: u64, class: u32, why: RequestRefusalReason) {
+        self.recorder
+            .record_refused_request(number, class, why, self.now);
         if let LlmArrivals::Users { think, .. } = self.scenario.workload.arrivals {
             self.ask_at(self.now + think.max(Span(1)));
         }
@@ -283,22 +289,22 @@ impl<'s> LlmServer<'s> {
             return 0;
         }
         let outstanding = |engine: &RunningEngine| {
-            engine.scheduler.running_count() + engine.scheduler.waiting_count()
+            engine.scheduler.running_request_count() + engine.scheduler.waiting_request_count()
         };
         match self.scenario.router {
-            RouterKind::RoundRobin => {
+            EngineRoutingRule::RoundRobin => {
                 let engine = self.turn;
                 self.turn = (self.turn + 1) % count;
                 engine
             }
-            RouterKind::LeastOutstanding => {
+            EngineRoutingRule::LeastOutstanding => {
                 let least = (0..count).min_by_key(|&engine| outstanding(&self.engines[engine]));
                 least.unwrap_or(0)
             }
-            RouterKind::LongestPrefix => {
+            EngineRoutingRule::LongestPrefix => {
                 let key = |&engine: &usize| {
                     let of = &self.engines[engine];
-                    let known = of.scheduler.known_prefix_length(content, prompt);
+                    let known = of.scheduler.cached_prefix_length(content, prompt);
                     (std::cmp::Reverse(known), outstanding(of))
                 };
                 (0..count).min_by_key(key).unwrap_or(0)
@@ -307,7 +313,7 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Notifies the observer of the step that an engine begins now, if the observer wants steps.
-    fn observe_step(&mut self, engine: usize, end: Time) {
+    fn notify_step_observer(&mut self, engine: usize, end: Time) {
         if !self.observer.wants_steps() {
             return;
         }
@@ -319,18 +325,18 @@ impl<'s> LlmServer<'s> {
             begin: self.now,
             end,
             step,
-            running: of.scheduler.running_count() as u64,
-            waiting: of.scheduler.waiting_count() as u64,
+            running: of.scheduler.running_request_count() as u64,
+            waiting: of.scheduler.waiting_request_count() as u64,
             free_blocks: step.free_blocks,
         });
     }
 
     /// Composes the next step of an engine that has work. If the first request of a step preempts
     /// itself, the step is empty and takes no time. The engine then composes another step.
-    fn compose_next(&mut self, engine: usize) {
+    fn compose_next_step(&mut self, engine: usize) {
         loop {
             self.compose_step(engine);
-            let step = self.engines[engine].scheduler.current_step();
+            let step = self.engines[engine].scheduler.last_composed_step();
             if !step.shares.is_empty() || step.put_back.is_empty() {
                 return;
             }
@@ -341,41 +347,42 @@ impl<'s> LlmServer<'s> {
     fn begin_step(&mut self, engine: usize) -> bool {
         let now = self.now;
         let of = &mut self.engines[engine];
-        if of.scheduler.running_count() + of.scheduler.waiting_count() == 0 {
+        if of.scheduler.running_request_count() + of.scheduler.waiting_request_count() == 0 {
             return false;
         }
-        let is_composed =
-            of.scheduler.composes_ahead() && !of.scheduler.current_step().shares.is_empty();
+        let is_composed = of.scheduler.composes_steps_ahead()
+            && !of.scheduler.last_composed_step().shares.is_empty();
         if !is_composed {
-            self.compose_next(engine);
+            self.compose_next_step(engine);
         }
         let of = &mut self.engines[engine];
-        if of.scheduler.composes_ahead() {
-            of.scheduler.begin_composed();
+        if of.scheduler.composes_steps_ahead() {
+            of.scheduler.begin_composed_step();
         }
         let step = of.scheduler.running_step();
         if step.shares.is_empty() {
             self.failure = Some(ServeError::Unfit(format!(
                 "internal error: engine {engine} has {} requests but can serve none of them",
-                of.scheduler.running_count() + of.scheduler.waiting_count()
+                of.scheduler.running_request_count() + of.scheduler.waiting_request_count()
             )));
             return false;
         }
-        self.load.set_shares(&step.shares);
+        self.load.set_work_from_shares(&step.shares);
         let (time, parts) = self.deployment.price.step_time(&self.load, &mut self.memo);
         let end = now + time;
         of.steps += 1;
         self.recorder.on_step(&self.load, time, parts.as_ref());
-        self.recorder.count_begun_tokens(now, self.load.tokens);
-        self.observe_step(engine, end);
-        let is_async = self.engines[engine].scheduler.composes_ahead();
+        self.recorder
+            .record_begun_step_tokens(now, self.load.tokens);
+        self.notify_step_observer(engine, end);
+        let is_async = self.engines[engine].scheduler.composes_steps_ahead();
         if is_async {
             self.compose_step(engine);
         }
-        self.note_blocks(engine, now);
+        self.record_used_blocks(engine, now);
         let end = match is_async || self.observer.wants_steps() {
             true => end,
-            false => self.run_ahead(engine, end),
+            false => self.simulate_repeated_steps(engine, end),
         };
         let of = &mut self.engines[engine];
         of.busy_ps += u128::from(end.since(now).0);
@@ -385,19 +392,20 @@ impl<'s> LlmServer<'s> {
 
     /// Begins the next step of all ranks of an engine; `first` is the engine's first rank. The step
     /// takes as long as the slowest rank. Returns false if no rank has work.
-    fn begin_wave(&mut self, first: usize) -> bool {
+    fn begin_step_on_all_ranks(&mut self, first: usize) -> bool {
         let now = self.now;
         let wave = first..first + self.deployment.ranks as usize;
-        let has_requests =
-            |of: &RunningEngine| of.scheduler.running_count() + of.scheduler.waiting_count() > 0;
+        let has_requests = |of: &RunningEngine| {
+            of.scheduler.running_request_count() + of.scheduler.waiting_request_count() > 0
+        };
         if !self.engines[wave.clone()].iter().any(has_requests) {
             return false;
         }
         let mut loads = Vec::new();
         for rank in wave.clone() {
-            self.compose_next(rank);
+            self.compose_next_step(rank);
             let mut load = StepLoad::default();
-            load.set_shares(&self.engines[rank].scheduler.current_step().shares);
+            load.set_work_from_shares(&self.engines[rank].scheduler.last_composed_step().shares);
             loads.push(load);
         }
         let widest = loads.iter().map(|load| load.tokens).max().unwrap_or(0);
@@ -428,10 +436,10 @@ impl<'s> LlmServer<'s> {
             of.step = Some((now, end));
             if load.requests > 0 {
                 self.recorder.on_step(load, time, parts.as_ref());
-                self.recorder.count_begun_tokens(now, load.tokens);
-                self.observe_step(rank, end);
+                self.recorder.record_begun_step_tokens(now, load.tokens);
+                self.notify_step_observer(rank, end);
             }
-            self.note_blocks(rank, now);
+            self.record_used_blocks(rank, now);
         }
         true
     }
@@ -446,7 +454,7 @@ impl<'s> LlmServer<'s> {
                 live.put_back += 1;
                 live.recomputed += u64::from(put_back.lost);
             }
-            self.recorder.on_preempted(put_back.lost, now);
+            self.recorder.record_preempted_request(put_back.lost, now);
         }
         let mut admitted = 0_i64;
         for share in step.shares.iter().filter(|share| share.admitted) {
@@ -456,7 +464,7 @@ impl<'s> LlmServer<'s> {
             };
             // Lost tokens that are in the cache are not computed again.
             self.recorder
-                .on_admitted(share.hit, live.scheduled.is_none());
+                .record_cached_prompt_tokens(share.hit, live.scheduled.is_none());
             if live.scheduled.is_none() {
                 live.scheduled = Some(now);
                 live.hit = share.hit;
@@ -472,33 +480,40 @@ impl<'s> LlmServer<'s> {
 
     /// Simulates further steps after the step that ends at `end`, as long as the same requests
     /// generate one token each and no other event occurs. Returns the end of the last step.
-    fn run_ahead(&mut self, engine: usize, mut end: Time) -> Time {
-        let until = self.quiet_until(engine);
+    fn simulate_repeated_steps(&mut self, engine: usize, mut end: Time) -> Time {
+        let until = self.next_affecting_event_time(engine);
         if end >= until {
             return end;
         }
-        let most = self.engines[engine].scheduler.begin_run();
+        let most = self.engines[engine].scheduler.begin_repeated_steps();
         let (mut last, mut gap, mut counted) = (end, None, 0);
         let mut steps = 0;
-        while steps < most && end < until && self.engines[engine].scheduler.repeat_step(steps + 1) {
+        while steps < most
+            && end < until
+            && self.engines[engine]
+                .scheduler
+                .allocate_repeated_step_blocks(steps + 1)
+        {
             steps += 1;
             match gap {
-                None => counted = self.note_first_gaps(engine, end),
+                None => counted = self.record_step_token_gaps(engine, end),
                 Some(gap) => self.recorder.add_gaps(gap, counted),
             }
-            self.recorder.tokens_made(end, self.load.requests);
+            self.recorder
+                .record_produced_tokens(end, self.load.requests);
             self.load.advance_decodes();
             let (time, parts) = self.deployment.price.step_time(&self.load, &mut self.memo);
             self.recorder.on_step(&self.load, time, parts.as_ref());
-            self.recorder.count_begun_tokens(end, self.load.tokens);
-            self.note_blocks(engine, end);
+            self.recorder
+                .record_begun_step_tokens(end, self.load.tokens);
+            self.record_used_blocks(engine, end);
             (last, end, gap) = (end, end + time, Some(time));
         }
         if steps > 0 {
             let of = &mut self.engines[engine];
             of.steps += u64::from(steps);
             of.scheduler.end_run(steps);
-            for share in &of.scheduler.current_step().shares {
+            for share in &of.scheduler.last_composed_step().shares {
                 if let Some(live) = &mut of.live[share.slot as usize] {
                     live.last = last;
                 }
@@ -509,27 +524,28 @@ impl<'s> LlmServer<'s> {
 
     /// Records, for each request of the step, the gap between its previous token and its token at
     /// `now`. Returns the number of the step's requests that are not part of the warm-up.
-    fn note_first_gaps(&mut self, engine: usize, now: Time) -> u32 {
+    fn record_step_token_gaps(&mut self, engine: usize, now: Time) -> u32 {
         let of = &self.engines[engine];
         let mut counted = 0;
-        for share in &of.scheduler.current_step().shares {
+        for share in &of.scheduler.last_composed_step().shares {
             if let Some(live) = &of.live[share.slot as usize] {
-                self.recorder.add_gap(now.since(live.last), live.number);
+                self.recorder
+                    .record_token_gap(now.since(live.last), live.number);
                 counted += u32::from(self.recorder.is_counted(live.number));
             }
         }
-        self.recorder.flush_gaps();
+        self.recorder.flush_pending_gaps();
         counted
     }
 
     /// Returns the earliest instant at which an event other than the end of this engine's step can
     /// affect the engine.
-    fn quiet_until(&self, engine: usize) -> Time {
+    fn next_affecting_event_time(&self, engine: usize) -> Time {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
         let arrival = self.next.as_ref().map(|next| next.at);
         let event = timer.into_iter().chain(arrival).min();
         let event = event.unwrap_or(Time(u64::MAX));
-        if self.engines.len() == 1 || !self.scenario.workload.answers_make_requests() {
+        if self.engines.len() == 1 || !self.scenario.workload.has_follow_up_requests() {
             return event;
         }
         // When another engine completes a user's request, the user may send the next request to
@@ -538,7 +554,9 @@ impl<'s> LlmServer<'s> {
         let others = others.filter(|(other, _)| *other != engine);
         let ends = others.filter_map(|(_, of)| match of.step {
             Some((_, end)) => Some(end),
-            None if of.scheduler.running_count() + of.scheduler.waiting_count() > 0 => {
+            None if of.scheduler.running_request_count() + of.scheduler.waiting_request_count()
+                > 0 =>
+            {
                 Some(self.now)
             }
             None => None,
@@ -547,9 +565,10 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Records how many blocks an engine uses from `at` on.
-    fn note_blocks(&mut self, engine: usize, at: Time) {
+    fn record_used_blocks(&mut self, engine: usize, at: Time) {
         let of = &mut self.engines[engine];
-        let used = of.scheduler.block_pool().block_count() - of.scheduler.block_pool().free_count();
+        let used =
+            of.scheduler.block_pool().block_count() - of.scheduler.block_pool().free_block_count();
         let change = i64::from(used) - i64::from(of.used_blocks);
         of.used_blocks = used;
         if change == 0 {
@@ -592,7 +611,7 @@ impl<'s> LlmServer<'s> {
         let mut made = std::mem::take(&mut self.made);
         made.clear();
         of.scheduler.end_step(&mut made);
-        self.recorder.tokens_made(now, made.len() as u64);
+        self.recorder.record_produced_tokens(now, made.len() as u64);
         let mut ended = 0;
         for token in &made {
             let of = &mut self.engines[engine as usize];
@@ -600,7 +619,9 @@ impl<'s> LlmServer<'s> {
             let Some(live) = place.as_mut() else { continue };
             match live.first {
                 None => live.first = Some(now),
-                Some(_) => self.recorder.add_gap(now.since(live.last), live.number),
+                Some(_) => self
+                    .recorder
+                    .record_token_gap(now.since(live.last), live.number),
             }
             live.last = now;
             if !token.is_last {
@@ -621,10 +642,10 @@ impl<'s> LlmServer<'s> {
             }
             self.complete_request(&live, token.outputs, engine);
         }
-        self.recorder.flush_gaps();
+        self.recorder.flush_pending_gaps();
         if ended > 0 {
             self.recorder.running.change_level(now, -ended);
-            self.note_blocks(engine as usize, now);
+            self.record_used_blocks(engine as usize, now);
         }
         self.made = made;
     }
@@ -658,7 +679,7 @@ impl<'s> LlmServer<'s> {
                 .source
                 .next_conversation_turn(told, live.class, last, tokens)
             {
-                self.add_timer(turn.at, LlmTimer::Send(Box::new(turn)));
+                self.add_timer(turn.at, LlmServerEvent::Send(Box::new(turn)));
                 return;
             }
         }
@@ -668,13 +689,13 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Closes the records of a run.
-    pub fn close_records(mut self) -> Result<LlmRecorder, ServeError> {
+    pub fn close_records(mut self) -> Result<LlmRunRecorder, ServeError> {
         if let Some(error) = self.failure {
             return Err(error);
         }
         for engine in &self.engines {
             let held = engine.scheduler.block_pool().block_count()
-                - engine.scheduler.block_pool().free_count();
+                - engine.scheduler.block_pool().free_block_count();
             assert_eq!(held, 0, "requests that ended gave their blocks back");
             assert!(
                 engine.live.iter().all(Option::is_none),

@@ -2,7 +2,7 @@
 
 use super::super::error::ServeError;
 use super::super::random::{RandomPurpose, RandomStream};
-use super::incoming::{ConversationTurn, IncomingRequest, RequestContent};
+use super::incoming::{ConversationTurn, IncomingRequest, RequestSharedContent};
 use super::request_file::RequestFile;
 use super::token_content::{TokenPiece, TokenStream};
 use super::workload::{LlmArrivals, LlmWorkload};
@@ -67,28 +67,28 @@ impl<'w> RequestSource<'w> {
             }
             LlmArrivals::AtOnce => Time::ZERO,
             LlmArrivals::Users { .. } => return Ok(None),
-            LlmArrivals::File { .. } => return self.read_next_of_file(),
+            LlmArrivals::File { .. } => return self.read_next_file_request(),
         };
-        if self.is_late(at) {
+        if self.is_after_workload_end(at) {
             return Ok(None);
         }
         self.last = at;
         Ok(Some(self.draw_request(at)))
     }
 
-    fn is_late(&self, at: Time) -> bool {
+    fn is_after_workload_end(&self, at: Time) -> bool {
         let end = self.workload.duration;
         end.is_some_and(|duration| at >= Time::ZERO + duration)
     }
 
-    fn read_next_of_file(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
+    fn read_next_file_request(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         let Some(file) = &mut self.file else {
             return Ok(None);
         };
         let Some(request) = file.next()? else {
             return Ok(None);
         };
-        if self.is_late(request.at) {
+        if self.is_after_workload_end(request.at) {
             return Ok(None);
         }
         self.drawn += 1;
@@ -98,8 +98,9 @@ impl<'w> RequestSource<'w> {
 
     /// Returns the request that a user sends at `at`. Returns `None` if the scenario's maximum
     /// number or duration of requests is reached.
-    pub fn request_of_user(&mut self, at: Time) -> Option<IncomingRequest> {
-        let over = self.workload.count.is_some_and(|most| self.came >= most) || self.is_late(at);
+    pub fn make_user_request(&mut self, at: Time) -> Option<IncomingRequest> {
+        let over = self.workload.count.is_some_and(|most| self.came >= most)
+            || self.is_after_workload_end(at);
         (!over).then(|| self.draw_request(at))
     }
 
@@ -107,10 +108,10 @@ impl<'w> RequestSource<'w> {
         self.came += 1;
         let class = match self.sums.len() {
             1 => 0,
-            _ => self.mix.pick_index(&self.sums) as u32,
+            _ => self.mix.pick_weighted_index(&self.sums) as u32,
         };
         let of = &self.workload.classes[class as usize];
-        let mut random = self.draw_next_request();
+        let mut random = self.next_request_random_stream();
         let (own, output) = (
             of.input.draw_length(&mut random),
             of.output.draw_length(&mut random),
@@ -120,7 +121,7 @@ impl<'w> RequestSource<'w> {
             let chosen =
                 ((random.next_unit() * f64::from(of.prefixes)) as u32).min(of.prefixes - 1);
             let prefix = u64::from(class) << 32 | u64::from(chosen);
-            (TokenStream::of_prefix(prefix), of.shared_prefix)
+            (TokenStream::from_prefix_number(prefix), of.shared_prefix)
         });
         let turn = (of.turns > 1).then_some(ConversationTurn {
             conversation,
@@ -134,7 +135,7 @@ impl<'w> RequestSource<'w> {
             prompt,
             output,
             content: match turn {
-                None => RequestContent::Behind(shared),
+                None => RequestSharedContent::Behind(shared),
                 Some(turn) => conversation_content(turn, prompt),
             },
             conversation: turn,
@@ -143,7 +144,7 @@ impl<'w> RequestSource<'w> {
     }
 
     /// Returns the random stream for the next request.
-    fn draw_next_request(&mut self) -> RandomStream {
+    fn next_request_random_stream(&mut self) -> RandomStream {
         self.drawn += 1;
         RandomStream::of_item(self.seed, RandomPurpose::Lengths, self.drawn - 1)
     }
@@ -165,7 +166,7 @@ impl<'w> RequestSource<'w> {
         if turn.turn >= of.turns {
             return None;
         }
-        let mut random = self.draw_next_request();
+        let mut random = self.next_request_random_stream();
         let (own, next) = (
             of.input.draw_length(&mut random),
             of.output.draw_length(&mut random),
@@ -184,7 +185,7 @@ impl<'w> RequestSource<'w> {
 }
 
 /// Returns the content of the first `prompt` tokens of a conversation.
-fn conversation_content(turn: ConversationTurn, prompt: u32) -> RequestContent {
+fn conversation_content(turn: ConversationTurn, prompt: u32) -> RequestSharedContent {
     let mut pieces = Vec::new();
     let common = turn.shared.map_or(0, |(_, common)| common);
     if let Some((stream, tokens)) = turn.shared {
@@ -195,9 +196,9 @@ fn conversation_content(turn: ConversationTurn, prompt: u32) -> RequestContent {
         });
     }
     pieces.push(TokenPiece {
-        stream: TokenStream::of_conversation(turn.conversation),
+        stream: TokenStream::from_conversation_number(turn.conversation),
         from: common,
         tokens: prompt - common,
     });
-    RequestContent::Pieces(pieces)
+    RequestSharedContent::Pieces(pieces)
 }

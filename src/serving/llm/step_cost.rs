@@ -21,7 +21,8 @@
 
 use super::super::error::ServeError;
 use super::model_sizes::{
-    BlockAttention, BlockDelta, BlockKind, BlockProduct, LlmSizes, TokenMixing,
+    BlockAttentionSizes, BlockDelta, BlockMatrixProduct, EqualModelBlocks, LlmModelSizes,
+    TokenMixing,
 };
 use super::rules::AllReduceKernels;
 use super::step_load::StepLoad;
@@ -38,7 +39,7 @@ use std::collections::BTreeMap;
 /// A part of the cost of a step, which a scenario may leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
-pub enum CostPart {
+pub enum StepCostPart {
     /// Matrix products of blocks.
     Products,
     /// Attention of requests with several tokens.
@@ -61,7 +62,7 @@ pub enum CostPart {
     Padding,
 }
 
-impl CostPart {
+impl StepCostPart {
     /// All parts of a step's time, each with its name in files and reports.
     pub const NAMES: &[(Self, &str)] = &[
         (Self::Products, "products"),
@@ -84,8 +85,8 @@ impl CostPart {
     }
 }
 
-/// Times by part, in the order of [`CostPart`].
-pub type PartTimes = [Span; CostPart::COUNT];
+/// Times by part, in the order of [`StepCostPart`].
+pub type PartTimes = [Span; StepCostPart::COUNT];
 
 /// Time between kernels in a CUDA graph. Captures with a full queue show 1.0 to 1.4 us between
 /// kernels (`gap` in machine presets), and the host does not delay kernels of a graph.
@@ -156,21 +157,21 @@ pub struct StepFormats {
 /// Computes the time of a model's steps on the NPUs of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCost {
-    sizes: LlmSizes,
+    sizes: LlmModelSizes,
     class: NpuClass,
     npus: u32,
     /// Number of attention ranks that run in lockstep; the NPUs of all ranks share the experts.
     ranks: u32,
     has_whole_experts: bool,
     formats: StepFormats,
-    left_out: Vec<CostPart>,
+    left_out: Vec<StepCostPart>,
     /// Measured times of all-reduces.
-    all_reduce: AllReducePrices,
+    all_reduce: AllReduceTimes,
 }
 
 /// Times of all-reduces among an engine's NPUs, as points (bytes, seconds).
 #[derive(Clone, Debug, PartialEq)]
-struct AllReducePrices {
+struct AllReduceTimes {
     kernels: AllReduceKernels,
     /// Times of the engine's own all-reduce kernel, if they were measured.
     own: Vec<(f64, f64)>,
@@ -178,16 +179,16 @@ struct AllReducePrices {
     npus: u32,
 }
 
-impl AllReducePrices {
+impl AllReduceTimes {
     /// Returns the seconds of a token exchange among `npus` NPUs, for `bytes` bytes of tokens in
     /// total. After the exchange, each NPU has the tokens of all NPUs or, for `ReduceScatter`, the
     /// sums for its own tokens.
-    fn exchange_seconds(&self, kind: CollectiveKind, bytes: u64, npus: u32) -> f64 {
+    fn token_exchange_seconds(&self, kind: CollectiveKind, bytes: u64, npus: u32) -> f64 {
         let Some(machine) = self.machine.as_deref() else {
             return 0.0;
         };
         let measured = machine.measured_collective(kind, bytes, npus);
-        let ring = || measured_or_ring(machine, bytes, npus) / 2.0;
+        let ring = || measured_or_ring_seconds(machine, bytes, npus) / 2.0;
         measured.map_or_else(ring, Span::as_seconds)
     }
 
@@ -196,7 +197,7 @@ impl AllReducePrices {
         if let Some(own) = own {
             return own;
         }
-        let of = |machine: &Machine| measured_or_ring(machine, bytes, self.npus);
+        let of = |machine: &Machine| measured_or_ring_seconds(machine, bytes, self.npus);
         self.machine.as_deref().map_or(0.0, of)
     }
 }
@@ -217,7 +218,7 @@ fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
 
 /// Returns the seconds of an all-reduce. If the machine has no measurement, assumes a ring along
 /// the machine's first dimension.
-fn measured_or_ring(machine: &Machine, bytes: u64, npus: u32) -> f64 {
+fn measured_or_ring_seconds(machine: &Machine, bytes: u64, npus: u32) -> f64 {
     if let Some(span) = machine.measured_collective(CollectiveKind::AllReduce, bytes, npus) {
         return span.as_seconds();
     }
@@ -231,7 +232,7 @@ fn measured_or_ring(machine: &Machine, bytes: u64, npus: u32) -> f64 {
 
 /// Returns the times of an engine's own all-reduces `kernels` among `npus` NPUs called `npu`; TensorRT-LLM's were measured on
 /// H100 only, and are taken as no slower on NPUs whose vLLM kernels were measured and are of that or a later generation.
-fn own_all_reduce(
+fn load_engine_all_reduce_times(
     kernels: AllReduceKernels,
     npu: &str,
     npus: u32,
@@ -278,11 +279,11 @@ impl StepCost {
     ///
     /// Fails if the machine has NPUs of different classes, or if it does not state their rates.
     pub fn new(
-        sizes: LlmSizes,
+        sizes: LlmModelSizes,
         machine: &Machine,
         shape: EngineShape,
         formats: StepFormats,
-        left_out: &[CostPart],
+        left_out: &[StepCostPart],
     ) -> Result<Self, ServeError> {
         let EngineShape {
             npus,
@@ -292,10 +293,10 @@ impl StepCost {
         } = shape;
         let class = machine.classes()[machine.class_of_npu(Npu(0))].clone();
         let cost = Self {
-            all_reduce: AllReducePrices {
+            all_reduce: AllReduceTimes {
                 own: match npus {
                     1 => Vec::new(),
-                    _ => own_all_reduce(all_reduce, &class.name, npus)?,
+                    _ => load_engine_all_reduce_times(all_reduce, &class.name, npus)?,
                 },
                 kernels: all_reduce,
                 machine: (npus * ranks > 1).then(|| Box::new(machine.clone())),
@@ -310,11 +311,11 @@ impl StepCost {
             left_out: left_out.to_vec(),
         };
         let kind = &cost.sizes.kinds[0];
-        let [k, n] = kind.own_product(&kind.products[0], npus);
+        let [k, n] = kind.product_sizes_per_npu(&kind.products[0], npus);
         for weights in [formats.weights, formats.experts] {
             let computes_in = cost.compute_format(weights);
             if let KernelTiming::NoPeak(_) | KernelTiming::Unknown =
-                cost.price_kernel(gemm_kernel([1, 1, n, k], computes_in))
+                cost.price_kernel(gemm_kernel_profile([1, 1, n, k], computes_in))
             {
                 return Err(ServeError::Unfit(format!(
                     "machine {}: NPUs of class {} have no peak rate for {}, the number format of the served \
@@ -353,19 +354,22 @@ impl StepCost {
     }
 
     /// Returns the seconds of a product of activations and weights in `weights`.
-    fn product_seconds(&self, [batch, m, n, k]: [u64; 4], weights: Dtype) -> f64 {
+    fn weight_product_seconds(&self, [batch, m, n, k]: [u64; 4], weights: Dtype) -> f64 {
         let format = self.compute_format(weights);
         if format == Dtype::Fp4 && self.prices_fp4_by_fp8() {
             // The measured curve of FP4 contains the kernel that quantizes activations, which engines fuse into the kernel
             // before it. Without it, a product reads 9/16 of the bytes of FP8 and computes at twice the rate.
             let columns = (n * 9).div_ceil(16);
-            return self.kernel_seconds(gemm_kernel([batch, m, columns, k], Dtype::Fp8));
+            return self.kernel_seconds(gemm_kernel_profile([batch, m, columns, k], Dtype::Fp8));
         }
         if format == weights {
-            return self.kernel_seconds(gemm_kernel([batch, m, n, k], format));
+            return self.kernel_seconds(gemm_kernel_profile([batch, m, n, k], format));
         }
         // The kernel reads 0.5625 bytes per weight instead of 2, and computes the same products.
-        let narrow = self.kernel_seconds(gemm_kernel([batch, m, (n * 9).div_ceil(32), k], format));
+        let narrow = self.kernel_seconds(gemm_kernel_profile(
+            [batch, m, (n * 9).div_ceil(32), k],
+            format,
+        ));
         let flops = 2.0 * batch as f64 * m as f64 * n as f64 * k as f64;
         let peak = self.class.peaks.get(format);
         peak.map_or(narrow, |peak| {
@@ -373,13 +377,13 @@ impl StepCost {
         })
     }
 
-    fn is_left_out(&self, part: CostPart) -> bool {
+    fn is_left_out(&self, part: StepCostPart) -> bool {
         self.left_out.contains(&part)
     }
 
     /// Returns the number of tokens of a step, padded to the size of its captured graph.
-    pub fn padded_tokens(&self, tokens: u64) -> u64 {
-        if self.is_left_out(CostPart::Padding) || tokens > LARGEST_GRAPH {
+    pub fn padded_token_count(&self, tokens: u64) -> u64 {
+        if self.is_left_out(StepCostPart::Padding) || tokens > LARGEST_GRAPH {
             return tokens;
         }
         match tokens {
@@ -392,18 +396,18 @@ impl StepCost {
     /// Returns the sizes of the experts' products on an NPU: the number of products, and for each
     /// product its rows, columns and summed size. A step has `tokens` tokens, and at most `padded`
     /// tokens per rank.
-    fn expert_sizes(
+    fn expert_product_sizes(
         &self,
-        kind: &BlockKind,
-        product: &BlockProduct,
+        kind: &EqualModelBlocks,
+        product: &BlockMatrixProduct,
         [experts, chosen]: [u64; 2],
         [tokens, padded]: [u64; 2],
     ) -> [u64; 4] {
-        let touched = touched_experts(experts, chosen, tokens);
+        let touched = expected_active_experts(experts, chosen, tokens);
         let gathered = padded * u64::from(self.ranks);
         let rows = (gathered * chosen).div_ceil(touched);
         if !self.has_whole_experts {
-            let [k, n] = kind.own_product(product, self.npus);
+            let [k, n] = kind.product_sizes_per_npu(product, self.npus);
             return [touched, rows, n, k];
         }
         // Each NPU has whole experts.
@@ -413,41 +417,42 @@ impl StepCost {
 
     /// Returns, by part, the seconds of all work whose amount depends only on the number of tokens:
     /// `tokens` is the number on this rank, and `all` the number on all ranks.
-    fn token_parts(&self, tokens: u64, all: u64) -> [f64; CostPart::COUNT] {
-        let mut parts = [0.0; CostPart::COUNT];
-        let padded = self.padded_tokens(tokens);
+    fn token_work_seconds_by_part(&self, tokens: u64, all: u64) -> [f64; StepCostPart::COUNT] {
+        let mut parts = [0.0; StepCostPart::COUNT];
+        let padded = self.padded_token_count(tokens);
         let embedding =
-            self.moving_seconds(MemoryBoundKernel::Embedding, 4 * self.sizes.hidden * padded);
-        parts[CostPart::Elementwise as usize] = embedding;
+            self.memory_bound_seconds(MemoryBoundKernel::Embedding, 4 * self.sizes.hidden * padded);
+        parts[StepCostPart::Elementwise as usize] = embedding;
         for kind in &self.sizes.kinds {
             let count = kind.count as f64;
             let products = kind.products.iter().map(|product| {
-                let [k, n] = kind.own_product(product, self.npus);
+                let [k, n] = kind.product_sizes_per_npu(product, self.npus);
                 match product.experts {
-                    None => self.product_seconds([1, padded, n, k], self.formats.weights),
+                    None => self.weight_product_seconds([1, padded, n, k], self.formats.weights),
                     Some(experts) => {
-                        let sizes = self.expert_sizes(kind, product, experts, [all, padded]);
-                        self.product_seconds(sizes, self.formats.experts)
+                        let sizes =
+                            self.expert_product_sizes(kind, product, experts, [all, padded]);
+                        self.weight_product_seconds(sizes, self.formats.experts)
                     }
                 }
             });
             let router = kind.experts.map_or(0.0, |[experts, _]| {
-                self.kernel_seconds(gemm_kernel(
+                self.kernel_seconds(gemm_kernel_profile(
                     [1, padded, experts, self.sizes.hidden],
                     Dtype::Bf16,
                 ))
             });
-            parts[CostPart::Products as usize] += count * (products.sum::<f64>() + router);
-            let moving = self.moving_work(kind);
+            parts[StepCostPart::Products as usize] += count * (products.sum::<f64>() + router);
+            let moving = self.memory_bound_work_of_block(kind);
             let each = moving.iter().map(|work| {
                 let bytes = 2 * work.elements * padded;
-                self.moving_seconds(work.kernel, bytes)
+                self.memory_bound_seconds(work.kernel, bytes)
             });
-            parts[CostPart::Elementwise as usize] += count * each.sum::<f64>();
+            parts[StepCostPart::Elementwise as usize] += count * each.sum::<f64>();
             // Add no gaps to products, because products were measured one after another, so their
             // times include gaps.
             let kernels = moving.len() as u64 + 1 + if self.npus > 1 { 2 } else { 0 };
-            parts[CostPart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.as_seconds();
+            parts[StepCostPart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.as_seconds();
         }
         let bytes = 2 * padded * self.sizes.hidden;
         let exchanging = self
@@ -464,23 +469,25 @@ impl StepCost {
             // If ranks exchange tokens, the exchange also computes the sums, so a block has only
             // one all-reduce.
             let reduces = 2 * self.sizes.layers - exchanging + 1;
-            parts[CostPart::Collectives as usize] = reduces as f64 * each;
+            parts[StepCostPart::Collectives as usize] = reduces as f64 * each;
         }
         if exchanging > 0 {
             let (gathered, npus) = (bytes * u64::from(self.ranks), self.npus * self.ranks);
-            let there = self
-                .all_reduce
-                .exchange_seconds(CollectiveKind::AllGather, gathered, npus);
-            let back =
+            let there =
                 self.all_reduce
-                    .exchange_seconds(CollectiveKind::ReduceScatter, gathered, npus);
-            parts[CostPart::Collectives as usize] += exchanging as f64 * (there + back);
+                    .token_exchange_seconds(CollectiveKind::AllGather, gathered, npus);
+            let back = self.all_reduce.token_exchange_seconds(
+                CollectiveKind::ReduceScatter,
+                gathered,
+                npus,
+            );
+            parts[StepCostPart::Collectives as usize] += exchanging as f64 * (there + back);
         }
         parts
     }
 
     /// Returns the seconds of a kernel that moves bytes, without the gap after it.
-    fn moving_seconds(&self, kernel: MemoryBoundKernel, bytes: u64) -> f64 {
+    fn memory_bound_seconds(&self, kernel: MemoryBoundKernel, bytes: u64) -> f64 {
         let profile = KernelProfile {
             bytes,
             dtype: Some(Dtype::Bf16),
@@ -496,7 +503,7 @@ impl StepCost {
         (self.kernel_seconds(profile) - gap).max(0.0)
     }
 
-    fn moving_work(&self, kind: &BlockKind) -> Vec<MemoryBoundWork> {
+    fn memory_bound_work_of_block(&self, kind: &EqualModelBlocks) -> Vec<MemoryBoundWork> {
         let sizes = &self.sizes;
         let parts = u64::from(self.npus);
         let mut work = vec![MemoryBoundWork {
@@ -550,11 +557,11 @@ impl StepCost {
     }
 
     /// Adds the kernels that move bytes before and after a block's attention.
-    fn add_attention_work(&self, attention: &BlockAttention, work: &mut Vec<MemoryBoundWork>) {
+    fn add_attention_work(&self, attention: &BlockAttentionSizes, work: &mut Vec<MemoryBoundWork>) {
         let heads = attention.heads / u64::from(self.npus);
         let turned = match attention.latent {
             Some([_, turned]) => (heads + 1) * turned,
-            None => (heads + attention.own_kv_heads(self.npus)) * attention.width,
+            None => (heads + attention.kv_heads_per_npu(self.npus)) * attention.width,
         };
         work.push(MemoryBoundWork {
             kernel: MemoryBoundKernel::ElementWise,
@@ -584,7 +591,7 @@ impl StepCost {
         let [keys, values] = of.own_heads(self.npus);
         let vectors = 2 * keys * of.key_width + 2 * values * of.value_width;
         let bytes = requests * (2 * of.state_of_request(self.npus) + 2 * vectors);
-        self.moving_seconds(MemoryBoundKernel::ElementWise, bytes)
+        self.memory_bound_seconds(MemoryBoundKernel::ElementWise, bytes)
     }
 
     /// Returns the seconds of linear attention in a block for prompts. The time is the roofline of
@@ -610,16 +617,22 @@ impl StepCost {
 
     /// Returns the seconds of attention in a block, for `batch` sequences. Each sequence has
     /// `queries` tokens in this step, and `keys` tokens at the end of the step.
-    fn attention_seconds(&self, of: &BlockAttention, batch: u64, queries: u64, keys: u64) -> f64 {
+    fn attention_seconds(
+        &self,
+        of: &BlockAttentionSizes,
+        batch: u64,
+        queries: u64,
+        keys: u64,
+    ) -> f64 {
         let parts = u64::from(self.npus);
         let heads = of.heads / parts;
         if let (Some(latent), 1) = (of.latent, queries) {
-            return self.latent_decode(heads, latent, batch, keys);
+            return self.latent_decode_seconds(heads, latent, batch, keys);
         }
         let kv_heads = match of.latent {
             // Each head computes its keys and values from the latent vectors.
             Some(_) => heads,
-            None => of.own_kv_heads(self.npus),
+            None => of.kv_heads_per_npu(self.npus),
         };
         let width = of.width;
         // With a window, the first query reads `window` tokens up to its own, and each later query
@@ -634,7 +647,7 @@ impl StepCost {
             (1, Dtype::Fp8) => keys.div_ceil(2),
             _ => keys,
         };
-        if let Some(seconds) = self.unmeasured_decode(of, batch, queries, keys) {
+        if let Some(seconds) = self.unmeasured_decode_seconds(of, batch, queries, keys) {
             return seconds;
         }
         // Each query reads one more key than the previous query, until it reads the whole window.
@@ -662,7 +675,13 @@ impl StepCost {
 
     /// Returns the seconds of attention with latent vectors, for one query per sequence. All heads
     /// read the same latent vector.
-    fn latent_decode(&self, heads: u64, [latent, turned]: [u64; 2], batch: u64, keys: u64) -> f64 {
+    fn latent_decode_seconds(
+        &self,
+        heads: u64,
+        [latent, turned]: [u64; 2],
+        batch: u64,
+        keys: u64,
+    ) -> f64 {
         let pairs = (batch * keys) as f64;
         let bytes = pairs * (latent + turned) as f64 * self.formats.kv.element_bytes();
         let flops = pairs * (2 * heads * (2 * latent + turned)) as f64;
@@ -678,9 +697,9 @@ impl StepCost {
     /// curve for this case. The kernel reads keys and values at [`DECODE_MEMORY`] of the memory's
     /// bandwidth. Returns `None` if the NPU has a curve for one query, or no curve of attention at
     /// all.
-    fn unmeasured_decode(
+    fn unmeasured_decode_seconds(
         &self,
-        of: &BlockAttention,
+        of: &BlockAttentionSizes,
         batch: u64,
         queries: u64,
         keys: u64,
@@ -689,13 +708,13 @@ impl StepCost {
         if queries > 1 || curve.decode.is_some() {
             return None;
         }
-        let kv_heads = of.own_kv_heads(self.npus);
+        let kv_heads = of.kv_heads_per_npu(self.npus);
         let bytes = (4 * batch * kv_heads * keys * of.width) as f64;
         let memory = self.class.memory_bandwidth()?.bytes_per_second();
         Some((curve.start + bytes / (DECODE_MEMORY * memory)) * self.class.slowdown)
     }
 
-    fn prefill_seconds(&self, of: &BlockAttention, chunks: &[(u32, u32)]) -> f64 {
+    fn prefill_seconds(&self, of: &BlockAttentionSizes, chunks: &[(u32, u32)]) -> f64 {
         // A single attention kernel handles all chunks, so count the start only once.
         let dtype = Dtype::Bf16 as usize;
         let start = self.class.curves.attention[dtype]
@@ -709,12 +728,12 @@ impl StepCost {
         if chunks.is_empty() { 0.0 } else { start + all }
     }
 
-    fn head_seconds(&self, rows: u64) -> f64 {
+    fn output_head_seconds(&self, rows: u64) -> f64 {
         if rows == 0 {
             return 0.0;
         }
         let vocabulary = self.sizes.vocabulary.div_ceil(u64::from(self.npus));
-        let product = self.kernel_seconds(gemm_kernel(
+        let product = self.kernel_seconds(gemm_kernel_profile(
             [1, rows, vocabulary, self.sizes.hidden],
             Dtype::Bf16,
         ));
@@ -727,14 +746,17 @@ impl StepCost {
                 let span = machine.and_then(|machine| {
                     machine.measured_collective(CollectiveKind::AllGather, bytes, npus)
                 });
-                let ring =
-                    || machine.map_or(0.0, |machine| measured_or_ring(machine, bytes, npus) / 2.0);
+                let ring = || {
+                    machine.map_or(0.0, |machine| {
+                        measured_or_ring_seconds(machine, bytes, npus) / 2.0
+                    })
+                };
                 span.map_or_else(ring, Span::as_seconds)
             }
         };
         // This kernel converts logits to single precision and then to probabilities, and chooses a
         // token: three reads or writes.
-        let chosen = self.moving_seconds(
+        let chosen = self.memory_bound_seconds(
             MemoryBoundKernel::Softmax,
             3 * 4 * rows * self.sizes.vocabulary,
         );
@@ -743,11 +765,11 @@ impl StepCost {
 
     /// Returns the time of a step by part; `memo` caches the times that depend only on the number
     /// of tokens.
-    pub fn time_by_part(&self, load: &StepLoad, memo: &mut PriceMemo) -> PartTimes {
+    pub fn step_time_by_part(&self, load: &StepLoad, memo: &mut StepCostCache) -> PartTimes {
         let key = (load.wave_tokens, load.all_tokens);
         let mut parts = *memo.of_tokens.entry(key).or_insert_with(|| {
-            let mut seconds = self.token_parts(load.wave_tokens, load.all_tokens);
-            seconds[CostPart::HostStep as usize] = HOST_STEP.as_seconds();
+            let mut seconds = self.token_work_seconds_by_part(load.wave_tokens, load.all_tokens);
+            seconds[StepCostPart::HostStep as usize] = HOST_STEP.as_seconds();
             seconds.map(Span::from_seconds)
         });
         let [mut prefill, mut decode] = [0.0; 2];
@@ -770,17 +792,17 @@ impl StepCost {
             }
             if load.decodes > 0 {
                 let keys = load.decode_context.div_ceil(load.decodes);
-                let keys = of.visible_keys(keys);
+                let keys = of.keys_read_per_token(keys);
                 decode += count * self.attention_seconds(of, load.decodes, 1, keys);
             }
         }
-        parts[CostPart::Prefill as usize] = Span::from_seconds(prefill);
-        parts[CostPart::Decode as usize] = Span::from_seconds(decode);
+        parts[StepCostPart::Prefill as usize] = Span::from_seconds(prefill);
+        parts[StepCostPart::Decode as usize] = Span::from_seconds(decode);
         let head = memo.of_rows.entry(load.sampled);
-        parts[CostPart::Head as usize] =
-            *head.or_insert_with(|| Span::from_seconds(self.head_seconds(load.sampled)));
+        parts[StepCostPart::Head as usize] =
+            *head.or_insert_with(|| Span::from_seconds(self.output_head_seconds(load.sampled)));
         let requests = HOST_REQUEST.as_seconds() * load.requests as f64;
-        parts[CostPart::HostRequest as usize] = Span::from_seconds(requests);
+        parts[StepCostPart::HostRequest as usize] = Span::from_seconds(requests);
         for part in &self.left_out {
             parts[*part as usize] = Span::ZERO;
         }
@@ -843,7 +865,11 @@ impl StepCost {
                 format_thousands(self.sizes.state_bytes(self.npus))
             ));
         }
-        let of = self.sizes.kinds.iter().filter_map(BlockKind::attention);
+        let of = self
+            .sizes
+            .kinds
+            .iter()
+            .filter_map(EqualModelBlocks::attention);
         if of.clone().any(|attention| attention.latent.is_some()) {
             all.push(format!(
                 "attention of one token over latent vectors: {} of the memory's bandwidth or {} of the peak rate, as on H100",
@@ -892,19 +918,19 @@ impl StepCost {
     }
 
     /// Returns the parts that are left out.
-    pub fn left_out(&self) -> &[CostPart] {
+    pub fn left_out(&self) -> &[StepCostPart] {
         &self.left_out
     }
 
     /// Returns the model's sizes.
-    pub fn model_sizes(&self) -> &LlmSizes {
+    pub fn model_sizes(&self) -> &LlmModelSizes {
         &self.sizes
     }
 }
 
 /// Cached times that depend only on the number of tokens.
 #[derive(Clone, Debug, Default)]
-pub struct PriceMemo {
+pub struct StepCostCache {
     /// Times by two numbers of tokens: the largest of any rank, and the sum over all ranks.
     of_tokens: BTreeMap<(u64, u64), PartTimes>,
     of_rows: BTreeMap<u64, Span>,
@@ -917,7 +943,7 @@ pub(super) fn name_of(format: Dtype) -> &'static str {
 
 /// Returns the expected number of experts that receive at least one of `tokens` tokens. Each token
 /// goes to `chosen` of `experts` equally likely experts.
-pub(super) fn touched_experts(experts: u64, chosen: u64, tokens: u64) -> u64 {
+pub(super) fn expected_active_experts(experts: u64, chosen: u64, tokens: u64) -> u64 {
     let all = experts as f64;
     let (mut none, mut each, mut left) = (1.0, 1.0 - chosen as f64 / all, tokens);
     // Compute the power by repeated squaring.
@@ -931,7 +957,7 @@ pub(super) fn touched_experts(experts: u64, chosen: u64, tokens: u64) -> u64 {
     ((all * (1.0 - none)).round() as u64).clamp(1, experts)
 }
 
-fn gemm_kernel([batch, m, n, k]: [u64; 4], format: Dtype) -> KernelProfile<'static> {
+fn gemm_kernel_profile([batch, m, n, k]: [u64; 4], format: Dtype) -> KernelProfile<'static> {
     let bytes =
         format.element_bytes() * (batch * (m * k + n * k)) as f64 + 2.0 * (batch * m * n) as f64;
     KernelProfile {
@@ -948,12 +974,12 @@ mod tests {
     use super::*;
     use chakram_workloads::model::ModelSource;
 
-    fn cost(model: &str, machine: &str, npus: u32, left_out: &[CostPart]) -> StepCost {
+    fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepCostPart]) -> StepCost {
         let definition = ModelSource::find_source(model)
             .unwrap()
             .parse_definition(None)
             .unwrap();
-        let sizes = LlmSizes::from_definition(&definition).unwrap();
+        let sizes = LlmModelSizes::from_definition(&definition).unwrap();
         let machine = Machine::load_by_name(machine).unwrap();
         let [weights, experts, kv] = [Dtype::Bf16; 3];
         let formats = StepFormats {
@@ -986,7 +1012,7 @@ mod tests {
     }
 
     fn total(cost: &StepCost, load: &StepLoad) -> f64 {
-        let parts = cost.time_by_part(load, &mut PriceMemo::default());
+        let parts = cost.step_time_by_part(load, &mut StepCostCache::default());
         parts.iter().map(|span| span.as_seconds()).sum()
     }
 
@@ -994,10 +1020,10 @@ mod tests {
     /// for 8 tokens, 163 for 32, and 222 for 64.
     #[test]
     fn experts_are_touched_as_by_chance() {
-        let touched = [8, 32, 64].map(|tokens| touched_experts(256, 8, tokens));
+        let touched = [8, 32, 64].map(|tokens| expected_active_experts(256, 8, tokens));
         assert_eq!(touched, [57, 163, 222]);
-        assert_eq!(touched_experts(8, 2, 0), 1);
-        assert_eq!(touched_experts(8, 2, 1), 2);
+        assert_eq!(expected_active_experts(8, 2, 0), 1);
+        assert_eq!(expected_active_experts(8, 2, 1), 2);
     }
 
     #[test]
@@ -1026,8 +1052,9 @@ mod tests {
             "{seconds} and {bound}"
         );
         let part = |context| {
-            let parts = cost.time_by_part(&decode(128, context), &mut PriceMemo::default());
-            parts[CostPart::Decode as usize].as_seconds()
+            let parts =
+                cost.step_time_by_part(&decode(128, context), &mut StepCostCache::default());
+            parts[StepCostPart::Decode as usize].as_seconds()
         };
         let full = *cost.sizes.kinds[1].attention().unwrap();
         let [short, long] = [1000, 8000].map(|keys| cost.attention_seconds(&full, 128, 1, keys));
@@ -1051,20 +1078,23 @@ mod tests {
             requests: 10,
             ..decode(8, 700)
         };
-        let all =
-            cost("llama3-70b", "dgx-h100", 4, &[]).time_by_part(&load, &mut PriceMemo::default());
-        for (part, name) in CostPart::NAMES {
-            let is_padding = *part == CostPart::Padding;
+        let all = cost("llama3-70b", "dgx-h100", 4, &[])
+            .step_time_by_part(&load, &mut StepCostCache::default());
+        for (part, name) in StepCostPart::NAMES {
+            let is_padding = *part == StepCostPart::Padding;
             assert_eq!(all[*part as usize] == Span::ZERO, is_padding, "{name}");
             let without = cost("llama3-70b", "dgx-h100", 4, &[*part]);
-            let parts = without.time_by_part(&load, &mut PriceMemo::default());
+            let parts = without.step_time_by_part(&load, &mut StepCostCache::default());
             assert_eq!(parts[*part as usize], Span::ZERO, "{name}");
-            for (other, _) in CostPart::NAMES.iter().filter(|(other, _)| other != part) {
+            for (other, _) in StepCostPart::NAMES
+                .iter()
+                .filter(|(other, _)| other != part)
+            {
                 assert_eq!(parts[*other as usize], all[*other as usize], "{name}");
             }
         }
         let padded = [1, 2, 3, 5, 9, 511, 513]
-            .map(|tokens| cost("llama3-8b", "dgx-h100", 1, &[]).padded_tokens(tokens));
+            .map(|tokens| cost("llama3-8b", "dgx-h100", 1, &[]).padded_token_count(tokens));
         assert_eq!(padded, [1, 2, 4, 8, 16, 512, 513]);
     }
 
@@ -1072,14 +1102,15 @@ mod tests {
     #[test]
     fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
         let blackwell = cost("llama3-70b", "dgx-b200", 1, &[]);
-        let seconds = |format, rows| blackwell.product_seconds([1, rows, 8192, 8192], format);
+        let seconds =
+            |format, rows| blackwell.weight_product_seconds([1, rows, 8192, 8192], format);
         let gain = seconds(Dtype::Fp8, 16) / seconds(Dtype::Fp4, 16);
         assert!((1.4..1.78).contains(&gain), "{gain}");
         let start = seconds(Dtype::Fp4, 1) - 8192.0 * 8192.0 * 9.0 / 16.0 / 8e12;
         assert!(start < 7.1e-6, "{start}");
         // H100 does not compute in four bits: weights are read as such, and products computed in BF16.
         let hopper = cost("llama3-70b", "dgx-h100", 1, &[]);
-        let hopper = |format, rows| hopper.product_seconds([1, rows, 8192, 8192], format);
+        let hopper = |format, rows| hopper.weight_product_seconds([1, rows, 8192, 8192], format);
         assert!(hopper(Dtype::Fp4, 16) < hopper(Dtype::Fp8, 16));
         assert!(hopper(Dtype::Fp4, 8192) > hopper(Dtype::Bf16, 8192));
     }
@@ -1095,7 +1126,7 @@ mod tests {
             .iter()
             .find(|product| product.experts.is_some())
             .unwrap();
-        let sizes = |cost: &StepCost| cost.expert_sizes(&kind, &up, [128, 8], [4096, 4096]);
+        let sizes = |cost: &StepCost| cost.expert_product_sizes(&kind, &up, [128, 8], [4096, 4096]);
         assert_eq!(sizes(&cost), [128, 256, 2 * 1536 / 8, 4096]);
         cost.has_whole_experts = true;
         assert_eq!(sizes(&cost), [16, 256, 2 * 1536, 4096]);
@@ -1122,13 +1153,13 @@ mod tests {
                 has_whole_experts: false,
                 all_reduce,
             };
-            let sizes = LlmSizes::from_definition(&definition).unwrap();
+            let sizes = LlmModelSizes::from_definition(&definition).unwrap();
             StepCost::new(sizes, &machine, shape, formats, &[]).unwrap()
         };
         let [own, fused] =
             [AllReduceKernels::Vllm, AllReduceKernels::TensorrtLlm].map(|kernels| cost(4, kernels));
         assert!((fused.all_reduce.seconds_for(131_072) - 4.3e-6).abs() < 1e-9);
-        let kernels = |cost: &StepCost| cost.moving_work(&cost.sizes.kinds[0]).len();
+        let kernels = |cost: &StepCost| cost.memory_bound_work_of_block(&cost.sizes.kinds[0]).len();
         assert_eq!(kernels(&own) - kernels(&fused), 2);
         // One NPU has nothing to reduce, so its norms are kernels.
         let alone = cost(1, AllReduceKernels::TensorrtLlm);

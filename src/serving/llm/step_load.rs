@@ -1,6 +1,6 @@
 //! Describes the work of a step, and computes step times that are linear in this work.
 
-use super::scheduler::StepShare;
+use super::scheduler::RequestStepShare;
 use chakram_base::units::Span;
 
 /// Quantities from which the time of a step is computed.
@@ -33,7 +33,7 @@ pub struct StepLoad {
 
 impl StepLoad {
     /// Sets the load to the work of a step with these shares.
-    pub fn set_shares(&mut self, shares: &[StepShare]) {
+    pub fn set_work_from_shares(&mut self, shares: &[RequestStepShare]) {
         let mut chunks = std::mem::take(&mut self.chunks);
         chunks.clear();
         *self = Self {
@@ -70,7 +70,7 @@ impl StepLoad {
 
 /// Step time as a linear function of the step's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinearStep {
+pub struct LinearStepTime {
     /// Constant time of each step.
     pub base: Span,
     /// Time per token that the step computes.
@@ -81,7 +81,7 @@ pub struct LinearStep {
     pub context: Span,
 }
 
-impl LinearStep {
+impl LinearStepTime {
     /// Returns the time of a step.
     pub fn step_time(&self, load: &StepLoad) -> Span {
         self.base
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn given_times_add_up() {
-        let share = |past, tokens| StepShare {
+        let share = |past, tokens| RequestStepShare {
             slot: 0,
             number: 0,
             past,
@@ -107,12 +107,12 @@ mod tests {
             admitted: false,
         };
         let mut load = StepLoad::default();
-        load.set_shares(&[share(9, 1), share(100, 30), share(0, 1)]);
+        load.set_work_from_shares(&[share(9, 1), share(100, 30), share(0, 1)]);
         // The step has 32 tokens and 3 requests, whose contexts are 10 + 130 + 1 tokens.
         assert_eq!((load.tokens, load.requests, load.context), (32, 3, 141));
         assert_eq!((load.decodes, load.decode_context), (1, 10));
         assert_eq!(load.chunks, [(30, 100), (1, 0)]);
-        let linear = LinearStep {
+        let linear = LinearStepTime {
             base: Span(1000),
             token: Span(10),
             request: Span(7),

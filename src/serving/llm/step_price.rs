@@ -1,29 +1,33 @@
 //! Chooses where step times come from.
 
-use super::step_cost::{CostPart, PartTimes, PriceMemo, StepCost};
-use super::step_load::{LinearStep, StepLoad};
-use super::step_profile::StepProfile;
+use super::step_cost::{PartTimes, StepCost, StepCostCache, StepCostPart};
+use super::step_load::{LinearStepTime, StepLoad};
+use super::step_profile::MeasuredStepProfile;
 use chakram_base::units::Span;
 
 /// Where step times come from.
 #[derive(Clone, Debug, PartialEq)]
-pub enum StepPrice {
+pub enum StepTimeSource {
     /// The scenario states a linear function of the step's work.
-    Linear(LinearStep),
+    Linear(LinearStepTime),
     /// Times from a table of measured operations.
-    Profile(Box<StepProfile>),
+    Profile(Box<MeasuredStepProfile>),
     /// Times are computed from a model's sizes and a machine's kernel times.
     Model(Box<StepCost>),
 }
 
-impl StepPrice {
+impl StepTimeSource {
     /// Returns the time of a step, and its parts if the source has parts.
-    pub fn step_time(&self, load: &StepLoad, memo: &mut PriceMemo) -> (Span, Option<PartTimes>) {
+    pub fn step_time(
+        &self,
+        load: &StepLoad,
+        memo: &mut StepCostCache,
+    ) -> (Span, Option<PartTimes>) {
         match self {
             Self::Linear(linear) => (linear.step_time(load), None),
             Self::Profile(profile) => (profile.step_time(load), None),
             Self::Model(cost) => {
-                let parts = cost.time_by_part(load, memo);
+                let parts = cost.step_time_by_part(load, memo);
                 (parts.iter().copied().sum(), Some(parts))
             }
         }
@@ -43,7 +47,7 @@ impl StepPrice {
                     let names = cost
                         .left_out()
                         .iter()
-                        .map(|part: &CostPart| part.part_name());
+                        .map(|part: &StepCostPart| part.part_name());
                     all.push(format!(
                         "left out: {}",
                         names.collect::<Vec<_>>().join(", ")

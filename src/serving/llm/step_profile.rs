@@ -11,15 +11,15 @@
 
 use super::super::error::ServeError;
 use super::super::tables::{LatencyCurve, TableReader};
-use super::step_cost::touched_experts;
-use super::step_load::{LinearStep, StepLoad};
+use super::step_cost::expected_active_experts;
+use super::step_load::{LinearStepTime, StepLoad};
 use chakram_base::units::Span;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// A table of measured operations that a scenario names, and how to read it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ProfileChoice {
+pub struct StepProfileChoice {
     /// Path of the table.
     pub path: PathBuf,
     /// Pairs (column, value). Only rows that match all pairs are read.
@@ -41,21 +41,21 @@ pub struct ProfileChoice {
 
 /// Computes step times from measured operations.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepProfile {
-    choice: ProfileChoice,
+pub struct MeasuredStepProfile {
+    choice: StepProfileChoice,
     /// Times of all operations, by the number of tokens of a step. The time of an operation inside
     /// blocks is summed over all blocks.
     of_tokens: Vec<LatencyCurve>,
     /// Times of operations, by the number of requests that produce a token.
     of_rows: Vec<LatencyCurve>,
-    attention: AttentionGrid,
+    attention: AttentionTimeGrid,
     /// Time of all experts of a block, by the number of tokens and by the number of experts that
     /// receive tokens.
-    experts: AttentionGrid,
+    experts: AttentionTimeGrid,
     ranks: u32,
     layers: u64,
     /// Stated times that are added to each step.
-    besides: LinearStep,
+    besides: LinearStepTime,
 }
 
 /// Times of attention for all measured combinations of sizes.
@@ -63,21 +63,21 @@ pub struct StepProfile {
 /// If combinations around a point are missing, the time is the weighted mean of the known
 /// combinations.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct AttentionGrid {
+struct AttentionTimeGrid {
     times: BTreeMap<[u32; 4], f64>,
     /// Measured sizes for each of four kinds of points. Kinds differ in whether they have prompt
     /// tokens, and single tokens.
     axes: [[Vec<u32>; 4]; 4],
 }
 
-impl AttentionGrid {
-    fn kind_index([prompts, singles]: [bool; 2]) -> usize {
+impl AttentionTimeGrid {
+    fn point_kind_index([prompts, singles]: [bool; 2]) -> usize {
         2 * usize::from(prompts) + usize::from(singles)
     }
 
-    fn add_point(&mut self, point: [u32; 4], seconds: f64) {
+    fn add_attention_time(&mut self, point: [u32; 4], seconds: f64) {
         self.times.insert(point, seconds);
-        let axes = &mut self.axes[Self::kind_index([point[0] > 0, point[2] > 0])];
+        let axes = &mut self.axes[Self::point_kind_index([point[0] > 0, point[2] > 0])];
         for (axis, size) in axes.iter_mut().zip(point) {
             if let Err(at) = axis.binary_search(&size) {
                 axis.insert(at, size);
@@ -88,7 +88,7 @@ impl AttentionGrid {
     /// Returns the seconds at `place`, interpolated linearly along each axis between points of the
     /// same kind.
     fn interpolate_seconds(&self, place: [f64; 4]) -> f64 {
-        let kind = Self::kind_index([place[0] > 0.0, place[2] > 0.0]);
+        let kind = Self::point_kind_index([place[0] > 0.0, place[2] > 0.0]);
         self.interpolate_between(&self.axes[kind], place)
     }
 
@@ -149,16 +149,16 @@ fn neighbours_of(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
     Some((low, high, part))
 }
 
-impl StepProfile {
+impl MeasuredStepProfile {
     /// Loads the table that `choice` names, for engines of `ranks` ranks in lockstep.
     ///
     /// # Errors
     ///
     /// Fails if the table cannot be read, or if it lacks operations by tokens, operations by
     /// requests (`@seq`), or attention.
-    pub fn load_choice(
-        choice: &ProfileChoice,
-        besides: LinearStep,
+    pub fn load_chosen_table(
+        choice: &StepProfileChoice,
+        besides: LinearStepTime,
         ranks: u32,
     ) -> Result<Self, ServeError> {
         let mut reader = TableReader::open_table(&choice.path)?;
@@ -172,17 +172,17 @@ impl StepProfile {
         }
         let mut of_tokens: BTreeMap<String, Vec<(f64, Span)>> = BTreeMap::new();
         let mut of_rows: BTreeMap<String, Vec<(f64, Span)>> = BTreeMap::new();
-        let mut attention = AttentionGrid::default();
-        let mut experts = AttentionGrid::default();
+        let mut attention = AttentionTimeGrid::default();
+        let mut experts = AttentionTimeGrid::default();
         while reader.advance_row()? {
             let op = reader.cell_text(at[0]).to_owned();
-            let seconds = reader.cell_number(at[5])? * 1e-6;
+            let seconds = reader.number_in_column(at[5])? * 1e-6;
             if op == "attention" {
                 let mut point = [0; 4];
                 for (size, column) in point.iter_mut().zip(&at[1..5]) {
-                    *size = reader.cell_number(*column)? as u32;
+                    *size = reader.number_in_column(*column)? as u32;
                 }
-                attention.add_point(point, seconds);
+                attention.add_attention_time(point, seconds);
                 continue;
             }
             if op == "moe" {
@@ -192,11 +192,14 @@ impl StepProfile {
                         "operations of models without experts, or `experts` in [step]",
                     ));
                 }
-                let [tokens, touched] = [reader.cell_number(at[1])?, reader.cell_number(at[2])?];
-                experts.add_point([tokens as u32, touched as u32, 0, 0], seconds);
+                let [tokens, touched] = [
+                    reader.number_in_column(at[1])?,
+                    reader.number_in_column(at[2])?,
+                ];
+                experts.add_attention_time([tokens as u32, touched as u32, 0, 0], seconds);
                 continue;
             }
-            let size = reader.cell_number(at[1])?;
+            let size = reader.number_in_column(at[1])?;
             if let Some(name) = op.strip_suffix("@seq") {
                 of_rows
                     .entry(name.to_owned())
@@ -261,7 +264,7 @@ impl StepProfile {
             0 => Span::ZERO,
             sampled => of(&self.of_rows, sampled),
         };
-        let (chunk, past) = join_chunks(&load.chunks);
+        let (chunk, past) = merge_prompt_chunks(&load.chunks);
         let decodes = load.decodes as f64;
         let context = load.decode_context as f64 / decodes.max(1.0);
         let attention_at = |context: f64| {
@@ -277,7 +280,7 @@ impl StepProfile {
         let experts = self.choice.experts.map_or(0.0, |[experts, chosen]| {
             // Ranks in lockstep share the experts equally, and each rank computes the tokens of all
             // ranks for its experts.
-            let touched = touched_experts(experts.into(), chosen.into(), load.all_tokens);
+            let touched = expected_active_experts(experts.into(), chosen.into(), load.all_tokens);
             let share = f64::from(self.ranks);
             let place = [load.all_tokens as f64 / share, touched as f64 / share];
             self.experts
@@ -323,7 +326,7 @@ impl StepProfile {
                 self.choice.graph_saving, self.choice.graph_tokens
             ));
         }
-        if self.besides != LinearStep::default() {
+        if self.besides != LinearStepTime::default() {
             all.push(format!(
                 "besides, as the scenario states: {} a step, {} a token, {} a request, {} a token that is read",
                 self.besides.base, self.besides.token, self.besides.request, self.besides.context
@@ -336,7 +339,7 @@ impl StepProfile {
 /// Replaces several chunks of prompts by one chunk that has the same number of tokens and equally
 /// many products: `a` tokens after `b` tokens, where `a (b + a / 2)` is the sum over the chunks;
 /// `b` is at least 0.
-fn join_chunks(chunks: &[(u32, u32)]) -> (f64, f64) {
+fn merge_prompt_chunks(chunks: &[(u32, u32)]) -> (f64, f64) {
     let tokens: f64 = chunks.iter().map(|(tokens, _)| f64::from(*tokens)).sum();
     let pairs = chunks
         .iter()
@@ -354,14 +357,14 @@ mod tests {
     #[test]
     fn grids_are_linear_along_each_axis() {
         let time = |a: f64, b: f64, c: f64, d: f64| 3e-6 + 1e-9 * a * (b + 1.0) + 2e-9 * c * d;
-        let mut grid = AttentionGrid::default();
+        let mut grid = AttentionTimeGrid::default();
         for a in [0, 16, 64] {
             for b in [0, 16, 256] {
                 for c in [0, 1, 8] {
                     for d in [16, 128] {
                         let point = [a, if a > 0 { b } else { 0 }, c, if c > 0 { d } else { 0 }];
                         let at = point.map(f64::from);
-                        grid.add_point(point, time(at[0], at[1], at[2], at[3]));
+                        grid.add_attention_time(point, time(at[0], at[1], at[2], at[3]));
                     }
                 }
             }
@@ -380,9 +383,12 @@ mod tests {
                 "{place:?}: {found} and {expected}"
             );
         }
-        assert_eq!(join_chunks(&[(100, 50)]), (100.0, 50.0));
+        assert_eq!(merge_prompt_chunks(&[(100, 50)]), (100.0, 50.0));
         // Two chunks of 100 tokens after 250 tokens become 200 tokens: 2 x 100 x 300 = 200 x (b +
         // 100).
-        assert_eq!(join_chunks(&[(100, 250), (100, 250)]), (200.0, 200.0));
+        assert_eq!(
+            merge_prompt_chunks(&[(100, 250), (100, 250)]),
+            (200.0, 200.0)
+        );
     }
 }

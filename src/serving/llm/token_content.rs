@@ -25,7 +25,7 @@ impl BlockHash {
         self.0.get()
     }
 
-    fn chain_hash(self, next: u64) -> Self {
+    fn hash_with_next_block(self, next: u64) -> Self {
         Self::from_bits(mix_bits((self.to_bits() ^ next).wrapping_add(GAMMA)))
     }
 }
@@ -42,24 +42,24 @@ impl TokenStream {
     }
 
     /// Returns the stream of a prefix that several requests share.
-    pub fn of_prefix(number: u64) -> Self {
+    pub fn from_prefix_number(number: u64) -> Self {
         Self::of_kind(2, number)
     }
 
     /// Returns the stream of a conversation. Each turn of a conversation begins with all earlier
     /// turns.
-    pub fn of_conversation(number: u64) -> Self {
+    pub fn from_conversation_number(number: u64) -> Self {
         Self::of_kind(3, number)
     }
 
     /// Returns the stream of a block in a trace that states hashes of blocks.
-    pub fn of_trace_block(hash: u64) -> Self {
+    pub fn from_trace_block_hash(hash: u64) -> Self {
         Self::of_kind(4, hash)
     }
 
     /// Returns the stream of the tokens after a request's last whole block, in a trace that states
     /// hashes of blocks.
-    pub fn of_trace_rest(number: u64) -> Self {
+    pub fn from_trace_remainder(number: u64) -> Self {
         Self::of_kind(5, number)
     }
 
@@ -101,7 +101,7 @@ impl TokenContent {
     }
 
     /// Creates content from `pieces`; the last piece belongs only to this request.
-    pub fn with_own_end(pieces: Vec<TokenPiece>) -> Self {
+    pub fn from_pieces_with_own_end(pieces: Vec<TokenPiece>) -> Self {
         let shared = pieces.split_last().map_or(&[][..], |(_, shared)| shared);
         Self {
             own_from: shared.iter().map(|piece| piece.tokens).sum(),
@@ -118,7 +118,11 @@ impl TokenContent {
     /// Creates the content of a prompt of `tokens` tokens. The first tokens are `shared`: a stream,
     /// and the number of tokens taken from it. All other tokens of the prompt belong only to
     /// request `number`.
-    pub fn of_prompt(shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) -> Self {
+    pub fn from_prompt_tokens(
+        shared: Option<(TokenStream, u32)>,
+        number: u64,
+        tokens: u32,
+    ) -> Self {
         let common = shared.map_or(0, |(_, common)| common.min(tokens));
         let mut pieces = Vec::new();
         if let Some((stream, _)) = shared.filter(|_| common > 0) {
@@ -135,7 +139,7 @@ impl TokenContent {
             from: 0,
             tokens: tokens - common,
         });
-        Self::with_own_end(pieces)
+        Self::from_pieces_with_own_end(pieces)
     }
 
     /// Returns the number of tokens of the prompt.
@@ -158,7 +162,9 @@ impl TokenContent {
             let (low, high) = (from.max(at), end.min(stop));
             if low < high {
                 let place = u64::from(piece.from + (low - at)) << 32 | u64::from(high - low);
-                hash = hash.chain_hash(piece.stream.0).chain_hash(place);
+                hash = hash
+                    .hash_with_next_block(piece.stream.0)
+                    .hash_with_next_block(place);
             }
             if stop >= end {
                 break;
@@ -175,9 +181,9 @@ mod tests {
 
     #[test]
     fn blocks_are_alike_as_far_as_streams_are() {
-        let system = TokenStream::of_prefix(0);
-        let a = TokenContent::of_prompt(Some((system, 20)), 1, 40);
-        let b = TokenContent::of_prompt(Some((system, 20)), 2, 40);
+        let system = TokenStream::from_prefix_number(0);
+        let a = TokenContent::from_prompt_tokens(Some((system, 20)), 1, 40);
+        let b = TokenContent::from_prompt_tokens(Some((system, 20)), 2, 40);
         let chain = |content: &TokenContent| -> Vec<BlockHash> {
             let mut hash = BlockHash::START;
             let blocks = (0..5).map(|block| {
@@ -194,7 +200,7 @@ mod tests {
             assert_ne!(first[k], second[k]);
         }
         // Two blocks with the same tokens have different hashes if the blocks before them differ.
-        let c = TokenContent::of_prompt(None, 1, 40);
+        let c = TokenContent::from_prompt_tokens(None, 1, 40);
         assert_ne!(chain(&c)[4], first[4]);
         assert_eq!(a.tokens(), 40);
         assert_eq!((a.own_from(), c.own_from()), (20, 0));
@@ -202,7 +208,7 @@ mod tests {
 
     #[test]
     fn answers_go_on_in_the_last_stream() {
-        let talk = TokenStream::of_conversation(5);
+        let talk = TokenStream::from_conversation_number(5);
         let turn = |tokens| {
             TokenContent::from_pieces(vec![TokenPiece {
                 stream: talk,

@@ -1,16 +1,16 @@
 //! Computes an NPU's work per token, for formulas and bounds that do not use kernel times.
 
 use super::super::error::ServeError;
-use super::deployment::EnginePlace;
-use super::model_sizes::LlmSizes;
+use super::deployment::EngineMachineAndMemory;
+use super::model_sizes::LlmModelSizes;
 use super::scenario::FORMATS;
-use super::step_cost::touched_experts;
+use super::step_cost::expected_active_experts;
 use chakram_base::dtype::Dtype;
 use chakram_hardware::machine::NpuClass;
 
 /// The weights that a step reads and that a token uses, and the model's number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TokenWork {
+pub struct TokenWeightCounts {
     /// Bytes of weights that each NPU reads in a step. Experts count only if they receive tokens.
     pub weight_bytes: f64,
     /// Number of weights of the whole model that one token uses.
@@ -20,14 +20,18 @@ pub struct TokenWork {
     format: Dtype,
 }
 
-impl TokenWork {
+impl TokenWeightCounts {
     /// Returns the work of `model` on the NPUs of `place`, in steps of `batch` tokens.
     ///
     /// # Errors
     ///
     /// Fails if there is no such model, or if the model cannot be served.
-    pub fn new(model: &str, place: &EnginePlace, batch: f64) -> Result<Self, ServeError> {
-        let sizes = LlmSizes::load_by_name(model)?;
+    pub fn new(
+        model: &str,
+        place: &EngineMachineAndMemory,
+        batch: f64,
+    ) -> Result<Self, ServeError> {
+        let sizes = LlmModelSizes::load_by_name(model)?;
         let format_called = |named: &str| {
             let known = FORMATS.iter().find(|(_, name)| *name == named);
             known.map_or(Dtype::Bf16, |(format, _)| *format)
@@ -41,8 +45,9 @@ impl TokenWork {
                 let Some([experts, chosen]) = product.experts else {
                     continue;
                 };
-                let [inputs, outputs] = kind.own_product(product, place.tensor);
-                let touched = touched_experts(experts, chosen, batch.max(1.0).round() as u64);
+                let [inputs, outputs] = kind.product_sizes_per_npu(product, place.tensor);
+                let touched =
+                    expected_active_experts(experts, chosen, batch.max(1.0).round() as u64);
                 let each = (inputs * outputs * kind.count) as f64;
                 let unread_bytes = (experts - touched) as f64 * each * of_experts.element_bytes();
                 unread += unread_bytes / f64::from(place.data_parallel);

@@ -1,8 +1,8 @@
 //! Describes requests to language models: when they arrive, and how long their prompts and answers
 //! are.
 
-use super::super::random::{RandomStream, log_normal_at};
-use super::limits::LlmLimits;
+use super::super::random::{RandomStream, log_normal_value_at};
+use super::limits::LlmTimeLimits;
 use chakram_base::units::Span;
 use std::fmt;
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ pub struct RequestClass {
     /// Time from an answer to the next turn.
     pub think: Span,
     /// Limits of the class, which replace the scenario's limits.
-    pub limits: LlmLimits,
+    pub limits: LlmTimeLimits,
 }
 
 impl RequestClass {
@@ -98,7 +98,7 @@ impl RequestClass {
             prefixes: 1,
             turns: 1,
             think: Span::ZERO,
-            limits: LlmLimits::default(),
+            limits: LlmTimeLimits::default(),
         }
     }
 }
@@ -159,12 +159,12 @@ impl LengthDistribution {
     }
 
     /// Returns a length that few requests exceed. This length is used to size memory.
-    pub fn typical_most(&self) -> u32 {
+    pub fn typical_max_length(&self) -> u32 {
         match *self {
             Self::Fixed(length) | Self::Uniform(_, length) => length,
             Self::LogNormal { mean, deviation } => {
                 // 99 of 100 lengths are below this value.
-                (log_normal_at(mean, deviation, 2.326) as u32).clamp(1, MOST_LENGTH)
+                (log_normal_value_at(mean, deviation, 2.326) as u32).clamp(1, MOST_LENGTH)
             }
             Self::Empirical(ref lengths) => lengths.iter().copied().max().unwrap_or(1),
         }
@@ -238,7 +238,7 @@ impl fmt::Display for LengthDistribution {
 
 impl LlmWorkload {
     /// Returns true if a client may send another request when a request is complete.
-    pub fn answers_make_requests(&self) -> bool {
+    pub fn has_follow_up_requests(&self) -> bool {
         matches!(self.arrivals, LlmArrivals::Users { .. })
             || self.classes.iter().any(|class| class.turns > 1)
     }

@@ -3,7 +3,7 @@
 //!
 //! If several models have such a batch, the batch with the oldest request is served first.
 
-use super::{QueuedRequest, ServicePolicy};
+use super::{QueuedRequest, ServiceQueue};
 use chakram_base::units::{Span, Time};
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ impl BatchQueue {
     }
 }
 
-impl ServicePolicy for BatchQueue {
+impl ServiceQueue for BatchQueue {
     fn enqueue_request(&mut self, request: QueuedRequest) {
         self.queues[request.model as usize].push_back(request);
     }

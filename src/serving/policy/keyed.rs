@@ -14,8 +14,8 @@
 //! the smallest s + l a has the smallest level. Only requests that arrive less than l a later can
 //! overtake a request of level l, so its wait is bounded. Without aging, the wait has no bound.
 
-use super::{QueuedRequest, ServicePolicy};
-use crate::scenario::PolicyKind;
+use super::{QueuedRequest, ServiceQueue};
+use crate::scenario::ServicePolicyKind;
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,19 +24,19 @@ use std::collections::BinaryHeap;
 pub type RequestKey = Box<dyn Fn(&QueuedRequest) -> u64>;
 
 /// Returns the key function of a policy. The policy must use keys.
-pub fn key_function_of(kind: PolicyKind) -> RequestKey {
+pub fn key_function_of(kind: ServicePolicyKind) -> RequestKey {
     match kind {
-        PolicyKind::ShortestJob => Box::new(|request| request.work.0),
-        PolicyKind::Priority { aging: None } => Box::new(|request| request.level.into()),
-        PolicyKind::Priority { aging: Some(aging) } => {
-            Box::new(move |request| aged_key(request, aging))
+        ServicePolicyKind::ShortestJob => Box::new(|request| request.work.0),
+        ServicePolicyKind::Priority { aging: None } => Box::new(|request| request.level.into()),
+        ServicePolicyKind::Priority { aging: Some(aging) } => {
+            Box::new(move |request| level_aged_key(request, aging))
         }
-        PolicyKind::EarliestDeadline => Box::new(|request| request.due.0),
+        ServicePolicyKind::EarliestDeadline => Box::new(|request| request.due.0),
         _ => Box::new(|request| request.since.0),
     }
 }
 
-fn aged_key(request: &QueuedRequest, aging: Span) -> u64 {
+fn level_aged_key(request: &QueuedRequest, aging: Span) -> u64 {
     (request.since + aging.times(request.level.into())).0
 }
 
@@ -75,7 +75,7 @@ impl KeyedQueue {
     }
 }
 
-impl ServicePolicy for KeyedQueue {
+impl ServiceQueue for KeyedQueue {
     fn enqueue_request(&mut self, request: QueuedRequest) {
         let key = (self.key)(&request);
         self.heap.push(Reverse(KeyedRequest { key, request }));

@@ -1,15 +1,15 @@
 //! Round robin over cores: each request is assigned to a processor when it arrives, and its jobs
 //! are assigned to cores when they are ready.
 
-use super::{QueuedRequest, ServicePolicy};
+use super::{QueuedRequest, ServiceQueue};
 use chakram_base::units::Time;
 use std::collections::VecDeque;
 
 /// Queued requests in the order of their arrival.
 #[derive(Debug, Default)]
-pub struct ArrivalQueue(VecDeque<QueuedRequest>);
+pub struct ArrivalOrderQueue(VecDeque<QueuedRequest>);
 
-impl ServicePolicy for ArrivalQueue {
+impl ServiceQueue for ArrivalOrderQueue {
     fn enqueue_request(&mut self, request: QueuedRequest) {
         self.0.push_back(request);
     }

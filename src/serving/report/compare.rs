@@ -1,6 +1,6 @@
 //! Compares a scenario on several platforms, or at several rates.
 
-use super::text::{format_or_dash, format_rate, longest_name, name_width, row_name};
+use super::text::{format_or_dash, format_rate, longest_name, name_column_width, row_name};
 use super::{ServeReport, ServeRow, ServeRowKind};
 use chakram_base::units::format_percent;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -70,7 +70,7 @@ pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
             style.clip_to_width(platform.map_or("-", |platform| &platform.name), 13)
         })
         .collect();
-    let width = name_width(&first.rows, style, 18);
+    let width = name_column_width(&first.rows, style, 18);
     let columns = |heading: &'static str| {
         let mut columns = vec![left_aligned_column(heading, width + 2)];
         columns.extend(
@@ -170,7 +170,7 @@ pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
 }
 
 /// Renders the reports of one scenario at several rates.
-pub fn render_rates(sweep: &RateSweep, style: TextStyle) -> String {
+pub fn render_rate_sweep(sweep: &RateSweep, style: TextStyle) -> String {
     let mut out = String::new();
     let put = "a string grows as needed";
     if let Some(first) = sweep.points.first() {

@@ -2,11 +2,13 @@
 
 use super::ServeReport;
 use crate::prepared::PreparedScenario;
-use crate::scenario::{ArrivalRate, ArrivalStream, ModelWork, PolicyKind, Scenario, StopRule};
+use crate::scenario::{
+    ArrivalRate, ArrivalStream, RequestWork, RunStopRule, Scenario, ServicePolicyKind,
+};
 use chakram_base::units::format_thousands;
 
 /// Describes arrivals.
-pub fn describe_stream(arrivals: &ArrivalStream) -> String {
+pub fn describe_arrival_stream(arrivals: &ArrivalStream) -> String {
     let rate = |rate: &ArrivalRate| match rate {
         ArrivalRate::Requests(rate) => format!("{rate} requests/s"),
         ArrivalRate::Bytes(bandwidth) => {
@@ -54,16 +56,16 @@ pub fn describe_stream(arrivals: &ArrivalStream) -> String {
 }
 
 /// Describes the order of service.
-pub(super) fn describe_policy(scenario: &Scenario) -> String {
+pub(super) fn describe_service_order(scenario: &Scenario) -> String {
     let policy = &scenario.policy;
     let mut text = policy.kind.stable_name().to_owned();
     match policy.kind {
-        PolicyKind::Batching { batch, wait } => {
+        ServicePolicyKind::Batching { batch, wait } => {
             text += &format!(
                 ", up to {batch} requests of a model, none waits longer than {wait} for others"
             );
         }
-        PolicyKind::Priority { aging: Some(aging) } => {
+        ServicePolicyKind::Priority { aging: Some(aging) } => {
             let levels = scenario.models.iter().map(|model| model.level);
             let most = levels.max().unwrap_or(0);
             text += &format!(
@@ -71,7 +73,9 @@ pub(super) fn describe_policy(scenario: &Scenario) -> String {
                 aging.times(most.into())
             );
         }
-        PolicyKind::Priority { aging: None } => text += ", without aging: low levels may starve",
+        ServicePolicyKind::Priority { aging: None } => {
+            text += ", without aging: low levels may starve"
+        }
         _ => {}
     }
     if let Some(slots @ 2..) = policy.slots {
@@ -84,7 +88,7 @@ pub(super) fn describe_policy(scenario: &Scenario) -> String {
 }
 
 /// Describes the end of a run.
-pub(super) fn describe_stop(stop: &StopRule) -> String {
+pub(super) fn describe_stop_rule(stop: &RunStopRule) -> String {
     let mut parts = Vec::new();
     if let Some(requests) = stop.requests {
         parts.push(format!("after {} requests", format_thousands(requests)));
@@ -139,15 +143,17 @@ pub(super) fn report_warnings(
     }
     for model in &prepared.models {
         let served = model.served;
-        if matches!(served.work, ModelWork::Steps { .. }) {
+        if matches!(served.work, RequestWork::Steps { .. }) {
             warnings.push(format!(
                 "model {:?}: continuous batching is not simulated: requests of a batch end with the longest answer, no request joins between steps, and keys and values take no memory",
                 served.name
             ));
         }
-        let alone = model.datapath + model.typical_time(1);
+        let alone = model.datapath + model.mean_unloaded_time(1);
         let limit = report.slo.or(served.deadline);
-        if let Some(limit) = limit.filter(|limit| *limit < alone && !model.depends_on_arrivals()) {
+        if let Some(limit) =
+            limit.filter(|limit| *limit < alone && !model.takes_work_from_arrivals())
+        {
             let mean = if model.is_drawn() {
                 ", on average,"
             } else {

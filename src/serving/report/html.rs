@@ -22,9 +22,17 @@ const PARTS: [(usize, &str); 4] = [
 /// Renders all `reports` side by side, then each report, and then the runs at several rates.
 pub fn render_html(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -> String {
     let mut body = format!("<h1>{}</h1>", escape_html(title));
-    body += &render_section("Latency against load", "rates", &draw_rates(sweeps));
+    body += &render_section(
+        "Latency against load",
+        "rates",
+        &draw_times_against_rates(sweeps),
+    );
     if reports.len() > 1 {
-        body += &render_section("Platforms", "platforms", &render_platforms(reports));
+        body += &render_section(
+            "Platforms",
+            "platforms",
+            &render_platform_comparison(reports),
+        );
     }
     for (i, report) in reports.iter().enumerate() {
         body += &render_report(report, i);
@@ -105,14 +113,14 @@ fn render_report(report: &ServeReport, i: usize) -> String {
         "within limit",
     ];
     body += &render_table(&headings, &rows.collect::<Vec<_>>());
-    body += &draw_parts(report);
-    body += &draw_levels(report);
+    body += &draw_serve_time_parts(report);
+    body += &draw_request_counts(report);
     render_section(&escape_html(heading), &format!("run{i}"), &body)
 }
 
 /// Renders three comparisons of the platforms: the mean serve time of each model, the fractions
 /// within limits, and the queue over time.
-fn render_platforms(reports: &[ServeReport]) -> String {
+fn render_platform_comparison(reports: &[ServeReport]) -> String {
     let models = |report: &'_ ServeReport| -> Vec<ServeRow> {
         let rows = report.rows.iter();
         rows.filter(|row| is_model(row.kind) && row.completed > 0)
@@ -133,7 +141,7 @@ fn render_platforms(reports: &[ServeReport]) -> String {
             }));
         }
     }
-    let mut body = parts_chart("Mean serve time by model and platform", &bars);
+    let mut body = draw_time_part_bars("Mean serve time by model and platform", &bars);
     let rows = reports.iter().zip(&names).map(|(report, name)| {
         let all = report.row_of_all_models();
         let last = all.and_then(|all| all.percentiles.last());
@@ -197,7 +205,7 @@ fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
         .iter()
         .zip(row.parts.parts_without_sum())
         .map(|((series, key), sum)| {
-            let mean = row.mean_part(sum);
+            let mean = row.mean_part_time(sum);
             BarPart {
                 series: *series,
                 key,
@@ -209,7 +217,7 @@ fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
 }
 
 /// Draws mean serve times as bars that are divided into parts; empty if there are no bars.
-fn parts_chart(name: &str, bars: &[BarRow]) -> String {
+fn draw_time_part_bars(name: &str, bars: &[BarRow]) -> String {
     let length = |bar: &BarRow| bar.parts.iter().map(|part| part.value).sum::<u64>();
     let Some(most) = bars.iter().map(length).max() else {
         return String::new();
@@ -219,14 +227,14 @@ fn parts_chart(name: &str, bars: &[BarRow]) -> String {
 }
 
 /// Draws the parts of each model's mean serve time.
-fn draw_parts(report: &ServeReport) -> String {
+fn draw_serve_time_parts(report: &ServeReport) -> String {
     let rows = report.rows.iter();
     let models = rows.filter(|row| is_model(row.kind) && row.completed > 0);
     let bars = models.map(|row| BarRow {
         label: row.name.clone(),
         parts: bar_parts(row),
     });
-    parts_chart("Mean serve time of each model", &bars.collect::<Vec<_>>())
+    draw_time_part_bars("Mean serve time of each model", &bars.collect::<Vec<_>>())
 }
 
 /// Returns a line through the means of the intervals. Charts need whole numbers, so values are in
@@ -245,7 +253,7 @@ fn format_thousandths(value: f64) -> String {
 }
 
 /// Draws the numbers of queued and of active requests over time.
-fn draw_levels(report: &ServeReport) -> String {
+fn draw_request_counts(report: &ServeReport) -> String {
     let all = [
         level_series("in the system", &report.active),
         level_series("queued", &report.queue),
@@ -278,7 +286,7 @@ const CURVE_SERIES: [usize; 3] = [0, 1, 6];
 
 /// Draws the serve times at each rate as curves. A single platform has three curves. If there are
 /// several platforms, each has two curves: the mean and the last percentile.
-fn draw_rates(sweeps: &[RateSweep]) -> String {
+fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {
     let mut body = String::new();
     let several = sweeps.len() > 1;
     let charts: &[&[RateCurve]] = match several {
@@ -293,7 +301,7 @@ fn draw_rates(sweeps: &[RateSweep]) -> String {
                     true => (i % 8, sweep.platform_name().to_owned()),
                     false => (own, (*curve).to_owned()),
                 };
-                let line = rate_line(sweep, *of, series, &name);
+                let line = curve_over_rates(sweep, *of, series, &name);
                 points.extend(line.way.iter().map(|(x, y)| ScatterPoint {
                     x: *x,
                     y: *y,
@@ -347,11 +355,11 @@ fn draw_rates(sweeps: &[RateSweep]) -> String {
         );
         body += &format!("<p>{}</p>", escape_html(&line));
     }
-    body + &rate_table(sweeps)
+    body + &render_rate_table(sweeps)
 }
 
 /// Returns the curve of a quantity through the rates at which its value is known.
-fn rate_line(
+fn curve_over_rates(
     sweep: &RateSweep,
     of: fn(&ServeRow) -> Option<Span>,
     series: usize,
@@ -369,7 +377,7 @@ fn rate_line(
 }
 
 /// Renders the values in the charts of rates as a table.
-fn rate_table(sweeps: &[RateSweep]) -> String {
+fn render_rate_table(sweeps: &[RateSweep]) -> String {
     let mut rows = Vec::new();
     for sweep in sweeps {
         for point in &sweep.points {

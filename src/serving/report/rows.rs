@@ -48,7 +48,7 @@ pub fn render_models_csv(reports: &[ServeReport]) -> String {
 
 /// Formats how many requests were in the queue and in the system over time. There is one row per
 /// interval, and the platforms follow one another.
-pub fn render_levels_csv(reports: &[ServeReport]) -> String {
+pub fn render_request_counts_csv(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new("platform,start_ps,end_ps,queued_mean,in_system_mean");
     for report in reports {
         let platform = report.platform.as_ref();

@@ -92,8 +92,8 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
         write_paragraph(out, warning, "  ! ", 4, style.warning)?;
     }
     write_times(out, report, style)?;
-    write_parts(out, report, style)?;
-    write_levels(out, report, style)?;
+    write_serve_time_parts(out, report, style)?;
+    write_request_counts(out, report, style)?;
     if report.processors > 1 {
         let table = TextTable::new([
             left_aligned_column("PROCESSOR", 14),
@@ -132,7 +132,7 @@ pub(super) fn longest_name(style: TextStyle) -> usize {
 }
 
 /// Returns the width of the column that contains the names of `rows`; at least `least`.
-pub(super) fn name_width(rows: &[ServeRow], style: TextStyle, least: usize) -> usize {
+pub(super) fn name_column_width(rows: &[ServeRow], style: TextStyle, least: usize) -> usize {
     let widths = rows.iter().map(|row| {
         style
             .clip_to_width(&row_name(row), longest_name(style))
@@ -143,7 +143,7 @@ pub(super) fn name_width(rows: &[ServeRow], style: TextStyle, least: usize) -> u
 }
 
 fn write_times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
-    let names = name_width(&report.rows, style, 16);
+    let names = name_column_width(&report.rows, style, 16);
     let limits = report.rows.iter().any(|row| row.attained.is_some());
     let table = TextTable::new([
         left_aligned_column("SERVE TIME", names + 2),
@@ -230,8 +230,8 @@ fn write_times(out: &mut String, report: &ServeReport, style: TextStyle) -> Resu
     Ok(())
 }
 
-fn write_parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
-    let names = name_width(&report.rows, style, 16);
+fn write_serve_time_parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
+    let names = name_column_width(&report.rows, style, 16);
     let table = TextTable::new([
         left_aligned_column("WHERE TIME WENT", names + 2),
         right_aligned_column("datapath", 14),
@@ -242,7 +242,7 @@ fn write_parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Resu
     ]);
     table.write_heading(out, style)?;
     for row in &report.rows {
-        let mean = |part: TimeSum| -> Span { row.mean_part(part) };
+        let mean = |part: TimeSum| -> Span { row.mean_part_time(part) };
         let parts = &row.parts;
         table.write_row(
             out,
@@ -266,7 +266,7 @@ fn write_parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Resu
     Ok(())
 }
 
-fn write_levels(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
+fn write_request_counts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
     let table = TextTable::new([
         left_aligned_column("REQUESTS", 18),
         right_aligned_column("mean", 14),

@@ -34,7 +34,7 @@ const MOST_REQUESTS: u64 = 1_000_000_000_000;
 
 /// Name of a kind of arrivals, before its parameters are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum StreamName {
+enum ArrivalStreamName {
     Poisson,
     Periodic,
     Bursts,
@@ -44,7 +44,7 @@ enum StreamName {
 
 /// Name of a policy, before its parameters are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum PolicyName {
+enum ServicePolicyName {
     RoundRobin,
     FirstCome,
     ShortestJob,
@@ -68,7 +68,7 @@ pub(super) fn build_scenario(
     })?;
     let processors = root.read_or_default("processors", 1, |field| field.read_count(1 << 20))?;
     let policy = parse_policy(&root)?;
-    let stream = parse_stream(&root, folder)?;
+    let stream = parse_arrival_stream(&root, folder)?;
     let entries = root
         .require_field("model", "models, each under [[model]]")?
         .read_tables(work::KEYS)?;
@@ -102,7 +102,7 @@ pub(super) fn build_scenario(
                 )
                 .into());
         }
-        if policy.kind == PolicyKind::EarliestDeadline && model.deadline.is_none() {
+        if policy.kind == ServicePolicyKind::EarliestDeadline && model.deadline.is_none() {
             return Err(entry
                 .missing_entry_error(
                     "deadline",
@@ -111,7 +111,7 @@ pub(super) fn build_scenario(
                 .into());
         }
         let from_file = matches!(stream, ArrivalStream::File { .. });
-        if matches!(model.work, ModelWork::Steps { .. }) && model.tokens.is_none() && !from_file {
+        if matches!(model.work, RequestWork::Steps { .. }) && model.tokens.is_none() && !from_file {
             return Err(entry
                 .missing_entry_error(
                     "prompt",
@@ -126,7 +126,7 @@ pub(super) fn build_scenario(
             .invalid_table_error("no model with a weight above 0", "one at least")
             .into());
     }
-    let stop = parse_stop(&root, &stream)?;
+    let stop = parse_stop_rule(&root, &stream)?;
     let warmup = root.read_or_default("measure", 0, |field| {
         let most = stop.requests.map_or(MOST_REQUESTS, |n| n.saturating_sub(1));
         let table = field.read_table(Some(&["warmup"]))?;
@@ -146,7 +146,7 @@ pub(super) fn build_scenario(
 
 /// Rejects keys in `table` that belong only to variants other than the chosen
 /// one.
-fn refuse_unused_keys(
+fn reject_keys_of_other_variants(
     table: &ConfigTable<'_>,
     all: &[&str],
     used: &[&str],
@@ -173,19 +173,23 @@ fn parse_positive(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigErro
     Ok(span)
 }
 
-fn parse_stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, ConfigError> {
+fn parse_arrival_stream(
+    root: &ConfigTable<'_>,
+    folder: &Path,
+) -> Result<ArrivalStream, ConfigError> {
     let table = root
         .require_field("stream", "a table of arrivals")?
         .read_table(Some(STREAM))?;
     let all = [
-        (StreamName::Poisson, "poisson"),
-        (StreamName::Periodic, "periodic"),
-        (StreamName::Bursts, "bursts"),
-        (StreamName::Closed, "closed"),
-        (StreamName::File, "file"),
+        (ArrivalStreamName::Poisson, "poisson"),
+        (ArrivalStreamName::Periodic, "periodic"),
+        (ArrivalStreamName::Bursts, "bursts"),
+        (ArrivalStreamName::Closed, "closed"),
+        (ArrivalStreamName::File, "file"),
     ];
     let chosen = table.read_choice("arrivals", &all)?;
-    let only = |used: &[&str], chosen: &str| refuse_unused_keys(&table, STREAM, used, chosen);
+    let only =
+        |used: &[&str], chosen: &str| reject_keys_of_other_variants(&table, STREAM, used, chosen);
     let rate = || -> Result<ArrivalRate, ConfigError> {
         match (table.get("rate"), table.get("bandwidth")) {
             (Some(_), Some(field)) => {
@@ -199,15 +203,15 @@ fn parse_stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, 
         }
     };
     match chosen {
-        StreamName::Poisson => {
+        ArrivalStreamName::Poisson => {
             only(&["arrivals", "rate", "bandwidth"], "poisson")?;
             Ok(ArrivalStream::Poisson(rate()?))
         }
-        StreamName::Periodic => {
+        ArrivalStreamName::Periodic => {
             only(&["arrivals", "rate", "bandwidth"], "periodic")?;
             Ok(ArrivalStream::Periodic(rate()?))
         }
-        StreamName::Bursts => {
+        ArrivalStreamName::Bursts => {
             only(&["arrivals", "burst", "every"], "bursts")?;
             Ok(ArrivalStream::Bursts {
                 burst: table
@@ -216,7 +220,7 @@ fn parse_stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, 
                 every: parse_positive(&table, "every")?,
             })
         }
-        StreamName::Closed => {
+        ArrivalStreamName::Closed => {
             only(
                 &["arrivals", "users", "think", "think_exponential"],
                 "closed",
@@ -231,7 +235,7 @@ fn parse_stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, 
                     .read_or_default("think_exponential", false, |field| field.read_flag())?,
             })
         }
-        StreamName::File => {
+        ArrivalStreamName::File => {
             only(&["arrivals", "file", "repeat", "speed"], "file")?;
             let path = folder.join(table.require_field("file", "a path")?.read_line()?);
             Ok(ArrivalStream::File {
@@ -243,7 +247,10 @@ fn parse_stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, 
     }
 }
 
-fn parse_stop(root: &ConfigTable<'_>, stream: &ArrivalStream) -> Result<StopRule, ConfigError> {
+fn parse_stop_rule(
+    root: &ConfigTable<'_>,
+    stream: &ArrivalStream,
+) -> Result<RunStopRule, ConfigError> {
     let endless = !matches!(stream, ArrivalStream::File { .. });
     let Some(field) = root.get("stop") else {
         if endless {
@@ -251,12 +258,12 @@ fn parse_stop(root: &ConfigTable<'_>, stream: &ArrivalStream) -> Result<StopRule
                 root.missing_entry_error("stop", "a table with a number of requests or a duration")
             );
         }
-        return Ok(StopRule::default());
+        return Ok(RunStopRule::default());
     };
     let table = field.read_table(Some(&["requests", "first", "duration"]))?;
     let count =
         |key| table.read_optional(key, |field| field.read_integer_between(1, MOST_REQUESTS));
-    let stop = StopRule {
+    let stop = RunStopRule {
         requests: count("requests")?,
         first: count("first")?,
         duration: table.read_optional("duration", |_| parse_positive(&table, "duration"))?,
@@ -275,58 +282,58 @@ fn parse_stop(root: &ConfigTable<'_>, stream: &ArrivalStream) -> Result<StopRule
     Ok(stop)
 }
 
-fn parse_policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
+fn parse_policy(root: &ConfigTable<'_>) -> Result<ServicePolicyChoice, ConfigError> {
     let Some(field) = root.get("policy") else {
-        return Ok(PolicyChoice {
-            kind: PolicyKind::RoundRobin,
+        return Ok(ServicePolicyChoice {
+            kind: ServicePolicyKind::RoundRobin,
             slots: None,
             preemption: None,
         });
     };
     let table = field.read_table(Some(POLICY))?;
     let all = [
-        (PolicyName::RoundRobin, "round-robin"),
-        (PolicyName::FirstCome, "first-come"),
-        (PolicyName::ShortestJob, "shortest-job-first"),
-        (PolicyName::Priority, "priority"),
-        (PolicyName::EarliestDeadline, "earliest-deadline"),
-        (PolicyName::Batching, "batching"),
+        (ServicePolicyName::RoundRobin, "round-robin"),
+        (ServicePolicyName::FirstCome, "first-come"),
+        (ServicePolicyName::ShortestJob, "shortest-job-first"),
+        (ServicePolicyName::Priority, "priority"),
+        (ServicePolicyName::EarliestDeadline, "earliest-deadline"),
+        (ServicePolicyName::Batching, "batching"),
     ];
     let chosen = table.read_choice("kind", &all)?;
     let kind = match chosen {
-        PolicyName::RoundRobin => {
-            refuse_unused_keys(&table, POLICY, &["kind"], "round-robin")?;
-            PolicyKind::RoundRobin
+        ServicePolicyName::RoundRobin => {
+            reject_keys_of_other_variants(&table, POLICY, &["kind"], "round-robin")?;
+            ServicePolicyKind::RoundRobin
         }
-        PolicyName::FirstCome => {
-            refuse_unused_keys(&table, POLICY, &["kind", "slots"], "first-come")?;
-            PolicyKind::FirstCome
+        ServicePolicyName::FirstCome => {
+            reject_keys_of_other_variants(&table, POLICY, &["kind", "slots"], "first-come")?;
+            ServicePolicyKind::FirstCome
         }
-        PolicyName::ShortestJob => {
+        ServicePolicyName::ShortestJob => {
             let used = ["kind", "slots", "preemption"];
-            refuse_unused_keys(&table, POLICY, &used, "shortest-job-first")?;
-            PolicyKind::ShortestJob
+            reject_keys_of_other_variants(&table, POLICY, &used, "shortest-job-first")?;
+            ServicePolicyKind::ShortestJob
         }
-        PolicyName::Priority => {
+        ServicePolicyName::Priority => {
             let used = ["kind", "slots", "aging", "preemption"];
-            refuse_unused_keys(&table, POLICY, &used, "priority")?;
-            PolicyKind::Priority {
+            reject_keys_of_other_variants(&table, POLICY, &used, "priority")?;
+            ServicePolicyKind::Priority {
                 aging: table.read_optional("aging", |_| parse_positive(&table, "aging"))?,
             }
         }
-        PolicyName::EarliestDeadline => {
+        ServicePolicyName::EarliestDeadline => {
             let used = ["kind", "slots", "preemption"];
-            refuse_unused_keys(&table, POLICY, &used, "earliest-deadline")?;
-            PolicyKind::EarliestDeadline
+            reject_keys_of_other_variants(&table, POLICY, &used, "earliest-deadline")?;
+            ServicePolicyKind::EarliestDeadline
         }
-        PolicyName::Batching => {
-            refuse_unused_keys(
+        ServicePolicyName::Batching => {
+            reject_keys_of_other_variants(
                 &table,
                 POLICY,
                 &["kind", "slots", "batch", "wait"],
                 "batching",
             )?;
-            PolicyKind::Batching {
+            ServicePolicyKind::Batching {
                 batch: table
                     .require_field("batch", "the most requests of a batch")?
                     .read_count(1 << 16)?,
@@ -336,7 +343,7 @@ fn parse_policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
         }
     };
     let slots = match (kind, table.get("slots")) {
-        (PolicyKind::RoundRobin, _) => None,
+        (ServicePolicyKind::RoundRobin, _) => None,
         (_, Some(field)) => Some(field.read_count(1 << 20)?),
         (_, None) => Some(1),
     };
@@ -350,7 +357,7 @@ fn parse_policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
                 "one, where requests are put back",
             ));
     }
-    Ok(PolicyChoice {
+    Ok(ServicePolicyChoice {
         kind,
         slots,
         preemption,

@@ -1,7 +1,7 @@
 //! Parses the models in a scenario's file, and the tables that they name.
 
 use super::*;
-use crate::jobs::{ConvolutionTasks, JobBranches, JobLowering, VectorJob};
+use crate::jobs::{ConvolutionTaskSplit, JobLoweringOptions, ParallelBranchRule, VectorJob};
 use crate::tables::{ColumnUnit, TableReader};
 use chakram_workloads::model::{ModelError, ModelSource, PRESETS};
 
@@ -76,8 +76,8 @@ pub(super) fn parse_model(
             .invalid_value_error("a second source of work", expected())
             .into());
     }
-    refuse_unused(table, key, used)?;
-    let (work, known_as) = parse_work(table, &source, folder, &name)?;
+    reject_unused_work_keys(table, key, used)?;
+    let (work, known_as) = parse_model_work(table, &source, folder, &name)?;
     let place = ModelValueLocation {
         work: source.describe_location(),
         deadline: table.get("deadline").map(|field| field.describe_location()),
@@ -96,7 +96,7 @@ pub(super) fn parse_model(
         (None, None) => None,
         (prompt, output) => Some([prompt.unwrap_or(1), output.unwrap_or(1)]),
     };
-    if let (Some([prompt, _]), ModelWork::Steps { prefill, .. }) = (tokens, &work)
+    if let (Some([prompt, _]), RequestWork::Steps { prefill, .. }) = (tokens, &work)
         && f64::from(prompt) > prefill.largest_position()
     {
         let most = prefill.largest_position();
@@ -127,7 +127,11 @@ pub(super) fn parse_model(
 }
 
 /// Rejects keys that belong to other sources of work than `source`.
-fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result<(), ConfigError> {
+fn reject_unused_work_keys(
+    table: &ConfigTable<'_>,
+    source: &str,
+    used: &[&str],
+) -> Result<(), ConfigError> {
     let others = SOURCES.iter().flat_map(|(_, keys)| keys.iter());
     for key in others.filter(|key| !used.contains(key)) {
         if let Some(field) = table.get(key) {
@@ -139,31 +143,31 @@ fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result
 }
 
 /// Parses a model's work, and the name under which platforms list the model.
-fn parse_work(
+fn parse_model_work(
     table: &ConfigTable<'_>,
     source: &ConfigField<'_>,
     folder: &Path,
     name: &str,
-) -> Result<(ModelWork, String), ServeError> {
+) -> Result<(RequestWork, String), ServeError> {
     let known = |work| Ok((work, name.to_owned()));
     if table.get("preset").is_some() {
-        return parse_preset(table, source, folder);
+        return parse_preset_work(table, source, folder);
     }
     if table.get("jobs").is_some() {
-        return known(ModelWork::Vectors(parse_jobs(source)?));
+        return known(RequestWork::Vectors(parse_job_graph(source)?));
     }
     if table.get("latency").is_some() {
         let names = [(false, "constant"), (true, "exponential")];
         let exponential =
             table.read_or_default("distribution", false, |field| field.read_choice(&names))?;
         let mean = source.read_quantity("10 ms")?;
-        return known(ModelWork::Latency { mean, exponential });
+        return known(RequestWork::Latency { mean, exponential });
     }
     if table.get("latencies").is_some() {
-        return known(parse_latencies(source, folder)?);
+        return known(parse_latency_work(source, folder)?);
     }
     if table.get("steps").is_some() {
-        return known(parse_steps(source, folder)?);
+        return known(parse_step_time_work(source, folder)?);
     }
     if table.get("trace").is_some() {
         let given = source.read_line()?;
@@ -174,21 +178,21 @@ fn parse_work(
             ),
             source: Box::new(error),
         })?;
-        return known(ModelWork::Trace(job));
+        return known(RequestWork::Trace(job));
     }
     if !source.read_flag()? {
         return Err(source
             .invalid_value_error("false", "true, or another source of work")
             .into());
     }
-    known(ModelWork::Platform)
+    known(RequestWork::Platform)
 }
 
-fn parse_preset(
+fn parse_preset_work(
     table: &ConfigTable<'_>,
     source: &ConfigField<'_>,
     folder: &Path,
-) -> Result<(ModelWork, String), ServeError> {
+) -> Result<(RequestWork, String), ServeError> {
     let given = source.read_line()?;
     let is_file = given.contains('/') || given.ends_with(".toml");
     let path = if is_file {
@@ -204,7 +208,7 @@ fn parse_preset(
         Ok(found) => found.model,
         Err(ModelError::Unknown { .. }) => {
             let names = PRESETS.iter().map(|preset| preset.name);
-            return Err(unknown_name(source, given, "a model", names).into());
+            return Err(unknown_name_error(source, given, "a model", names).into());
         }
         Err(error) => {
             let place =
@@ -216,30 +220,30 @@ fn parse_preset(
         }
     };
     let attention = [(false, "layer"), (true, "heads")];
-    let lowering = JobLowering {
+    let lowering = JobLoweringOptions {
         convolution: table.read_or_default(
             "convolution",
-            ConvolutionTasks::default(),
-            |field| field.read_choice(&ConvolutionTasks::ALL),
+            ConvolutionTaskSplit::default(),
+            |field| field.read_choice(&ConvolutionTaskSplit::ALL),
         )?,
         heads: table.read_or_default("attention", false, |field| field.read_choice(&attention))?,
-        branches: table.read_or_default("branches", JobBranches::default(), |field| {
-            field.read_choice(&JobBranches::ALL)
+        branches: table.read_or_default("branches", ParallelBranchRule::default(), |field| {
+            field.read_choice(&ParallelBranchRule::ALL)
         })?,
         merge: table.read_or_default("merge", 0, |field| field.read_integer_between(1, 1 << 40))?,
         tables: table.read_or_default("tables", false, |field| field.read_flag())?,
     };
     let graph = JobGraph::of_model(&model, lowering);
-    check_work(source, &graph)?;
+    check_vector_job_work(source, &graph)?;
     let known_as = if is_file {
         model.name
     } else {
         given.to_owned()
     };
-    Ok((ModelWork::Vectors(graph), known_as))
+    Ok((RequestWork::Vectors(graph), known_as))
 }
 
-fn check_work(source: &ConfigField<'_>, graph: &JobGraph) -> Result<(), ConfigError> {
+fn check_vector_job_work(source: &ConfigField<'_>, graph: &JobGraph) -> Result<(), ConfigError> {
     if graph.jobs().is_empty() {
         return Err(source.invalid_value_error("no vector products", "one job at least"));
     }
@@ -252,7 +256,7 @@ fn check_work(source: &ConfigField<'_>, graph: &JobGraph) -> Result<(), ConfigEr
     Ok(())
 }
 
-fn parse_jobs(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
+fn parse_job_graph(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
     let mut graph = JobGraph::default();
     let entries = source.read_items("tables such as { tasks = 4, length = 5 }")?;
     for (number, entry) in (0_u32..).zip(&entries) {
@@ -284,14 +288,14 @@ fn parse_jobs(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
         }
         graph.add_job(job, &after);
     }
-    graph.set_layers(entries.len() as u32);
-    check_work(source, &graph)?;
+    graph.set_layer_count(entries.len() as u32);
+    check_vector_job_work(source, &graph)?;
     Ok(graph)
 }
 
 /// Opens the table that `source` names, restricted to the rows that `where` selects. `keys` are the
 /// keys that are allowed in addition to `file` and `where`.
-fn table_of<'d>(
+fn open_selected_table<'d>(
     source: &ConfigField<'d>,
     keys: &[&str],
     folder: &Path,
@@ -314,7 +318,7 @@ fn table_of<'d>(
 }
 
 /// Returns the index and the unit of the column that the key `key` names.
-fn time_column(
+fn find_time_column(
     table: &ConfigTable<'_>,
     reader: &TableReader,
     key: &str,
@@ -332,7 +336,7 @@ fn time_column(
 
 /// Returns the index of the column that the key `key` names; `None` if the model does not have the
 /// key.
-fn number_column(
+fn find_number_column(
     table: &ConfigTable<'_>,
     reader: &TableReader,
     key: &str,
@@ -343,14 +347,14 @@ fn number_column(
     }
 }
 
-fn parse_latencies(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork, ServeError> {
-    let (mut reader, table) = table_of(source, &["latency", "batch"], folder)?;
-    let (latency, unit) = time_column(&table, &reader, "latency")?;
-    let batch = number_column(&table, &reader, "batch")?;
+fn parse_latency_work(source: &ConfigField<'_>, folder: &Path) -> Result<RequestWork, ServeError> {
+    let (mut reader, table) = open_selected_table(source, &["latency", "batch"], folder)?;
+    let (latency, unit) = find_time_column(&table, &reader, "latency")?;
+    let batch = find_number_column(&table, &reader, "batch")?;
     let mut rows = Vec::new();
     while reader.advance_row()? {
-        let span = unit.to_span(reader.cell_number(latency)?);
-        let batch = batch.map_or(Ok(1.0), |column| reader.cell_number(column))?;
+        let span = unit.to_span(reader.number_in_column(latency)?);
+        let batch = batch.map_or(Ok(1.0), |column| reader.number_in_column(column))?;
         rows.push((batch, span));
     }
     if rows.is_empty() {
@@ -359,32 +363,35 @@ fn parse_latencies(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork,
             .into());
     }
     Ok(match batch {
-        None => ModelWork::Drawn(rows.into_iter().map(|(_, span)| span).collect()),
-        Some(_) => ModelWork::ByBatch(LatencyCurve::of_means(rows).unwrap_or_default()),
+        None => RequestWork::Drawn(rows.into_iter().map(|(_, span)| span).collect()),
+        Some(_) => RequestWork::ByBatch(LatencyCurve::of_means(rows).unwrap_or_default()),
     })
 }
 
-fn parse_steps(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork, ServeError> {
+fn parse_step_time_work(
+    source: &ConfigField<'_>,
+    folder: &Path,
+) -> Result<RequestWork, ServeError> {
     let keys = ["tokens", "batch", "prefill", "step"];
-    let (mut reader, table) = table_of(source, &keys, folder)?;
-    let tokens = number_column(&table, &reader, "tokens")?.ok_or_else(|| {
+    let (mut reader, table) = open_selected_table(source, &keys, folder)?;
+    let tokens = find_number_column(&table, &reader, "tokens")?.ok_or_else(|| {
         table.missing_entry_error("tokens", "the column of the tokens of a prompt")
     })?;
-    let batch = number_column(&table, &reader, "batch")?;
-    let (prefill, prefill_unit) = time_column(&table, &reader, "prefill")?;
-    let (step, step_unit) = time_column(&table, &reader, "step")?;
+    let batch = find_number_column(&table, &reader, "batch")?;
+    let (prefill, prefill_unit) = find_time_column(&table, &reader, "prefill")?;
+    let (step, step_unit) = find_time_column(&table, &reader, "step")?;
     let (mut prompts, mut later) = (Vec::new(), Vec::new());
     while reader.advance_row()? {
-        let together = batch.map_or(Ok(1.0), |column| reader.cell_number(column))?;
-        let all = reader.cell_number(tokens)? * together;
-        prompts.push((all, prefill_unit.to_span(reader.cell_number(prefill)?)));
-        later.push((together, step_unit.to_span(reader.cell_number(step)?)));
+        let together = batch.map_or(Ok(1.0), |column| reader.number_in_column(column))?;
+        let all = reader.number_in_column(tokens)? * together;
+        prompts.push((all, prefill_unit.to_span(reader.number_in_column(prefill)?)));
+        later.push((together, step_unit.to_span(reader.number_in_column(step)?)));
     }
     match (
         LatencyCurve::of_means(prompts),
         LatencyCurve::of_means(later),
     ) {
-        (Some(prefill), Some(step)) => Ok(ModelWork::Steps { prefill, step }),
+        (Some(prefill), Some(step)) => Ok(RequestWork::Steps { prefill, step }),
         _ => Err(source
             .invalid_value_error("no row of the table", "one at least that `where` keeps")
             .into()),

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 
 /// An event that no job triggers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ServeTimer {
+pub(super) enum RequestTimerEvent {
     /// The datapath latency of a request has ended. The values are the request's number and the
     /// index of its state.
     Ready(u64, u32),
@@ -28,8 +28,8 @@ impl Server<'_> {
             }
             self.timers.pop();
             match timer {
-                ServeTimer::Ready(_, slot) => self.enqueue_slot(slot),
-                ServeTimer::Ask(_) => {
+                RequestTimerEvent::Ready(_, slot) => self.enqueue_ready_request(slot),
+                RequestTimerEvent::Ask(_) => {
                     let model = self.mix.next();
                     self.admit_request(RequestArrival {
                         at: now,
@@ -53,14 +53,14 @@ impl Server<'_> {
         let over = stop.requests.is_some_and(|most| self.asked >= most)
             || stop.duration.is_some_and(|end| at >= Time::ZERO + end);
         if !over {
-            let timer = ServeTimer::Ask(self.asked);
+            let timer = RequestTimerEvent::Ask(self.asked);
             self.asked += 1;
             self.timers.push(Reverse((at, timer)));
         }
     }
 
     fn admit_request(&mut self, arrival: RequestArrival) {
-        let model = self.model_at(arrival.model);
+        let model = self.model_by_index(arrival.model);
         let stated = arrival.tokens != [0, 0];
         let tokens = match model.served.tokens {
             Some(tokens) if !stated => tokens,
@@ -77,17 +77,17 @@ impl Server<'_> {
         self.recorder
             .on_arrived(self.arrived, arrival.model, self.now);
         if model.datapath == Span::ZERO {
-            self.enqueue_slot(slot);
+            self.enqueue_ready_request(slot);
         } else {
-            let timer = ServeTimer::Ready(self.arrived, slot);
+            let timer = RequestTimerEvent::Ready(self.arrived, slot);
             self.timers.push(Reverse((ready, timer)));
         }
         self.arrived += 1;
     }
 
-    fn enqueue_slot(&mut self, slot: u32) {
+    fn enqueue_ready_request(&mut self, slot: u32) {
         let state = self.requests[slot];
-        let model = self.model_at(state.model);
+        let model = self.model_by_index(state.model);
         let due = model.served.deadline.unwrap_or(Span::MAX);
         self.recorder.queue.change_level(self.now, 1);
         self.policy.enqueue_request(QueuedRequest {
@@ -98,7 +98,7 @@ impl Server<'_> {
             since: state.ready,
             due: state.arrival + due,
             level: model.served.level,
-            work: match self.orders_by_work() {
+            work: match self.orders_queue_by_work() {
                 true => model.unloaded_time(self.prepared, &[state], &[]),
                 false => Span::ZERO,
             },

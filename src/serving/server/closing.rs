@@ -2,11 +2,11 @@
 
 use super::Server;
 use crate::error::ServeError;
-use crate::recorder::ServeRecorder;
+use crate::recorder::ServeRunRecorder;
 
 impl<'s> Server<'s> {
     /// Closes and checks the records of a run after the loop has ended.
-    pub fn close_records(self) -> Result<ServeRecorder<'s>, ServeError> {
+    pub fn close_records(self) -> Result<ServeRunRecorder<'s>, ServeError> {
         if let Some(error) = self.failure {
             return Err(error);
         }
@@ -22,7 +22,8 @@ impl<'s> Server<'s> {
                     _ => u128::from(end.0.saturating_sub(one.traced_since.0)),
                 };
                 let dealt = one.cores.busy_ps();
-                dealt.saturating_sub(one.cores.busy_after(end)) + (one.traced_ps + open) * cores
+                dealt.saturating_sub(one.cores.busy_core_time_after(end))
+                    + (one.traced_ps + open) * cores
             })
             .collect();
         let dealt: u128 = self.processors.iter().map(|one| one.cores.busy_ps()).sum();
@@ -36,7 +37,7 @@ impl<'s> Server<'s> {
         let waiting: u128 = waiting
             .map(|one| u128::from(end.since(one.arrival).0))
             .sum();
-        recorder.check_little(waiting);
+        recorder.check_littles_law(waiting);
         recorder.arrived_in_all = self.arrived;
         Ok(recorder)
     }

@@ -1,13 +1,13 @@
 //! Assigns queued requests to processors, and preempts requests between two jobs.
 
-use super::{AnsweredJob, FlightLaunch, Server};
+use super::{BatchLaunch, JobTimesWithToken, Server};
 use crate::policy::QueuedRequest;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 
 impl Server<'_> {
     /// Makes processors with free slots take requests from the queue.
-    pub(super) fn take_requests(&mut self) {
+    pub(super) fn fill_all_processor_slots(&mut self) {
         if self.prepared.scenario.policy.slots.is_none() {
             loop {
                 self.policy.choose_requests(self.now, &mut self.batch);
@@ -20,7 +20,7 @@ impl Server<'_> {
             }
         }
         for processor in 0..self.processors.len() as u32 {
-            if !self.take_for(processor, None) {
+            if !self.fill_processor_slots(processor, None) {
                 return;
             }
         }
@@ -30,10 +30,10 @@ impl Server<'_> {
     /// their jobs whose times are known to `answered`. `answered` may be absent only if the queue
     /// contains no preempted batch. A processor with a free slot would already have continued it.
     /// Returns false if the queue had too few requests to fill the slots.
-    pub(super) fn take_for(
+    pub(super) fn fill_processor_slots(
         &mut self,
         processor: u32,
-        mut answered: Option<&mut Vec<AnsweredJob>>,
+        mut answered: Option<&mut Vec<JobTimesWithToken>>,
     ) -> bool {
         if self.prepared.scenario.policy.slots.is_none() {
             return true;
@@ -62,9 +62,9 @@ impl Server<'_> {
     /// Begins the chosen batch on a processor.
     fn start_batch(&mut self, processor: u32) {
         let first = self.batch[0];
-        let model = self.model_at(first.model);
+        let model = self.model_by_index(first.model);
         let mut state = self.ended_flights.pop().unwrap_or_default();
-        state.begin_batch(self.now, first, processor, model.job_count());
+        state.begin_batch(self.now, first, processor, model.jobs_per_request());
         state
             .requests
             .extend(self.batch.iter().map(|request| request.slot));
@@ -76,7 +76,7 @@ impl Server<'_> {
         let states = state.requests.iter().map(|&slot| self.requests[slot]);
         self.states.extend(states);
         state.work_left = first.work;
-        state.lengths = model.draw_lengths(self.prepared, &self.states);
+        state.lengths = model.draw_job_durations(self.prepared, &self.states);
         let flight = self.flights.add_item(state);
         let serving = &mut self.processors[processor as usize];
         serving.free_slots = serving.free_slots.saturating_sub(1);
@@ -88,7 +88,7 @@ impl Server<'_> {
             serving.traces += 1;
             npu = trace.launches_on_own_npu().then_some(Npu(processor));
         }
-        self.launches.push(FlightLaunch {
+        self.launches.push(BatchLaunch {
             flight,
             model: first.model,
             npu,
@@ -96,7 +96,7 @@ impl Server<'_> {
     }
 
     /// Continues a preempted batch.
-    fn resume_batch(&mut self, flight: u32, processor: u32, answered: &mut Vec<AnsweredJob>) {
+    fn resume_batch(&mut self, flight: u32, processor: u32, answered: &mut Vec<JobTimesWithToken>) {
         self.recorder.queue.change_level(self.now, -1);
         self.processors[processor as usize].free_slots -= 1;
         let state = &mut self.flights[flight];
@@ -105,7 +105,7 @@ impl Server<'_> {
         let kept = std::mem::take(&mut state.kept);
         let before = answered.len();
         for (job, token) in kept {
-            self.assign_to_cores(flight, job, token, answered);
+            self.assign_job_to_cores(flight, job, token, answered);
         }
         let starts = answered[before..].iter().map(|job| job.times.start);
         let start = starts.min().unwrap_or(self.now);
@@ -114,12 +114,12 @@ impl Server<'_> {
 
     /// Returns true if a job must be held back because its batch is preempted, either earlier or
     /// by this call. If this call preempts the batch, another batch may begin in its place.
-    pub(super) fn is_held_back(
+    pub(super) fn is_job_held_back(
         &mut self,
         flight: u32,
         job: u32,
         token: u64,
-        answered: &mut Vec<AnsweredJob>,
+        answered: &mut Vec<JobTimesWithToken>,
     ) -> bool {
         let Some(cost) = self.prepared.scenario.policy.preemption else {
             return false;
@@ -151,7 +151,7 @@ impl Server<'_> {
         }
         let processor = self.flights[flight].processor;
         self.put_back(flight, running, (job, token), cost);
-        self.take_for(processor, Some(answered));
+        self.fill_processor_slots(processor, Some(answered));
         true
     }
 
@@ -161,7 +161,7 @@ impl Server<'_> {
         state.put_back = Some(now);
         state.kept.push(job);
         let processor = &mut self.processors[state.processor as usize];
-        processor.cores.block_until(now + cost);
+        processor.cores.block_cores_until(now + cost);
         processor.free_slots += 1;
         self.recorder.preemptions += 1;
         self.recorder.queue.change_level(now, 1);

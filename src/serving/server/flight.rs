@@ -64,7 +64,7 @@ impl<T> IndexMut<u32> for Slab<T> {
 
 /// A batch: requests for one model that are served together.
 #[derive(Debug, Default)]
-pub(super) struct RequestInFlight {
+pub(super) struct BatchInFlight {
     /// The batch's earliest request, as it was queued.
     pub first: QueuedRequest,
     /// Indices of the states of the batch's requests.
@@ -93,10 +93,10 @@ pub(super) struct RequestInFlight {
     pub preempted: Span,
     /// Instant at which a processor took the batch.
     pub began: Time,
-    pub run: RunningTime,
+    pub run: AnyJobRunningTime,
 }
 
-impl RequestInFlight {
+impl BatchInFlight {
     /// Turns an ended batch into a new batch, which begins at `now` and has `jobs` jobs and no
     /// requests. The new batch reuses the allocations of the ended batch.
     pub fn begin_batch(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
@@ -121,7 +121,7 @@ impl RequestInFlight {
 
 /// Computes the total time during which at least one job runs.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RunningTime {
+pub(super) struct AnyJobRunningTime {
     done: Span,
     /// Disjoint intervals in which jobs run, in order of time. When the last interval was added,
     /// none of these intervals had ended.
@@ -130,7 +130,7 @@ pub(super) struct RunningTime {
     pub first: Option<Time>,
 }
 
-impl RunningTime {
+impl AnyJobRunningTime {
     /// Adds a job whose times became known at `now`; the job must not start before `now`.
     pub fn add_job(&mut self, now: Time, job: JobTimeRange) {
         self.first = Some(self.first.map_or(job.start, |first| first.min(job.start)));
@@ -179,7 +179,7 @@ mod tests {
             start: Time(start),
             end: Time(end),
         };
-        let mut time = RunningTime::default();
+        let mut time = AnyJobRunningTime::default();
         time.add_job(Time(0), job(5, 10));
         time.add_job(Time(0), job(20, 30));
         // This job merges both intervals into one from 5 to 30.

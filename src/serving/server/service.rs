@@ -1,30 +1,30 @@
 //! Computes the times of jobs on cores, and ends batches.
 
-use super::flight::RequestInFlight;
-use super::{AnsweredJob, Server};
+use super::flight::BatchInFlight;
+use super::{JobTimesWithToken, Server};
 use crate::cores::JobTimeRange;
 use crate::observe::{CompletedRequest, ServedJob};
-use crate::scenario::{ArrivalStream, PolicyKind};
+use crate::scenario::{ArrivalStream, ServicePolicyKind};
 use chakram_base::units::Span;
 
 impl Server<'_> {
     /// Returns true if the policy orders requests by their work (shortest job first).
-    pub(super) fn orders_by_work(&self) -> bool {
-        self.prepared.scenario.policy.kind == PolicyKind::ShortestJob
+    pub(super) fn orders_queue_by_work(&self) -> bool {
+        self.prepared.scenario.policy.kind == ServicePolicyKind::ShortestJob
     }
 
     /// Subtracts a completed job from the remaining work of its batch.
-    pub(super) fn note_ended(&mut self, flight: u32, job: u32) {
+    pub(super) fn subtract_completed_job(&mut self, flight: u32, job: u32) {
         let state = &self.flights[flight];
-        let model = self.model_at(state.first.model);
+        let model = self.model_by_index(state.first.model);
         if model.is_chain() {
-            let (tasks, each) = self.job_size(state, job);
+            let (tasks, each) = self.job_tasks_and_duration(state, job);
             let work = each.times(tasks.div_ceil(self.prepared.cores));
             let state = &mut self.flights[flight];
             state.work_left = Span(state.work_left.0.saturating_sub(work.0));
         } else {
             let ended = &mut self.flights[flight].ended;
-            ended.resize(model.job_count() as usize, false);
+            ended.resize(model.jobs_per_request() as usize, false);
             ended[job as usize] = true;
         }
     }
@@ -39,29 +39,29 @@ impl Server<'_> {
         self.states.clear();
         let requests = state.requests.iter().map(|&slot| self.requests[slot]);
         self.states.extend(requests);
-        let model = self.model_at(state.first.model);
+        let model = self.model_by_index(state.first.model);
         model.unloaded_time(self.prepared, &self.states, &state.ended)
     }
 
     /// Returns the number of tasks of a job, and the duration of a task.
-    fn job_size(&self, flight: &RequestInFlight, job: u32) -> (u64, Span) {
+    fn job_tasks_and_duration(&self, flight: &BatchInFlight, job: u32) -> (u64, Span) {
         let numbers = flight
             .requests
             .iter()
             .map(|&slot| self.requests[slot].number);
-        let model = self.model_at(flight.first.model);
-        model.size_of_job(self.prepared, job, numbers, &flight.lengths)
+        let model = self.model_by_index(flight.first.model);
+        model.tasks_and_length_of_job(self.prepared, job, numbers, &flight.lengths)
     }
 
     /// Assigns a job to the cores of its batch's processor.
-    pub(super) fn assign_to_cores(
+    pub(super) fn assign_job_to_cores(
         &mut self,
         flight: u32,
         job: u32,
         token: u64,
-        answered: &mut Vec<AnsweredJob>,
+        answered: &mut Vec<JobTimesWithToken>,
     ) {
-        let (tasks, each) = self.job_size(&self.flights[flight], job);
+        let (tasks, each) = self.job_tasks_and_duration(&self.flights[flight], job);
         let now = self.now;
         let state = &mut self.flights[flight];
         let cores = &mut self.processors[state.processor as usize].cores;
@@ -70,12 +70,12 @@ impl Server<'_> {
         state.dealt += 1;
         state.core_ps += u128::from(tasks) * u128::from(each.0);
         state.run.add_job(now, times);
-        answered.push(AnsweredJob { token, times });
-        self.notify_observer(flight, job, times);
+        answered.push(JobTimesWithToken { token, times });
+        self.notify_job_observer(flight, job, times);
     }
 
     /// Notifies the observer of a job's times, if the observer wants jobs.
-    fn notify_observer(&mut self, flight: u32, job: u32, times: JobTimeRange) {
+    fn notify_job_observer(&mut self, flight: u32, job: u32, times: JobTimeRange) {
         if self.observer.wants_jobs() {
             let state = &self.flights[flight];
             let (first, processor) = (state.first, state.processor);
@@ -91,7 +91,7 @@ impl Server<'_> {
 
     /// Records that the launch of a batch's trace has ended, and returns the batch's
     /// processor.
-    pub(super) fn end_trace(&mut self, flight: u32) -> u32 {
+    pub(super) fn end_trace_launch(&mut self, flight: u32) -> u32 {
         let now = self.now;
         let state = &mut self.flights[flight];
         let times = JobTimeRange {
@@ -105,7 +105,7 @@ impl Server<'_> {
         if serving.traces == 0 {
             serving.traced_ps += u128::from(now.since(serving.traced_since).0);
         }
-        self.notify_observer(flight, 0, times);
+        self.notify_job_observer(flight, 0, times);
         processor
     }
 
@@ -115,7 +115,7 @@ impl Server<'_> {
         let mut state = self.flights.remove(flight);
         let compute = state.run.total_time();
         let together = state.requests.len() as u32;
-        self.recorder.flight_ended(state.core_ps);
+        self.recorder.record_ended_batch(state.core_ps);
         let serving = &mut self.processors[state.processor as usize];
         serving.free_slots = serving.free_slots.saturating_add(1);
         let started = state.run.first.unwrap_or(now);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A workload, its features, and the expected time of its check.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CoveredWorkload {
+pub struct CheckCandidate {
     /// Name of the workload in the archive.
     pub name: String,
     /// Features that the workload covers, for example `operator aten::mm`, `group data`,
@@ -16,7 +16,7 @@ pub struct CoveredWorkload {
 
 /// The workloads selected for checking within a time budget, and the omitted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BudgetChoice {
+pub struct BudgetSelection {
     /// Names of the selected workloads, in order of selection.
     pub chosen: Vec<String>,
     /// Names of workloads that were not selected.
@@ -28,19 +28,19 @@ pub struct BudgetChoice {
 /// Selects workloads such that all their checks take at most `millis` milliseconds. First,
 /// repeatedly adds the workload that covers the most new features per millisecond. Then, while time
 /// is left, adds workloads with the rarest features.
-pub fn choose_within(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
+pub fn select_within_budget(workloads: &[CheckCandidate], millis: u64) -> BudgetSelection {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for feature in workloads.iter().flat_map(|workload| &workload.features) {
         *counts.entry(feature).or_default() += 1;
     }
     let mut covered: BTreeSet<&str> = BTreeSet::new();
-    let mut left: Vec<&CoveredWorkload> = workloads.iter().collect();
+    let mut left: Vec<&CheckCandidate> = workloads.iter().collect();
     let mut rest = millis;
-    let mut choice = BudgetChoice::default();
+    let mut choice = BudgetSelection::default();
     loop {
         // Compare new features per millisecond first, then rarity per millisecond. A feature's
         // rarity is 1000 divided by the number of workloads that have the feature.
-        let gain = |workload: &CoveredWorkload| {
+        let gain = |workload: &CheckCandidate| {
             let new = workload
                 .features
                 .iter()
@@ -80,8 +80,8 @@ pub fn choose_within(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice
 mod tests {
     use super::*;
 
-    fn workload(name: &str, features: &[&str], millis: u64) -> CoveredWorkload {
-        CoveredWorkload {
+    fn workload(name: &str, features: &[&str], millis: u64) -> CheckCandidate {
+        CheckCandidate {
             name: name.to_owned(),
             features: features.iter().map(|f| (*f).to_owned()).collect(),
             millis,
@@ -98,12 +98,12 @@ mod tests {
         ];
         // First, b covers two features in 10 ms. Then only d covers new features in the remaining
         // 15 ms.
-        let choice = choose_within(&all, 25);
+        let choice = select_within_budget(&all, 25);
         assert_eq!(choice.chosen, ["b", "d"]);
         assert_eq!(choice.left_out, ["a", "c"]);
         assert_eq!(choice.uncovered, BTreeSet::from(["moe".to_owned()]));
-        let whole = choose_within(&all, 1000);
+        let whole = select_within_budget(&all, 1000);
         assert_eq!((whole.chosen.len(), whole.uncovered.len()), (4, 0));
-        assert!(choose_within(&all, 5).chosen.is_empty());
+        assert!(select_within_budget(&all, 5).chosen.is_empty());
     }
 }

@@ -7,7 +7,7 @@ use chakram_base::units::Span;
 
 /// Cause of a change: a changed input, or a part of the time that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReportCause {
+pub enum PredictionChangeCause {
     /// A constant in the machine file changed.
     Constant(ConstantChange),
     /// The workload's traces or files were replaced.
@@ -23,7 +23,7 @@ pub enum ReportCause {
     Note(String),
 }
 
-impl std::fmt::Display for ReportCause {
+impl std::fmt::Display for PredictionChangeCause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Constant(change) => {
@@ -66,43 +66,49 @@ pub fn find_causes(
     baseline: &BaselineRecord,
     entry: &WorkloadEntry,
     found: &ReportDiff,
-) -> Vec<ReportCause> {
-    let mut causes: Vec<ReportCause> = constants
+) -> Vec<PredictionChangeCause> {
+    let mut causes: Vec<PredictionChangeCause> = constants
         .iter()
         .take(LISTED)
         .cloned()
-        .map(ReportCause::Constant)
+        .map(PredictionChangeCause::Constant)
         .collect();
     if entry.contents_hash() != baseline.contents {
-        causes.push(ReportCause::Workload);
+        causes.push(PredictionChangeCause::Workload);
     }
     let version = env!("CARGO_PKG_VERSION");
     if baseline.tool_version != version {
-        causes.push(ReportCause::Version(
+        causes.push(PredictionChangeCause::Version(
             baseline.tool_version.clone(),
             version.to_owned(),
         ));
     }
     for replay in &found.replays {
-        causes.extend(changed_times(replay));
+        causes.extend(most_changed_times(replay));
         let changed = replay
             .collectives
             .iter()
             .filter(|c| c.calls.signed_increase() != 0 || c.bytes.signed_increase() != 0);
         causes.extend(changed.take(LISTED).map(|c| {
             let calls = format!("{}: {} → {} calls", c.what, c.calls.before, c.calls.after);
-            ReportCause::Collective(format!(
+            PredictionChangeCause::Collective(format!(
                 "{calls}, {} → {} bytes",
                 c.bytes.before, c.bytes.after
             ))
         }));
-        causes.extend(replay.notes.iter().cloned().map(ReportCause::Note));
+        causes.extend(
+            replay
+                .notes
+                .iter()
+                .cloned()
+                .map(PredictionChangeCause::Note),
+        );
     }
     causes
 }
 
 /// Returns the operators and groups that changed most, for all parts of the time.
-fn changed_times(replay: &ReplayDiff) -> Vec<ReportCause> {
+fn most_changed_times(replay: &ReplayDiff) -> Vec<PredictionChangeCause> {
     let mut all = Vec::new();
     for part in &replay.parts {
         let behind = part
@@ -124,6 +130,6 @@ fn changed_times(replay: &ReplayDiff) -> Vec<ReportCause> {
     all.sort_by_key(|(_, _, by)| std::cmp::Reverse(by.unsigned_abs()));
     let causes = all
         .into_iter()
-        .map(|(part, what, by)| ReportCause::Time(part, what, by));
+        .map(|(part, what, by)| PredictionChangeCause::Time(part, what, by));
     causes.collect()
 }

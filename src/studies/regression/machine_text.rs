@@ -37,7 +37,7 @@ fn parse_constants(text: &str) -> BTreeMap<String, String> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let (mut section, mut list) = (String::new(), None::<String>);
     for line in text.lines() {
-        let line = without_comment(line);
+        let line = strip_comment(line);
         // A list may continue on the next line.
         if let Some(key) = &list {
             let value: &mut String = all.entry(key.clone()).or_default();
@@ -66,7 +66,7 @@ fn parse_constants(text: &str) -> BTreeMap<String, String> {
 }
 
 /// Removes a comment, which begins at the first `#` outside quotes.
-fn without_comment(line: &str) -> &str {
+fn strip_comment(line: &str) -> &str {
     let mut quote = None;
     for (at, c) in line.char_indices() {
         match (quote, c) {

@@ -1,12 +1,12 @@
 //! Compares predictions with measured step times.
 
-use chakram_archive::MeasuredTimes;
+use chakram_archive::MeasuredStepTimes;
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 
 /// Distance of a prediction from measured steps: as a percentage, and in standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MeasuredVerdict {
+pub struct DistanceFromMeasured {
     /// Number of measured steps in the distribution.
     pub steps: u64,
     /// Median of the measured steps, in picoseconds.
@@ -28,9 +28,9 @@ const OUTSIDE: f64 = 3.0;
 /// Ratio of a normal distribution's standard deviation to its MAD.
 const PER_MAD: f64 = 1.4826;
 
-impl MeasuredVerdict {
+impl DistanceFromMeasured {
     /// Compares the prediction with `measured`.
-    pub fn new(measured: &MeasuredTimes, predicted_ps: u64) -> Self {
+    pub fn new(measured: &MeasuredStepTimes, predicted_ps: u64) -> Self {
         let difference = predicted_ps as f64 - measured.median_ps as f64;
         let deviation = PER_MAD * measured.mad_ps as f64;
         Self {
@@ -47,7 +47,7 @@ impl MeasuredVerdict {
 
     /// Returns true if the prediction is unlikely to be a measured step, because it is too far from
     /// them.
-    pub fn is_outside(&self) -> bool {
+    pub fn is_outside_measured_steps(&self) -> bool {
         self.deviations.abs() > OUTSIDE
     }
 }
@@ -58,7 +58,7 @@ impl MeasuredVerdict {
 /// # Errors
 ///
 /// Fails if a line is not a time (the error states the line), or if there is no time.
-pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
+pub fn parse_step_times(text: &str) -> Result<MeasuredStepTimes, String> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let steps = lines.map(|(number, line)| {
@@ -71,10 +71,10 @@ pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
 }
 
 /// Returns the distribution of `steps` (in picoseconds), or `None` if the list is empty.
-fn summarize_steps(mut steps: Vec<u64>) -> Option<MeasuredTimes> {
+fn summarize_steps(mut steps: Vec<u64>) -> Option<MeasuredStepTimes> {
     let median_ps = median(&mut steps)?;
     let mut deviations: Vec<u64> = steps.iter().map(|step| step.abs_diff(median_ps)).collect();
-    Some(MeasuredTimes {
+    Some(MeasuredStepTimes {
         steps: steps.len() as u64,
         median_ps,
         mad_ps: median(&mut deviations).unwrap_or(0),
@@ -89,9 +89,9 @@ mod tests {
     fn steps_become_a_median_and_a_deviation() {
         // The median of 10, 11, 12, 14 and 30 ms is 12 ms. The deviations from the median are 2, 1,
         // 0, 2 and 18 ms. The median of these deviations is 2 ms.
-        let measured = read_steps("# warm\n10ms\n 30 ms\n11ms\n\n14ms\n12ms\n").unwrap();
+        let measured = parse_step_times("# warm\n10ms\n 30 ms\n11ms\n\n14ms\n12ms\n").unwrap();
         let ms = 1_000_000_000;
-        let expected = MeasuredTimes {
+        let expected = MeasuredStepTimes {
             steps: 5,
             median_ps: 12 * ms,
             mad_ps: 2 * ms,
@@ -99,14 +99,18 @@ mod tests {
         assert_eq!(measured, expected);
         // A prediction of 18 ms is 50 % above the median. A difference of 6 ms is 6 / (1.4826 x 2)
         // = 2.02 standard deviations, and a difference of 9 ms is 3.04.
-        let verdict = MeasuredVerdict::new(&measured, 18 * ms);
+        let verdict = DistanceFromMeasured::new(&measured, 18 * ms);
         assert!(
-            (verdict.percent - 50.0).abs() < 1e-9 && !verdict.is_outside(),
+            (verdict.percent - 50.0).abs() < 1e-9 && !verdict.is_outside_measured_steps(),
             "{verdict:?}"
         );
-        assert!(MeasuredVerdict::new(&measured, 21 * ms).is_outside());
-        assert!(read_steps("12 parsec").unwrap_err().starts_with("line 1"));
-        assert!(read_steps("\n").is_err());
+        assert!(DistanceFromMeasured::new(&measured, 21 * ms).is_outside_measured_steps());
+        assert!(
+            parse_step_times("12 parsec")
+                .unwrap_err()
+                .starts_with("line 1")
+        );
+        assert!(parse_step_times("\n").is_err());
     }
 
     /// Each entry contains a number of measured steps and two percentages. The first is the
@@ -146,10 +150,12 @@ mod tests {
             for _ in 0..sets {
                 let measured = summarize_steps((0..steps).map(|_| step()).collect()).unwrap();
                 for _ in 0..each {
-                    alarmed += usize::from(MeasuredVerdict::new(&measured, step()).is_outside());
+                    alarmed += usize::from(
+                        DistanceFromMeasured::new(&measured, step()).is_outside_measured_steps(),
+                    );
                 }
-                let wrong = MeasuredVerdict::new(&measured, 1_050_000_000);
-                missed += usize::from(!wrong.is_outside());
+                let wrong = DistanceFromMeasured::new(&measured, 1_050_000_000);
+                missed += usize::from(!wrong.is_outside_measured_steps());
             }
             // Accept a deviation of four standard errors of the count, plus half a unit in the last
             // digit of the stated rate.

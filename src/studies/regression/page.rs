@@ -4,7 +4,7 @@
 //! A number that is also in the check's JSON has its JSON pointer in an attribute, as on a report's
 //! page.
 
-use super::verdict::measured_words;
+use super::verdict::describe_measured_distance;
 use super::{CheckOutcome, CheckedPrediction};
 use chakram_archive::BaselineRecord;
 use chakram_base::units::{Span, Time, format_count, format_percent_change};
@@ -12,14 +12,14 @@ use chakram_report::TimeCategory;
 use chakram_report::html::page::{
     escape_html, render_page, render_report_number, render_section, render_table,
 };
-use chakram_report::html::time_bars;
+use chakram_report::html::render_time_bars;
 
 /// Renders the HTML page of a check against the archive `name`.
 pub fn render_check_page(outcome: &CheckOutcome, name: &str) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p>",
         escape_html(name),
-        escape_html(&outcome.summarize_line())
+        escape_html(&outcome.summary_line())
     );
     let moved = (outcome.checked.iter().enumerate()).filter(|(_, checked)| checked.moved);
     for (at, checked) in moved {
@@ -32,14 +32,17 @@ pub fn render_check_page(outcome: &CheckOutcome, name: &str) -> String {
         body += &render_section(
             &escape_html(&heading),
             &format!("moved-{at}"),
-            &moved_body(checked, at),
+            &render_moved_prediction(checked, at),
         );
     }
     let measured: Vec<Vec<String>> = (outcome.checked.iter())
         .filter_map(|checked| Some((checked, checked.measured.as_ref()?)))
         .map(|(checked, verdict)| {
             let name = format!("{} on {}", checked.workload, checked.machine);
-            vec![escape_html(&name), escape_html(&measured_words(verdict))]
+            vec![
+                escape_html(&name),
+                escape_html(&describe_measured_distance(verdict)),
+            ]
         })
         .collect();
     if !measured.is_empty() {
@@ -67,7 +70,7 @@ pub fn render_check_page(outcome: &CheckOutcome, name: &str) -> String {
 }
 
 /// Renders a prediction that moved, at index `at` of the check.
-fn moved_body(checked: &CheckedPrediction, at: usize) -> String {
+fn render_moved_prediction(checked: &CheckedPrediction, at: usize) -> String {
     let pointer = |field: &str| format!("/predictions/{at}/{field}");
     let time =
         |field: &str, ps: u64| render_report_number(&pointer(field), ps, &Time(ps).to_string());
@@ -84,7 +87,7 @@ fn moved_body(checked: &CheckedPrediction, at: usize) -> String {
     }
     if let Some(means) = checked.means {
         let rows = [("baseline", means[0]), ("now", means[1])];
-        body += &time_bars("Time by category, before and now", &rows);
+        body += &render_time_bars("Time by category, before and now", &rows);
         let cell = |side: &str, key: &str, span: Span| {
             let path = pointer(&format!("mean_ps/{side}/{key}"));
             render_report_number(&path, span.0, &span.to_string())

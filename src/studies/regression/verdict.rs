@@ -1,6 +1,6 @@
 //! Formats a check's verdict as text, JSON, Markdown and JUnit XML.
 
-use super::{CategoryTimes, CheckedPrediction, MeasuredVerdict};
+use super::{CategoryTimes, CheckedPrediction, DistanceFromMeasured};
 use chakram_base::units::{Time, format_count, format_percent_change};
 use chakram_report::TimeCategory;
 use chakram_report::document::VersionedDocument;
@@ -44,7 +44,7 @@ impl CheckOutcome {
         self.checked.iter().filter(|checked| checked.moved)
     }
 
-    pub(super) fn summarize_line(&self) -> String {
+    pub(super) fn summary_line(&self) -> String {
         let moved = self.moved_predictions().count();
         let mut text = format!(
             "{} checked, {moved} moved by more than {} %",
@@ -88,8 +88,8 @@ fn format_change(checked: &CheckedPrediction) -> String {
     format_percent_change(checked.change_percent())
 }
 
-pub(super) fn measured_words(verdict: &MeasuredVerdict) -> String {
-    let place = if verdict.is_outside() {
+pub(super) fn describe_measured_distance(verdict: &DistanceFromMeasured) -> String {
+    let place = if verdict.is_outside_measured_steps() {
         "outside"
     } else {
         "within"
@@ -133,7 +133,11 @@ pub fn verdict_text(outcome: &CheckOutcome) -> String {
             format_change(checked)
         );
         if let Some(measured) = &checked.measured {
-            let _ = writeln!(out, "      measured: {}", measured_words(measured));
+            let _ = writeln!(
+                out,
+                "      measured: {}",
+                describe_measured_distance(measured)
+            );
         }
         for cause in &checked.causes {
             let _ = writeln!(
@@ -155,7 +159,7 @@ pub fn verdict_text(outcome: &CheckOutcome) -> String {
     for line in outcome.describe_gaps() {
         let _ = writeln!(out, "{line}");
     }
-    let _ = writeln!(out, "{}", outcome.summarize_line());
+    let _ = writeln!(out, "{}", outcome.summary_line());
     out
 }
 
@@ -181,14 +185,14 @@ struct PredictionRow<'a> {
     causes: Vec<String>,
     /// Mean time in each category; `None` if the prediction did not move.
     #[serde(skip_serializing_if = "Option::is_none")]
-    mean_ps: Option<MeanRow>,
+    mean_ps: Option<MeanTimesRow>,
     baselines: Vec<BaselineRow<'a>>,
     measured: Option<MeasuredRow>,
 }
 
 /// Mean time in each category over NPUs.
 #[derive(Serialize)]
-struct MeanRow {
+struct MeanTimesRow {
     before: BTreeMap<&'static str, u64>,
     after: BTreeMap<&'static str, u64>,
 }
@@ -229,7 +233,7 @@ pub fn verdict_json(outcome: &CheckOutcome) -> String {
                     .map(|((part, _), key)| (key, times[*part as usize].0))
                     .collect()
             };
-            MeanRow {
+            MeanTimesRow {
                 before: keyed(before),
                 after: keyed(after),
             }
@@ -247,7 +251,7 @@ pub fn verdict_json(outcome: &CheckOutcome) -> String {
             median_ps: measured.median_ps,
             difference_percent: measured.percent,
             deviations: Some(measured.deviations).filter(|deviations| deviations.is_finite()),
-            outside: measured.is_outside(),
+            outside: measured.is_outside_measured_steps(),
         }),
     });
     let document = CheckDocument {
@@ -268,7 +272,7 @@ fn escape_cell(text: &str) -> String {
 
 /// Renders a verdict as Markdown for GitHub's job summaries.
 pub fn verdict_markdown(outcome: &CheckOutcome) -> String {
-    let mut out = format!("### {}\n", outcome.summarize_line());
+    let mut out = format!("### {}\n", outcome.summary_line());
     if outcome.moved_predictions().next().is_some() {
         out +=
             "\n| workload | machine | before | after | change | why |\n|---|---|--:|--:|--:|---|\n";
@@ -304,7 +308,7 @@ pub fn verdict_markdown(outcome: &CheckOutcome) -> String {
             "| {} | {} | {} |",
             escape_cell(&checked.workload),
             escape_cell(&checked.machine),
-            measured_words(verdict)
+            describe_measured_distance(verdict)
         );
     }
     for failed in &outcome.failed {

@@ -15,7 +15,7 @@ type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 
 /// Cycles and energy of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CycleRow {
+pub struct LayerCycleCount {
     /// Number of clock cycles that the layer takes.
     pub cycles: u64,
     /// Energy in picojoules, or `None` if the table has no energy column.
@@ -25,13 +25,13 @@ pub struct CycleRow {
 /// Cycles and energy of layers, by the layers' sizes, strides and dilations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CycleTable {
-    rows: BTreeMap<LayerKey, CycleRow>,
+    rows: BTreeMap<LayerKey, LayerCycleCount>,
 }
 
 /// An invalid table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: found {found}, expected {expected}")]
-pub struct CycleError {
+pub struct CycleTableError {
     /// Name of the file, for error messages.
     pub file: String,
     /// Line of the error in the file, from 1.
@@ -44,7 +44,7 @@ pub struct CycleError {
 
 /// Meaning of a table column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CycleColumn {
+enum CycleTableColumn {
     Size(usize),
     /// Stride (0) or dilation (1), along rows (0) or columns (1).
     Distance(usize, usize),
@@ -52,7 +52,7 @@ enum CycleColumn {
     Energy,
 }
 
-impl CycleColumn {
+impl CycleTableColumn {
     fn from_name(name: &str) -> Option<Self> {
         let size = SIZES.iter().position(|own| *own == name).map(Self::Size);
         let mut distances = DISTANCES.iter().enumerate().flat_map(|(i, names)| {
@@ -83,8 +83,8 @@ impl CycleTable {
     /// # Errors
     ///
     /// Fails if a heading or a cell is invalid, or if two rows give different values for one layer.
-    pub fn parse(text: &str, file: &str) -> Result<Self, CycleError> {
-        let wrong = |line: usize, found: String, expected: &str| CycleError {
+    pub fn parse(text: &str, file: &str) -> Result<Self, CycleTableError> {
+        let wrong = |line: usize, found: String, expected: &str| CycleTableError {
             file: file.to_owned(),
             line,
             found,
@@ -103,7 +103,7 @@ impl CycleTable {
             let names = [&SIZES[..], &DISTANCES[0], &DISTANCES[1]]
                 .concat()
                 .join(", ");
-            CycleColumn::from_name(&name).ok_or_else(|| {
+            CycleTableColumn::from_name(&name).ok_or_else(|| {
                 wrong(
                     number,
                     format!("a column {name:?}"),
@@ -111,11 +111,11 @@ impl CycleTable {
                 )
             })
         });
-        let columns: Vec<CycleColumn> = columns.collect::<Result<_, _>>()?;
+        let columns: Vec<CycleTableColumn> = columns.collect::<Result<_, _>>()?;
         let twice = (1..)
             .zip(&columns)
             .any(|(i, column)| columns[i..].contains(column));
-        if twice || !columns.contains(&CycleColumn::Cycles) {
+        if twice || !columns.contains(&CycleTableColumn::Cycles) {
             let expected = "a column `cycles`, and each column once";
             return Err(wrong(number, format!("the headings {heading:?}"), expected));
         }
@@ -128,7 +128,7 @@ impl CycleTable {
                 return Err(wrong(number, found, &expected));
             }
             let (mut sizes, mut distances) = ([1; 7], [[1; 2]; 2]);
-            let mut row = CycleRow {
+            let mut row = LayerCycleCount {
                 cycles: 0,
                 energy: None,
             };
@@ -139,10 +139,10 @@ impl CycleTable {
                     found.ok_or_else(|| wrong(number, format!("{cell:?}"), &expected))
                 };
                 match *column {
-                    CycleColumn::Size(at) => sizes[at] = whole(1)?,
-                    CycleColumn::Distance(i, j) => distances[i][j] = whole(1)?,
-                    CycleColumn::Cycles => row.cycles = whole(0)?,
-                    CycleColumn::Energy => {
+                    CycleTableColumn::Size(at) => sizes[at] = whole(1)?,
+                    CycleTableColumn::Distance(i, j) => distances[i][j] = whole(1)?,
+                    CycleTableColumn::Cycles => row.cycles = whole(0)?,
+                    CycleTableColumn::Energy => {
                         let energy = cell.parse::<f64>().ok();
                         let energy = energy.filter(|pj| pj.is_finite() && *pj >= 0.0);
                         let expected = "picojoules, a number that is not negative";
@@ -175,7 +175,7 @@ impl CycleTable {
     }
 
     /// Returns the row of a layer, or `None` if the table has no such row.
-    pub fn get(&self, layer: &LayerShape) -> Option<CycleRow> {
+    pub fn get(&self, layer: &LayerShape) -> Option<LayerCycleCount> {
         self.rows.get(&layer_key(layer)).copied()
     }
 }

@@ -14,8 +14,8 @@
 //! same part of the input.
 
 use super::partition::{
-    CutDirection, PartPosition, ProductCut, ProductSize, overlap_of_rows, partition_products,
-    place_of_part, words_moved,
+    CutDirection, MatrixProductSize, PartPosition, ProductCut, find_matching_row_piece,
+    partition_products, position_of_part, words_moved,
 };
 use super::{LayerRecord, SubLayer, TaskGraph};
 use chakram_base::setting::SettingChoice;
@@ -87,7 +87,7 @@ pub struct PartitionedModel {
 
 /// Reason why a model is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FamilyError {
+pub enum LanguageModelError {
     /// A size is invalid.
     #[error("found {found}, expected {expected}")]
     Size {
@@ -107,7 +107,7 @@ pub enum FamilyError {
 const MOST: u64 = 200_000;
 
 #[derive(Clone, Copy, Debug)]
-struct LayerProduct {
+struct LayerMatrixProduct {
     name: &'static str,
     /// Number of tokens, or tokens times heads for matrix products per head.
     rows: u64,
@@ -116,9 +116,9 @@ struct LayerProduct {
     has_weights: bool,
 }
 
-impl LayerProduct {
-    fn product_size(&self) -> ProductSize {
-        ProductSize {
+impl LayerMatrixProduct {
+    fn product_size(&self) -> MatrixProductSize {
+        MatrixProductSize {
             rows: self.rows,
             columns: self.outputs,
             weights: if self.has_weights {
@@ -138,9 +138,9 @@ const SCORES: &str = "scores";
 
 impl LanguageModel {
     /// Returns the matrix products of one encoder layer, or of one decoder layer.
-    fn layer_products(&self, decoder: bool) -> Vec<LayerProduct> {
+    fn layer_products(&self, decoder: bool) -> Vec<LayerMatrixProduct> {
         let (e, s, h) = (self.embedding, self.sequence, self.heads);
-        let product = |name, rows, inputs, outputs, has_weights| LayerProduct {
+        let product = |name, rows, inputs, outputs, has_weights| LayerMatrixProduct {
             name,
             rows,
             inputs,
@@ -177,8 +177,8 @@ impl LanguageModel {
     }
 
     /// Returns all matrix products in order, each with the name of its layer.
-    fn list_all_products(&self) -> Result<Vec<(String, LayerProduct)>, FamilyError> {
-        let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
+    fn list_all_products(&self) -> Result<Vec<(String, LayerMatrixProduct)>, LanguageModelError> {
+        let wrong = |found: String, expected| Err(LanguageModelError::Size { found, expected });
         let sizes = [
             ("embedding", self.embedding),
             ("forward", self.forward),
@@ -205,14 +205,14 @@ impl LanguageModel {
         let layers = (0..self.encoders)
             .map(|_| false)
             .chain((0..self.decoders).map(|_| true));
-        let mut products: Vec<(String, LayerProduct)> = Vec::new();
+        let mut products: Vec<(String, LayerMatrixProduct)> = Vec::new();
         for (layer, decoder) in layers.enumerate() {
             for product in self.layer_products(decoder) {
                 products.push((format!("layer {layer}: {}", product.name), product));
             }
         }
         if self.vocabulary > 0 {
-            let last = LayerProduct {
+            let last = LayerMatrixProduct {
                 name: "vocabulary",
                 rows: self.sequence,
                 inputs: self.embedding,
@@ -225,7 +225,7 @@ impl LanguageModel {
         if most > MOST || products.is_empty() {
             return match products.is_empty() {
                 true => wrong("no layers".to_owned(), "one or more"),
-                false => Err(FamilyError::TooMany(most)),
+                false => Err(LanguageModelError::TooMany(most)),
             };
         }
         Ok(products)
@@ -236,15 +236,15 @@ impl LanguageModel {
     /// # Errors
     ///
     /// Fails with the errors of [`Self::build_task_graph`].
-    pub fn partition_products(&self) -> Result<PartitionedModel, FamilyError> {
+    pub fn partition_products(&self) -> Result<PartitionedModel, LanguageModelError> {
         let products = self.list_all_products()?;
-        let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
+        let wrong = |found: String, expected| Err(LanguageModelError::Size { found, expected });
         if !self.tensor.is_power_of_two() {
             let found = format!("{} parts of products", self.tensor);
             return wrong(found, "a power of two, as chips are halved at each level");
         }
         let levels = self.tensor.ilog2();
-        let sizes: Vec<ProductSize> = products
+        let sizes: Vec<MatrixProductSize> = products
             .iter()
             .map(|(_, product)| product.product_size())
             .collect();
@@ -257,7 +257,7 @@ impl LanguageModel {
         let fits = |cuts: &Vec<ProductCut>| {
             let mut all = sizes.iter().zip(cuts);
             all.all(|(size, cut)| {
-                let PartPosition { row, column } = place_of_part(cut, 0);
+                let PartPosition { row, column } = position_of_part(cut, 0);
                 u64::from(row.1) <= size.rows && u64::from(column.1) <= size.columns
             })
         };
@@ -275,12 +275,12 @@ impl LanguageModel {
 
     /// Returns, for each matrix product, the positions of its parts. If products are cut only by
     /// columns, a product with fewer columns than parts has fewer parts.
-    fn part_places(
+    fn part_positions(
         &self,
-        products: &[(String, LayerProduct)],
-    ) -> Result<Vec<Vec<PartPosition>>, FamilyError> {
+        products: &[(String, LayerMatrixProduct)],
+    ) -> Result<Vec<Vec<PartPosition>>, LanguageModelError> {
         if self.partition == PartitionRule::Columns {
-            let columns = |(_, product): &(String, LayerProduct)| {
+            let columns = |(_, product): &(String, LayerMatrixProduct)| {
                 let parts = self.tensor.min(product.outputs) as u32;
                 let place = |part| PartPosition {
                     row: (0, 1),
@@ -292,9 +292,12 @@ impl LanguageModel {
         }
         let parts = 0..self.tensor as u32;
         let cuts = self.partition_products()?.products;
-        let places = cuts
-            .iter()
-            .map(|(_, cut)| parts.clone().map(|part| place_of_part(cut, part)).collect());
+        let places = cuts.iter().map(|(_, cut)| {
+            parts
+                .clone()
+                .map(|part| position_of_part(cut, part))
+                .collect()
+        });
         Ok(places.collect())
     }
 
@@ -305,9 +308,9 @@ impl LanguageModel {
     /// Fails if a size is zero, or if the number of heads does not divide the hidden size. Also
     /// fails if there are too many sub-layers, or if a matrix product has too few rows or columns
     /// to be cut.
-    pub fn build_task_graph(&self) -> Result<TaskGraph, FamilyError> {
+    pub fn build_task_graph(&self) -> Result<TaskGraph, LanguageModelError> {
         let products = self.list_all_products()?;
-        let places = self.part_places(&products)?;
+        let places = self.part_positions(&products)?;
         let mut graph = TaskGraph::default();
         for batch in 0..self.micro_batches {
             let mut before: Vec<(u32, PartPosition)> = Vec::new();
@@ -322,7 +325,7 @@ impl LanguageModel {
                     let rows = of(place.row, product.rows);
                     let columns = of(place.column, product.outputs);
                     let record = LayerRecord::from_linear(rows, product.inputs, columns);
-                    let record = record.ok_or_else(|| FamilyError::Size {
+                    let record = record.ok_or_else(|| LanguageModelError::Size {
                         found: format!("a product of {rows} x {} x {columns}", product.inputs),
                         expected: "one that can be counted",
                     })?;
@@ -332,7 +335,7 @@ impl LanguageModel {
                         place.row
                     };
                     let taken = before.iter().filter_map(|(task, held)| {
-                        let share = overlap_of_rows(held.row, needed)?;
+                        let share = find_matching_row_piece(held.row, needed)?;
                         Some((*task, share))
                     });
                     let taken: Vec<(u32, (u32, u32))> = taken.collect();

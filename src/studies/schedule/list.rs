@@ -2,10 +2,10 @@
 //! come first in the list.
 //!
 //! DEAP's Algorithm 1, as printed, gives a chip every ready sub-layer, because no line ends the
-//! inner loop. The printed algorithm also never frees a chip. [`ListRule::Steps`] corrects both
+//! inner loop. The printed algorithm also never frees a chip. [`ChipAssignmentRule::Steps`] corrects both
 //! errors: a chip runs one sub-layer per step, and a finished sub-layer counts as finished from the
-//! next step on. In [`ListRule::Durations`], a sub-layer's time is its number of operations, and a
-//! free chip immediately begins its next sub-layer. [`ListRule::Printed`] follows the printed text,
+//! next step on. In [`ChipAssignmentRule::Durations`], a sub-layer's time is its number of operations, and a
+//! free chip immediately begins its next sub-layer. [`ChipAssignmentRule::Printed`] follows the printed text,
 //! and ends when no chip can get another sub-layer.
 
 use super::{ChipSchedule, TaskGraph};
@@ -13,7 +13,7 @@ use chakram_base::setting::SettingChoice;
 
 /// Rule for assigning sub-layers to chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListRule {
+pub enum ChipAssignmentRule {
     /// In each step, every chip runs at most one sub-layer.
     Steps,
     /// A chip begins its next sub-layer as soon as it is free. Steps then state only the order on
@@ -23,7 +23,7 @@ pub enum ListRule {
     Printed,
 }
 
-impl SettingChoice for ListRule {
+impl SettingChoice for ChipAssignmentRule {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Steps, "steps", "One sub-layer per chip in each step"),
         (
@@ -62,15 +62,15 @@ pub enum ScheduleError {
 pub fn schedule_tasks(
     graph: &TaskGraph,
     chips: usize,
-    rule: ListRule,
+    rule: ChipAssignmentRule,
 ) -> Result<ChipSchedule, ScheduleError> {
     if chips == 0 {
         return Err(ScheduleError::NoChips);
     }
     match rule {
-        ListRule::Steps => Ok(schedule_in_steps(graph, chips)),
-        ListRule::Durations => Ok(schedule_by_durations(graph, chips).0),
-        ListRule::Printed => as_printed(graph, chips),
+        ChipAssignmentRule::Steps => Ok(schedule_in_steps(graph, chips)),
+        ChipAssignmentRule::Durations => Ok(schedule_by_durations(graph, chips).0),
+        ChipAssignmentRule::Printed => schedule_as_printed(graph, chips),
     }
 }
 
@@ -187,7 +187,7 @@ fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
 
 /// Schedules by the printed algorithm, which gives sub-layers only to chips that have none. A chip
 /// without a sub-layer is given all ready sub-layers, and runs them one by one.
-fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
+fn schedule_as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];
     let mut given = vec![false; all];

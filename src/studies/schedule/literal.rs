@@ -50,7 +50,7 @@ impl LiteralReader<'_> {
     }
 
     /// Consumes `wanted` if it is the next character.
-    fn take_char(&mut self, wanted: char) -> bool {
+    fn accept_char(&mut self, wanted: char) -> bool {
         let is = self.peek_char() == Some(wanted);
         self.at += if is { wanted.len_utf8() } else { 0 };
         is
@@ -64,9 +64,9 @@ impl LiteralReader<'_> {
             Some('[') => {
                 self.at += 1;
                 let mut items = Vec::new();
-                while !self.take_char(']') {
+                while !self.accept_char(']') {
                     items.push(self.read_literal(depth + 1)?);
-                    if !self.take_char(',') && self.peek_char() != Some(']') {
+                    if !self.accept_char(',') && self.peek_char() != Some(']') {
                         return Err(self.syntax_error("expected `,` or `]`".to_owned()));
                     }
                 }
@@ -75,18 +75,18 @@ impl LiteralReader<'_> {
             Some('{') => {
                 self.at += 1;
                 let mut entries = BTreeMap::new();
-                while !self.take_char('}') {
+                while !self.accept_char('}') {
                     let Literal::Text(key) = self.read_literal(depth + 1)? else {
                         return Err(self.syntax_error("expected a key in quotes".to_owned()));
                     };
-                    if !self.take_char(':') {
+                    if !self.accept_char(':') {
                         return Err(self.syntax_error(format!("expected `:` behind {key:?}")));
                     }
                     let value = self.read_literal(depth + 1)?;
                     if entries.insert(key.clone(), value).is_some() {
                         return Err(self.syntax_error(format!("found {key:?} twice")));
                     }
-                    if !self.take_char(',') && self.peek_char() != Some('}') {
+                    if !self.accept_char(',') && self.peek_char() != Some('}') {
                         return Err(self.syntax_error("expected `,` or `}`".to_owned()));
                     }
                 }

@@ -35,7 +35,7 @@ pub type ProductCut = Vec<CutDirection>;
 
 /// Sizes of a matrix product that determine its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProductSize {
+pub struct MatrixProductSize {
     /// Number of rows of the matrix product's output.
     pub rows: u64,
     /// Number of columns of the matrix product's output.
@@ -63,7 +63,7 @@ const SHARES: u128 = 1 << 24;
 
 /// Returns the position of `part` in a matrix product with these cuts. Each level appends one bit
 /// to the row block's index or to the column block's index.
-pub fn place_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
+pub fn position_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
     let (mut row, mut column) = ((0, 1), (0, 1));
     for (level, along) in cut.iter().enumerate() {
         let half = part >> (cut.len() - 1 - level) & 1;
@@ -78,8 +78,8 @@ pub fn place_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
 
 /// Returns the number of words that a forward pass of `batches` micro-batches moves with these
 /// cuts.
-pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> u64 {
-    let mut costs = CutCosts::default();
+pub fn words_moved(products: &[MatrixProductSize], cuts: &[ProductCut], batches: u32) -> u64 {
+    let mut costs = CutTransferCosts::default();
     let own = products.iter().zip(cuts);
     let weights = own
         .map(|(product, cut)| weight_words(product, cut))
@@ -95,7 +95,7 @@ pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) 
 /// Returns the cuts of each matrix product on `levels` levels, or `None` if a product has too few
 /// rows and columns for this number of cuts.
 pub fn partition_products(
-    products: &[ProductSize],
+    products: &[MatrixProductSize],
     levels: u32,
     batches: u32,
 ) -> Option<Vec<ProductCut>> {
@@ -109,7 +109,7 @@ pub fn partition_products(
 /// Divides the rows `held` into equal pieces so that one piece has exactly the rows `needed`.
 /// Returns the index of this piece and the number of pieces. If `needed` contains all rows of
 /// `held`, there is one piece. Returns `None` if `held` and `needed` have no row in common.
-pub fn overlap_of_rows(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
+pub fn find_matching_row_piece(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
         return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
     }
@@ -121,8 +121,8 @@ pub fn overlap_of_rows(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32
 const CHOICES: [CutDirection; 2] = [CutDirection::Columns, CutDirection::Rows];
 
 /// Adds the best cut on one more level to each matrix product.
-fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
-    let mut costs = CutCosts::default();
+fn cut_level(products: &[MatrixProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
+    let mut costs = CutTransferCosts::default();
     // `least` is the minimum cost so far, for each possible cut of the last matrix product.
     // `before` is the best cut of the previous product, for each product and each of its cuts.
     let mut least: [Option<u128>; 2] = [Some(0), None];
@@ -133,7 +133,7 @@ fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) ->
         let mut from = [0; 2];
         for (choice, along) in CHOICES.into_iter().enumerate() {
             let cut = with(&cuts[l], along);
-            let last = place_of_part(&cut, 0);
+            let last = position_of_part(&cut, 0);
             let goes = u64::from(last.row.1) <= product.rows
                 && u64::from(last.column.1) <= product.columns;
             if !goes {
@@ -168,30 +168,30 @@ fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) ->
 }
 
 /// Sums the words of weights over all parts, in units of `1 / SHARES` word.
-fn weight_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
-    let rows = u128::from(place_of_part(cut, 0).row.1);
+fn weight_words(product: &MatrixProductSize, cut: &[CutDirection]) -> u128 {
+    let rows = u128::from(position_of_part(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
 /// Counts the words of the model's input that the parts of the first matrix product read from
 /// memory, in units of `1 / SHARES` word.
-fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
+fn input_words(product: &MatrixProductSize, cut: &[CutDirection]) -> u128 {
     let parts = 1_u128 << cut.len();
-    u128::from(product.inputs) * SHARES * parts / u128::from(place_of_part(cut, 0).row.1)
+    u128::from(product.inputs) * SHARES * parts / u128::from(position_of_part(cut, 0).row.1)
 }
 
 /// Cache of transfer costs; the keys are pairs of cuts.
 #[derive(Default)]
-struct CutCosts {
+struct CutTransferCosts {
     /// For each pair of cuts: the number of parts with nested row blocks (one cut's row block
     /// contains the other's).
     nested: BTreeMap<[ProductCut; 2], u32>,
 }
 
-impl CutCosts {
+impl CutTransferCosts {
     /// Counts the words of the first matrix product's output that the second product's parts
     /// receive from other chips, in units of `1 / SHARES` word.
-    fn moved_words(&mut self, products: [&ProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
+    fn moved_words(&mut self, products: [&MatrixProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
         let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);
         let parts = 1_u32 << cuts[0].len();
         if products[1].takes_all {
@@ -202,12 +202,12 @@ impl CutCosts {
             .entry(cuts.map(Clone::clone))
             .or_insert_with(|| {
                 let is_nested = |part: &u32| {
-                    let [one, other] = cuts.map(|cut| place_of_part(cut, *part).row);
-                    overlap_of_rows(one, other).is_some()
+                    let [one, other] = cuts.map(|cut| position_of_part(cut, *part).row);
+                    find_matching_row_piece(one, other).is_some()
                 };
                 (0..parts).filter(is_nested).count() as u32
             });
-        let [before, own] = cuts.map(|cut| place_of_part(cut, 0));
+        let [before, own] = cuts.map(|cut| position_of_part(cut, 0));
         let needed = outputs * SHARES * u128::from(parts) / u128::from(own.row.1);
         let most = u128::from(before.row.1.max(own.row.1));
         let had = outputs * SHARES * u128::from(*nested) / (most * u128::from(before.column.1));

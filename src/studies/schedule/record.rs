@@ -47,7 +47,7 @@ const NOTHING: &str = "NOP";
 
 /// Reason why a schedule file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RecordError {
+pub enum ScheduleFileError {
     /// The text is not a literal of Python or JSON.
     #[error("{file}:{line}: {why}")]
     Literal {
@@ -190,7 +190,7 @@ enum InputReference {
 
 /// A sub-layer, or an omitted layer, that records can refer to. The predecessors of an omitted
 /// layer replace that layer.
-struct KnownLayer {
+struct ReferableLayer {
     /// Sub-layers that replace an omitted layer. Later sub-layers read the outputs of these
     /// sub-layers.
     stands_for: Vec<u32>,
@@ -205,18 +205,22 @@ struct KnownLayer {
 ///
 /// Fails if the text is not a literal, if a record is invalid, or if a dependency is not computed in an
 /// earlier step.
-pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule), RecordError> {
-    let literal = parse(text).map_err(|LiteralError { line, why }| RecordError::Literal {
+pub fn parse_schedule(
+    text: &str,
+    file: &str,
+) -> Result<(TaskGraph, ChipSchedule), ScheduleFileError> {
+    let literal = parse(text).map_err(|LiteralError { line, why }| ScheduleFileError::Literal {
         file: file.to_owned(),
         line,
         why,
     })?;
-    let wrong = |place: String, found: &dyn std::fmt::Debug, expected: &str| RecordError::Record {
-        file: file.to_owned(),
-        place,
-        found: format!("{found:?}").chars().take(60).collect(),
-        expected: expected.to_owned(),
-    };
+    let wrong =
+        |place: String, found: &dyn std::fmt::Debug, expected: &str| ScheduleFileError::Record {
+            file: file.to_owned(),
+            place,
+            found: format!("{found:?}").chars().take(60).collect(),
+            expected: expected.to_owned(),
+        };
     let Literal::List(chips) = &literal else {
         return Err(wrong("the file".to_owned(), &literal, "a list of chips"));
     };
@@ -227,7 +231,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
         };
         for (step, record) in steps.iter().enumerate() {
             let place = || format!("chip {chip}, step {step}");
-            let placed = parse_placed(record, (chip, step))
+            let placed = parse_placed_record(record, (chip, step))
                 .map_err(|(found, expected)| wrong(place(), &found, &expected))?;
             all.extend(placed);
         }
@@ -241,7 +245,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
     });
     // Parts without an index in the file get higher indices than parts with an index.
     let mut next_input = given.max().map_or(0, |most| most + 1);
-    let mut index_of: BTreeMap<u64, KnownLayer> = BTreeMap::new();
+    let mut index_of: BTreeMap<u64, ReferableLayer> = BTreeMap::new();
     let mut graph = TaskGraph::default();
     let count = chips.iter().map(|steps| match steps {
         Literal::List(steps) => steps.len(),
@@ -287,7 +291,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             next_input += 1;
         }
         let is_unused = is_unused(&one.record.kind);
-        let known = KnownLayer {
+        let known = ReferableLayer {
             stands_for: if is_unused {
                 after.clone()
             } else {
@@ -342,7 +346,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
 
 /// Parses a record. Returns `None` for the record of an empty step. The error states the found
 /// value and the expected value.
-fn parse_placed(
+fn parse_placed_record(
     literal: &Literal,
     (chip, step): (usize, usize),
 ) -> Result<Option<PlacedRecord>, (String, String)> {

@@ -30,7 +30,7 @@
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::LayerTensor;
-use chakram_hardware::topology::chip_graph::{ChipGraph, LinkTechnology};
+use chakram_hardware::topology::chip_graph::{ChipGraph, LinkRateByLinkCount};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -75,7 +75,7 @@ pub struct ChipMachine {
     /// The links between chips; `None` if chips are connected only through interfaces.
     pub links: Option<ChipGraph>,
     /// Rates of the links and of the interfaces.
-    pub technology: LinkTechnology,
+    pub technology: LinkRateByLinkCount,
     /// Memory of a chip in bytes; `None` if it is unlimited.
     pub capacity: Option<u64>,
     /// Bandwidth of a chip's memory in bytes per second; `None` if it is unlimited.
@@ -295,7 +295,7 @@ impl ChipMachine {
             Some(links) => {
                 let most = links.max_links_per_chip();
                 self.technology
-                    .rate_of_links(most)
+                    .rate_per_link(most)
                     .ok_or(StepError::NoRate(most))?
             }
         };

@@ -2,7 +2,9 @@
 
 use super::list::{ScheduleError, schedule_by_durations};
 use super::*;
-use chakram_hardware::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
+use chakram_hardware::topology::chip_graph::{
+    ChipGraph, LinkRateByLinkCount, LinkRateInterpolation,
+};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -57,7 +59,7 @@ fn schedules_are_read_as_they_are_written() {
     // The graph has an encoder of six products, a decoder of ten, and the product for the
     // vocabulary, each in two parts and for two micro-batches.
     assert_eq!(graph.tasks.len(), 17 * 2 * 2);
-    let schedule = schedule_tasks(&graph, 3, ListRule::Steps).unwrap();
+    let schedule = schedule_tasks(&graph, 3, ChipAssignmentRule::Steps).unwrap();
     let text = write_schedule(&graph, &schedule);
     let (again, places) = parse_schedule(&text, "s").unwrap();
     assert_eq!(
@@ -182,7 +184,7 @@ proptest! {
     /// idle only if no sub-layer is ready.
     #[test]
     fn steps_keep_dependencies_and_leave_no_chip_idle((graph, chips) in graphs()) {
-        for rule in [ListRule::Steps, ListRule::Durations] {
+        for rule in [ChipAssignmentRule::Steps, ChipAssignmentRule::Durations] {
             let schedule = schedule_tasks(&graph, chips, rule).unwrap();
             let mut step_of = vec![None; graph.tasks.len()];
             for step in 0..schedule.step_count() {
@@ -196,7 +198,7 @@ proptest! {
                     prop_assert!(ready(&graph.tasks[*task as usize]));
                     prop_assert_eq!(step_of[*task as usize].replace(step), None);
                 }
-                if rule == ListRule::Steps {
+                if rule == ChipAssignmentRule::Steps {
                     prop_assert_eq!(at.len(), can.min(chips));
                 }
             }
@@ -231,12 +233,12 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let graph = TaskGraph {
         tasks: vec![task(1, &[]), task(1, &[]), task(1, &[]), task(1, &[2])],
     };
-    let printed = schedule_tasks(&graph, 2, ListRule::Printed).unwrap();
+    let printed = schedule_tasks(&graph, 2, ChipAssignmentRule::Printed).unwrap();
     assert_eq!(
         printed.chips,
         [vec![Some(0), Some(1), Some(2)], vec![None, Some(3)]]
     );
-    let corrected = schedule_tasks(&graph, 2, ListRule::Steps).unwrap();
+    let corrected = schedule_tasks(&graph, 2, ChipAssignmentRule::Steps).unwrap();
     assert_eq!(
         corrected.chips,
         [[Some(0), Some(2), Some(3)], [Some(1), None, None]]
@@ -244,10 +246,10 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let chain = TaskGraph {
         tasks: vec![task(1, &[]), task(1, &[0]), task(1, &[1])],
     };
-    let error = schedule_tasks(&chain, 2, ListRule::Printed).unwrap_err();
+    let error = schedule_tasks(&chain, 2, ChipAssignmentRule::Printed).unwrap_err();
     assert_eq!(error, ScheduleError::Stuck { given: 2, all: 3 });
     assert_eq!(
-        schedule_tasks(&chain, 0, ListRule::Steps),
+        schedule_tasks(&chain, 0, ChipAssignmentRule::Steps),
         Err(ScheduleError::NoChips)
     );
 }
@@ -256,10 +258,10 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
 fn ring(capacity: Option<u64>) -> ChipMachine {
     ChipMachine {
         links: Some(ChipGraph::parse_named_shape("ring:4").unwrap()),
-        technology: LinkTechnology {
+        technology: LinkRateByLinkCount {
             interface: 1.0,
             links: vec![(2, 4.0)],
-            interpolation: LinkInterpolation::None,
+            interpolation: LinkRateInterpolation::None,
         },
         capacity,
         memory_bandwidth: Some(8.0),

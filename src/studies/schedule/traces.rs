@@ -94,7 +94,7 @@ impl ScheduledJob<'_> {
                 // Without barriers, the host continues as soon as it has issued its previous
                 // commands.
                 let after: Vec<u64> = writer.gate.iter().copied().chain(issued).collect();
-                let mut node = wait_node("commands of the host", dispatch);
+                let mut node = build_wait_node("commands of the host", dispatch);
                 node.lane = Some(HOST);
                 let id = writer.write_node(node, &after)?;
                 issued = Some(id);
@@ -125,12 +125,13 @@ impl ScheduledJob<'_> {
                         moved.push(id);
                     }
                     Some(TransferSource::Memory) if entry.chip == chip => {
-                        let id = writer.write_node(wait_node(&name, entry.seconds), &gate)?;
+                        let id = writer.write_node(build_wait_node(&name, entry.seconds), &gate)?;
                         here.insert(entry.data, id);
                         moved.push(id);
                     }
                     None if entry.written && entry.chip == chip => {
-                        moved.push(writer.write_node(wait_node(&name, entry.seconds), &gate)?);
+                        moved
+                            .push(writer.write_node(build_wait_node(&name, entry.seconds), &gate)?);
                     }
                     _ => {}
                 }
@@ -163,7 +164,7 @@ impl ScheduledJob<'_> {
                 after.dedup();
                 let seconds = self.costs[task as usize].seconds;
                 let name = &self.graph.tasks[task as usize].name;
-                let mut node = wait_node(name, seconds);
+                let mut node = build_wait_node(name, seconds);
                 node.lane = Some(PROCESSING + own as i64);
                 let id = writer.write_node(node, &after)?;
                 done.insert(task, id);
@@ -192,7 +193,7 @@ fn message_op(receive: bool, peer: u32, tag: i32, bytes: u64) -> Op<'static> {
 }
 
 /// Creates a wait, which occupies the lane of the network interface.
-fn wait_node(name: &str, seconds: f64) -> NodeView<'_> {
+fn build_wait_node(name: &str, seconds: f64) -> NodeView<'_> {
     let op = Op::Compute {
         flops: 0,
         bytes: 0,

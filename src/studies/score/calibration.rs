@@ -12,10 +12,10 @@
 //! factor's logarithm is reduced by its own variance (James and Stein, 1961). Models outside the
 //! groups use the shared factor.
 
-use super::{MeasuredRun, RunTable, ScoreError, predict_makespan, score_all};
+use super::{MeasuredRun, RunTable, ScoreError, map_all_runs, predict_makespan};
 use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
-use chakram_hardware::machine::PriceCorrection;
+use chakram_hardware::machine::KernelTimeCorrection;
 use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -34,9 +34,9 @@ const ROUNDS: usize = 2;
 
 /// Correction of kernel times, computed from a group of measured steps.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepCorrection {
+pub struct GroupKernelTimeCorrection {
     /// Factor that multiplies the times of the group's kernels.
-    pub correction: PriceCorrection,
+    pub correction: KernelTimeCorrection,
     /// Line numbers of the group's steps in the table.
     pub lines: Vec<u64>,
     /// Leave-one-out error of each step, with a factor from the other steps of the group. The list
@@ -46,11 +46,11 @@ pub struct StepCorrection {
 
 /// All corrections of kernel times on a machine, computed from measured steps.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepCalibration {
+pub struct KernelTimeCalibration {
     /// Corrections of the groups, in ascending order of matrix products.
-    pub groups: Vec<StepCorrection>,
+    pub groups: Vec<GroupKernelTimeCorrection>,
     /// Correction for models outside all groups; `None` if there are too few groups.
-    pub shared: Option<PriceCorrection>,
+    pub shared: Option<KernelTimeCorrection>,
     /// Mean leave-one-group-out errors of the steps: `[0]`: errors with the shared factor of the
     /// other groups. `[1]`: errors without a correction. `None` if there are too few groups to omit
     /// one.
@@ -61,12 +61,12 @@ pub struct StepCalibration {
 type ProductPair = [[u64; 3]; 2];
 
 /// Returns the two most frequent matrix products of the run's model.
-fn product_signature(run: &MeasuredRun) -> Result<ProductPair, String> {
+fn most_frequent_products(run: &MeasuredRun) -> Result<ProductPair, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = GeneratedJob::new(pattern).map_err(|error| error.to_string())?;
     let workload = job.build_workload().map_err(|error| error.to_string())?;
     workload
-        .main_products()
+        .most_frequent_matmuls()
         .ok_or_else(|| "the run's model has no matrix multiplication for a correction".to_owned())
 }
 
@@ -79,14 +79,14 @@ pub fn fit_corrections(
     table: &RunTable,
     options: &ReplayOptions,
     threads: NonZeroUsize,
-) -> Result<StepCalibration, ScoreError> {
+) -> Result<KernelTimeCalibration, ScoreError> {
     let products: Vec<ProductPair> =
-        score_all(table, threads, |_, run| Ok(product_signature(run)?))?;
+        map_all_runs(table, threads, |_, run| Ok(most_frequent_products(run)?))?;
     let mut factors: BTreeMap<ProductPair, f64> =
         products.iter().map(|gemms| (*gemms, 1.0)).collect();
     let mut ratios = vec![0.0; products.len()];
     for _ in 0..ROUNDS {
-        let answers: Vec<Span> = score_all(table, threads, |i, run| {
+        let answers: Vec<Span> = map_all_runs(table, threads, |i, run| {
             let correction = Some(factors[&products[i]]);
             let options = ReplayOptions {
                 correction,
@@ -125,8 +125,8 @@ pub fn fit_corrections(
             1 => Vec::new(),
             _ => own.iter().map(left_out).collect(),
         };
-        found.push(StepCorrection {
-            correction: PriceCorrection {
+        found.push(GroupKernelTimeCorrection {
+            correction: KernelTimeCorrection {
                 gemms: Some(gemms),
                 factor,
                 error: ALONE,
@@ -145,12 +145,12 @@ pub fn fit_corrections(
             .iter_mut()
             .for_each(|step| step.correction.error = error);
     }
-    let shared = (pooled.shared != 0.0).then(|| PriceCorrection {
+    let shared = (pooled.shared != 0.0).then(|| KernelTimeCorrection {
         gemms: None,
         factor: pooled.shared.exp(),
         error: (pooled.between + pooled.inside).sqrt().max(0.01),
     });
-    Ok(StepCalibration {
+    Ok(KernelTimeCalibration {
         groups: found,
         shared,
         left_out_groups,

@@ -107,7 +107,7 @@ pub(super) enum OptionSource {
 
 /// Rules that convert a run table's columns to options.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RunColumns {
+pub struct RunColumnRules {
     pub(super) measured: String,
     pub(super) unit: MeasuredUnit,
     pub(super) machine: String,
@@ -169,7 +169,7 @@ fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError>
 }
 
 /// Parses the table `only`, which contains the accepted column values of rows.
-fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
+fn parse_accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
     let Some(field) = root.get("only") else {
         return Ok(Vec::new());
     };
@@ -189,7 +189,9 @@ fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>,
 }
 
 /// Parses the table `when`, which maps column values to options.
-fn conditional_options(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
+fn parse_conditional_options(
+    root: &ConfigTable<'_>,
+) -> Result<Vec<ConditionalOptions>, ScoreError> {
     let Some(field) = root.get("when") else {
         return Ok(Vec::new());
     };
@@ -226,7 +228,7 @@ fn matched_options(root: &ConfigTable<'_>) -> Result<Vec<MatchedOptions>, ScoreE
         let set = table.require_field("set", "options, such as { scaling = \"current\" }")?;
         table.require_field("only", "columns, each with a list of values")?;
         Ok(MatchedOptions {
-            only: accepted_values(&table)?,
+            only: parse_accepted_values(&table)?,
             options: read_options(&set)?,
         })
     });
@@ -243,7 +245,7 @@ fn read_list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreErr
     items.iter().map(text).collect()
 }
 
-impl RunColumns {
+impl RunColumnRules {
     /// Parses a file that describes a table's columns. Error messages name the file `file`.
     ///
     /// # Errors
@@ -289,17 +291,17 @@ impl RunColumns {
             folds: read_list(&root, "folds")?,
             options,
             names,
-            only: accepted_values(&root)?,
-            when: conditional_options(&root)?,
+            only: parse_accepted_values(&root)?,
+            when: parse_conditional_options(&root)?,
             matched: matched_options(&root)?,
         };
-        columns.find_machines(file);
+        columns.resolve_names_in_folder(file);
         Ok(columns)
     }
 
     /// If the folder of `file` contains a file with the name of a machine, stack or model, replaces
     /// the name with that file's path.
-    fn find_machines(&mut self, file: &str) {
+    fn resolve_names_in_folder(&mut self, file: &str) {
         let Some(folder) = Path::new(file).parent() else {
             return;
         };
@@ -333,7 +335,7 @@ impl RunColumns {
     /// # Errors
     ///
     /// Fails if there is no option `key`.
-    pub fn set_for_all(&mut self, key: &str, value: &str) -> Result<(), String> {
+    pub fn set_option_for_all(&mut self, key: &str, value: &str) -> Result<(), String> {
         let key = option_key(key);
         if !is_known_key(&key) {
             return Err(format!("there is no option `{key}`"));
@@ -360,8 +362,8 @@ impl RunColumns {
     }
 
     /// Replays all runs on `machine`. Machine names in the table are ignored.
-    pub fn replay_all_on(&mut self, machine: &str) {
+    pub fn use_machine_for_all(&mut self, machine: &str) {
         // The option `machine` overrides the machine that the file of columns names.
-        let _ = self.set_for_all(MACHINE, machine);
+        let _ = self.set_option_for_all(MACHINE, machine);
     }
 }

@@ -86,7 +86,7 @@ impl FittedConstant {
 }
 
 /// Returns `machine` with each of `constants` multiplied by its factor.
-pub fn with_factors(machine: &Machine, constants: &[(FittedConstant, f64)]) -> Machine {
+pub fn scale_machine_constants(machine: &Machine, constants: &[(FittedConstant, f64)]) -> Machine {
     let times = |span: Span, factor: f64| Span::from_seconds(span.as_seconds() * factor);
     machine.with_prices(|host, curves| {
         for &(constant, factor) in constants {
@@ -126,7 +126,7 @@ mod tests {
         let machine = Machine::load_preset("dgx-a100").unwrap();
         let all = FittedConstant::ALL.map(|(constant, _)| constant);
         for changed in all {
-            let other = with_factors(&machine, &[(changed, 2.0)]);
+            let other = scale_machine_constants(&machine, &[(changed, 2.0)]);
             for constant in all {
                 let (before, after) = (
                     constant.value_in_machine(&machine),
@@ -137,6 +137,6 @@ mod tests {
             }
         }
         // Without factors, the machine is unchanged.
-        assert_eq!(with_factors(&machine, &[]), machine);
+        assert_eq!(scale_machine_constants(&machine, &[]), machine);
     }
 }

@@ -9,9 +9,9 @@
 //! (Jt W J + ridge) step = Jt W ln(measured / predicted)       J by differences of 10 % in each constant
 //! ```
 
-use super::constants::{FittedConstant, with_factors};
+use super::constants::{FittedConstant, scale_machine_constants};
 use super::{
-    MeasuredRun, PredictedRun, RunTable, ScoreError, predict_makespan, predict_run, score_all,
+    MeasuredRun, PredictedRun, RunTable, ScoreError, map_all_runs, predict_makespan, predict_run,
 };
 use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
@@ -60,10 +60,10 @@ pub fn assign_folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
 }
 
 /// Returns the table after multiplying its machines' constants by `factors`.
-fn on_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable {
+fn scale_table_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable {
     let mut table = table.clone();
     for run in &mut table.runs {
-        run.machine = with_factors(&run.machine, factors);
+        run.machine = scale_machine_constants(&run.machine, factors);
     }
     table
 }
@@ -75,7 +75,7 @@ fn on_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable 
 ///
 /// Fails if a run cannot be predicted (with the first such run's error), if the table has only one fold, or
 /// if a machine lacks one of the constants.
-pub fn fit_in_folds(
+pub fn cross_validate_runs(
     table: &RunTable,
     options: &ReplayOptions,
     constants: &[FittedConstant],
@@ -133,15 +133,18 @@ pub fn fit_in_folds(
             if round > 0 {
                 known = compute_sensitivity(&others, options, &factors, threads)?;
             }
-            for ((_, factor), step) in factors.iter_mut().zip(known.constants_step(&others.runs)) {
+            for ((_, factor), step) in factors
+                .iter_mut()
+                .zip(known.constant_log_changes(&others.runs))
+            {
                 // Limit the step, because derivatives are valid only near the current constants.
                 *factor *= step.clamp(-LARGEST_STEP, LARGEST_STEP).exp();
             }
         }
         let inside = part(true);
-        let changed = on_machines(&inside, &factors);
+        let changed = scale_table_machines(&inside, &factors);
         let mut answers =
-            score_all(&changed, threads, |_, run| predict_run(run, options))?.into_iter();
+            map_all_runs(&changed, threads, |_, run| predict_run(run, options))?.into_iter();
         for (place, _) in (predicted.iter_mut().zip(fold_of)).filter(|&(_, &of)| of == fold) {
             *place = answers.next();
         }
@@ -173,8 +176,8 @@ fn compute_sensitivity(
     threads: NonZeroUsize,
 ) -> Result<ConstantSensitivity, ScoreError> {
     let seconds = |factors: &[(FittedConstant, f64)]| -> Result<Vec<f64>, ScoreError> {
-        let table = on_machines(table, factors);
-        let answers = score_all(&table, threads, |_, run| predict_makespan(run, options))?;
+        let table = scale_table_machines(table, factors);
+        let answers = map_all_runs(&table, threads, |_, run| predict_makespan(run, options))?;
         Ok(answers.into_iter().map(Span::as_seconds).collect())
     };
     let predicted = seconds(factors)?;
@@ -195,7 +198,7 @@ fn compute_sensitivity(
 impl ConstantSensitivity {
     /// Returns the changes of the constants' logarithms that bring predictions closer to the
     /// measurements of `runs`.
-    fn constants_step(&self, runs: &[MeasuredRun]) -> Vec<f64> {
+    fn constant_log_changes(&self, runs: &[MeasuredRun]) -> Vec<f64> {
         let n = self.derivatives.len();
         let mut matrix = vec![vec![0.0; n + 1]; n];
         for (i, (run, predicted)) in runs.iter().zip(&self.predicted).enumerate() {

@@ -100,13 +100,13 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
 /// and of the curve with a correction by the other points. Each fifth of the points is omitted
 /// once, and corrected by the other points. If the other points do not surround a point, the point
 /// is not corrected.
-pub fn left_out_errors(
+pub fn left_out_gemm_errors(
     points: &GemmPoints,
     curve: &GemmCurve,
     [element, peak]: [f64; 2],
     memory: Bandwidth,
 ) -> [f64; 2] {
-    let alone = |&[m, n, k]: &[u64; 3]| curve.estimate_seconds([1, m, n, k], element, peak, memory);
+    let alone = |&[m, n, k]: &[u64; 3]| curve.estimate_gemm([1, m, n, k], element, peak, memory);
     let shapes: Vec<_> = points
         .iter()
         .map(|(shape, &seconds)| (*shape, seconds, alone(shape)))
@@ -186,7 +186,7 @@ mod tests {
                 2.0 * curve.predict_seconds([1, m, n, k], 2.0, 1e14, memory),
             );
         }
-        let [alone, with] = left_out_errors(&points, &curve, [2.0, 1e14], memory);
+        let [alone, with] = left_out_gemm_errors(&points, &curve, [2.0, 1e14], memory);
         assert!((alone - 0.5).abs() < 1e-12, "{alone}");
         assert!(with < 0.25, "{with}");
     }

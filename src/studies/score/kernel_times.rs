@@ -14,7 +14,7 @@ const UNKNOWN_ERROR: [f64; 2] = [0.05, 0.3];
 
 /// Kernels of one NPU class with the same name and format.
 #[derive(Clone, Debug)]
-pub struct KernelTimes {
+pub struct KernelTimesBySize {
     /// Index of the class among the machine's NPU classes.
     pub class: usize,
     /// Name of the kernels.
@@ -34,7 +34,7 @@ pub struct KernelTimes {
     pub left_out: Option<f64>,
 }
 
-impl KernelTimes {
+impl KernelTimesBySize {
     /// Returns the expected relative error for a kernel of an unmeasured size.
     pub fn error_between_sizes(&self) -> f64 {
         self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
@@ -61,7 +61,7 @@ impl TimeMoments {
     }
 
     /// Returns the sum of squared deviations from the mean time, or zero for a single kernel.
-    fn size_variance(&self) -> f64 {
+    fn squared_deviation_sum(&self) -> f64 {
         (self.squares - self.sum * self.mean_time()).max(0.0)
     }
 }
@@ -74,9 +74,9 @@ type SizeSums = BTreeMap<(u64, u64), TimeMoments>;
 
 /// Times of all kernels that were recorded in a job, summed by class, name, format and size.
 #[derive(Clone, Debug, Default)]
-pub struct RecordedKernels<'w>(BTreeMap<KernelId<'w>, SizeSums>);
+pub struct RecordedKernelTimes<'w>(BTreeMap<KernelId<'w>, SizeSums>);
 
-impl<'w> RecordedKernels<'w> {
+impl<'w> RecordedKernelTimes<'w> {
     /// Adds up the times of kernels that `workload` recorded on the NPUs of `machine`.
     ///
     /// In a capture, a kernel without a time ran inside another kernel, so its time is zero. In
@@ -125,12 +125,12 @@ impl<'w> RecordedKernels<'w> {
     }
 
     /// Returns the times sorted by class, name and format.
-    pub fn times_by_class(&self) -> Vec<KernelTimes> {
+    pub fn times_by_class(&self) -> Vec<KernelTimesBySize> {
         self.0.iter().map(kernel_times).collect()
     }
 }
 
-fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> KernelTimes {
+fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> KernelTimesBySize {
     let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeMoments)| MeasuredTime {
         flops,
         bytes,
@@ -143,10 +143,10 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     // to its time.
     let spread: f64 = repeated
         .clone()
-        .map(|sum| (sum.size_variance() / (sum.count - 1) as f64).sqrt() * sum.count as f64)
+        .map(|sum| (sum.squared_deviation_sum() / (sum.count - 1) as f64).sqrt() * sum.count as f64)
         .sum();
     let over: f64 = repeated.map(|sum| sum.sum).sum();
-    KernelTimes {
+    KernelTimesBySize {
         class,
         name: name.to_owned(),
         dtype,

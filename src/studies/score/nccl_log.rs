@@ -104,7 +104,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
 
 /// Predicts each size between the first and the last from the other sizes, and returns the mean
 /// relative error. Returns `None` for fewer than three sizes.
-pub fn left_out_sizes(curve: &CollectiveCurve) -> Option<f64> {
+pub fn left_out_size_error(curve: &CollectiveCurve) -> Option<f64> {
     let between = 1..curve.points.len().saturating_sub(1);
     let off = between.clone().map(|at| {
         let (bytes, seconds) = curve.points[at];
@@ -151,7 +151,7 @@ mod tests {
         );
         // If 2,048 B is omitted, interpolation a third of the way from 10 to 16 us gives 12 us
         // instead of 11 us.
-        assert!((left_out_sizes(&curve).unwrap() - 1.0 / 11.0).abs() < 1e-9);
+        assert!((left_out_size_error(&curve).unwrap() - 1.0 / 11.0).abs() < 1e-9);
         // Older logs have no column `root` and no test name, so the file name must state the kind.
         let older = LOG.replace("    root ", " ").replace("      -1 ", " ");
         let older = older.replace("# Collective test starting: reduce_scatter_perf\n", "");

@@ -38,7 +38,7 @@ const MAX_NOISE: f64 = 100.0;
 
 /// A captured job, a change of it, and measured steps of both jobs.
 #[derive(Debug)]
-pub struct MeasuredPair {
+pub struct MeasuredWhatIfPair {
     /// Name of the pair in reports.
     pub name: String,
     /// Path of the captured job's traces.
@@ -56,9 +56,9 @@ pub struct MeasuredPair {
 
 /// Pairs, and the machine and options for their replays.
 #[derive(Debug)]
-pub struct PairTable {
+pub struct WhatIfPairTable {
     /// The pairs, in the order of the file.
-    pub pairs: Vec<MeasuredPair>,
+    pub pairs: Vec<MeasuredWhatIfPair>,
     machine: Machine,
     settings: ReplaySettings,
     options: ReplayOptions,
@@ -66,7 +66,7 @@ pub struct PairTable {
 
 /// Prediction for a pair, with its error and the errors of the null models.
 #[derive(Clone, Debug, Serialize)]
-pub struct PredictedPair {
+pub struct PredictedWhatIfPair {
     /// Name of the pair in reports.
     pub name: String,
     /// Step time in the unedited replay.
@@ -105,7 +105,7 @@ pub struct PredictedPair {
 
 /// Median and mean of absolute errors, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct PairErrors {
+pub struct WhatIfPairErrors {
     /// Median of the absolute errors, in percent.
     pub median_percent: f64,
     /// Mean of the absolute errors, in percent.
@@ -114,21 +114,21 @@ pub struct PairErrors {
 
 /// Scores of the predictions for all pairs.
 #[derive(Clone, Debug, Serialize)]
-pub struct PairScores {
+pub struct WhatIfPairScores {
     /// Errors of chakram's predictions.
-    pub chakram: PairErrors,
+    pub chakram: WhatIfPairErrors,
     /// Errors of the null model, which predicts that the change has no effect.
-    pub no_change: PairErrors,
+    pub no_change: WhatIfPairErrors,
     /// Errors of the null model that scales step times in proportion to the samples.
-    pub sample_ratio: PairErrors,
+    pub sample_ratio: WhatIfPairErrors,
     /// `[0]` is the number of pairs with a measured change above the noise. `[1]` is the number of
     /// these pairs for which the predicted sign is correct.
     pub signs: [usize; 2],
     /// The predictions of all pairs.
-    pub pairs: Vec<PredictedPair>,
+    pub pairs: Vec<PredictedWhatIfPair>,
 }
 
-impl PairTable {
+impl WhatIfPairTable {
     /// Parses pairs from `text`, the contents of `file`. Paths of jobs are relative to the folder
     /// of `file`.
     ///
@@ -167,7 +167,7 @@ impl PairTable {
                             .transpose()?;
                         let title = table.get("name");
                         let title = title.map(|field| field.read_text("a name")).transpose()?;
-                        pairs.push(MeasuredPair {
+                        pairs.push(MeasuredWhatIfPair {
                             name: title.map_or_else(|| job.display().to_string(), str::to_owned),
                             job,
                             edits: edits.collect::<Result<_, ConfigError>>()?,
@@ -229,26 +229,26 @@ impl PairTable {
     /// # Errors
     ///
     /// Fails at the first job that cannot be read, edited or replayed.
-    pub fn score_all_pairs(&self) -> Result<PairScores, String> {
+    pub fn score_all_pairs(&self) -> Result<WhatIfPairScores, String> {
         let pairs = self.pairs.iter().map(|pair| {
             let predicted = self.predict_pair(pair);
             predicted.map_err(|why| format!("pair {}: {why}", pair.name))
         });
-        let pairs: Vec<PredictedPair> = pairs.collect::<Result<_, _>>()?;
-        let errors = |of: fn(&PredictedPair) -> f64| {
+        let pairs: Vec<PredictedWhatIfPair> = pairs.collect::<Result<_, _>>()?;
+        let errors = |of: fn(&PredictedWhatIfPair) -> f64| {
             let mut all: Vec<f64> = pairs.iter().map(|pair| of(pair).abs()).collect();
             all.sort_by(f64::total_cmp);
             let middle = all.len() / 2;
             // For an even number of pairs, the median is the mean of the two middle errors.
             let lower = all[(all.len() - 1) / 2];
-            PairErrors {
+            WhatIfPairErrors {
                 median_percent: lower.midpoint(all[middle]),
                 mean_percent: all.iter().sum::<f64>() / all.len() as f64,
             }
         };
         let signs = pairs.iter().filter_map(|pair| pair.is_sign_right);
         let signs: Vec<bool> = signs.collect();
-        Ok(PairScores {
+        Ok(WhatIfPairScores {
             chakram: errors(|pair| pair.error_percent),
             no_change: errors(|pair| pair.no_change_percent),
             sample_ratio: errors(|pair| pair.sample_ratio_percent),
@@ -257,9 +257,9 @@ impl PairTable {
         })
     }
 
-    fn predict_pair(&self, pair: &MeasuredPair) -> Result<PredictedPair, String> {
-        let (unedited, _) = self.mean_step(pair, Vec::new())?;
-        let (edited, edits) = self.mean_step(pair, pair.edits.clone())?;
+    fn predict_pair(&self, pair: &MeasuredWhatIfPair) -> Result<PredictedWhatIfPair, String> {
+        let (unedited, _) = self.replay_mean_step(pair, Vec::new())?;
+        let (edited, edits) = self.replay_mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.as_seconds() / of.as_seconds() - 1.0) * 100.0;
         let ratio = edited.as_seconds() / unedited.as_seconds();
         // Without a measured step of the captured job, use the unedited replay's time, so that the
@@ -270,7 +270,7 @@ impl PairTable {
         let measured_change_percent = pair.baseline.map(|before| percent(pair.measured, before));
         // The sign of a change within the noise has no meaning.
         let counts = measured_change_percent.filter(|change| change.abs() > pair.noise);
-        Ok(PredictedPair {
+        Ok(PredictedWhatIfPair {
             name: pair.name.clone(),
             unedited,
             edited,
@@ -292,9 +292,9 @@ impl PairTable {
 
     /// Applies `edits` to a pair's job. Returns the mean step, and how many items the edits
     /// changed.
-    fn mean_step(
+    fn replay_mean_step(
         &self,
-        pair: &MeasuredPair,
+        pair: &MeasuredWhatIfPair,
         edits: Vec<JobEdit>,
     ) -> Result<(Span, Vec<EditRow>), String> {
         let loading = JobOptions {
@@ -303,7 +303,7 @@ impl PairTable {
         };
         let found =
             jobs::find_traces([&pair.job], loading.verify).map_err(|error| error.to_string())?;
-        let job = jobs::load_found(&found, pair.name.clone(), &loading, &mut |_, _| {});
+        let job = jobs::load_found_traces(&found, pair.name.clone(), &loading, &mut |_, _| {});
         let job = job.map_err(|error| error.to_string())?;
         let prepared = CompiledReplay::new(job.workload(), &self.machine, &self.options);
         let prepared = prepared.map_err(|error| error.to_string())?;

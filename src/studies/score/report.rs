@@ -2,10 +2,10 @@
 
 use super::statistics::{summarize_errors, summarize_intervals};
 use super::{
-    CorrectedRun, FoldFit, IntervalSummary, MeasuredRun, OptionSigns, RefusedRun, RunTable,
+    CorrectedRun, FoldFit, IntervalSummary, MeasuredRun, OptionOrderCounts, RefusedRun, RunTable,
     ScoreSummary,
 };
-use chakram_base::units::{format_percent, format_thousands, signed_percent};
+use chakram_base::units::{format_percent, format_signed_percent, format_thousands};
 use chakram_report::csv::neutralize_formulas;
 use chakram_report::document::VersionedDocument;
 use chakram_report::draw;
@@ -24,7 +24,7 @@ const COLOURS: usize = 6;
 /// Predictions for a table of runs. Lists have one entry per run, unless a field's documentation
 /// says otherwise.
 #[derive(Clone, Debug)]
-pub struct ScoredTable<'t> {
+pub struct ScoredRunTable<'t> {
     /// The table of runs.
     pub table: &'t RunTable,
     /// Predicted times of a step, in seconds.
@@ -41,7 +41,7 @@ pub struct ScoredTable<'t> {
     pub correction: Option<CorrectedRuns>,
     /// Comparisons of runs that differ in one option. The list is empty unless the user asked for
     /// it.
-    pub signs: Vec<OptionSigns>,
+    pub signs: Vec<OptionOrderCounts>,
     /// Settings for all runs that change no prediction.
     pub without_effect: Vec<SettingWithoutEffect>,
 }
@@ -114,7 +114,7 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are
                       signs; tau: Kendall's, 1 where all pairs of comparable runs are in the right order, -1 where none is; \
                       regret: extra time of the runs that are predicted to be the shortest";
 
-impl ScoredTable<'_> {
+impl ScoredRunTable<'_> {
     /// Returns the scores of chakram and of the null model for the runs that `wanted` selects;
     /// `None` if no run is selected.
     fn summarize_runs(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
@@ -141,7 +141,7 @@ impl ScoredTable<'_> {
     }
 
     /// Returns how often intervals contain the measured time, for the runs of a fold.
-    fn covered_in_fold(&self, fold: usize) -> Option<IntervalSummary> {
+    fn interval_coverage_in_fold(&self, fold: usize) -> Option<IntervalSummary> {
         self.interval_coverage(|i| self.fold_of.get(i) == Some(&fold))
     }
 
@@ -246,10 +246,12 @@ impl ScoredTable<'_> {
             });
             let constants: Vec<_> = constants.collect();
             let runs = format_thousands(fit.runs as u64);
-            let held = self.covered_in_fold(i).map_or(String::new(), |intervals| {
-                let (coverage, width) = (format_percent(intervals.coverage), intervals.width);
-                format!("; intervals hold {coverage}, {width:.2} times as wide")
-            });
+            let held = self
+                .interval_coverage_in_fold(i)
+                .map_or(String::new(), |intervals| {
+                    let (coverage, width) = (format_percent(intervals.coverage), intervals.width);
+                    format!("; intervals hold {coverage}, {width:.2} times as wide")
+                });
             let constants = constants.join(", ");
             text += &format!("fold {}, {runs} runs: {constants}{held}\n", i + 1);
         }
@@ -303,7 +305,7 @@ impl ScoredTable<'_> {
     ) -> VersionedDocument<ScoreDocument<'a>> {
         let both = |wanted: &dyn Fn(&MeasuredRun) -> bool| {
             let pair = self.summarize_runs(wanted);
-            pair.map(|[chakram, one_rate]| ScorePair { chakram, one_rate })
+            pair.map(|[chakram, one_rate]| ScoreBesideNullModel { chakram, one_rate })
         };
         let parts = by.into_iter().flat_map(|option| {
             let values = self.option_values(option).into_iter();
@@ -312,7 +314,7 @@ impl ScoredTable<'_> {
                     Some(own) => *own == value,
                     None => value.is_empty(),
                 };
-                ScoreOfValue {
+                ScoreOfOptionValue {
                     option,
                     scores: both(&is_of),
                     value,
@@ -332,7 +334,7 @@ impl ScoredTable<'_> {
                 one_rate_s: self.null[i],
                 low_s: interval.map(|[low, _]| low),
                 high_s: interval.map(|[_, high]| high),
-                corrected: correction.map(|correction| CorrectedRow::new(&correction.runs[i])),
+                corrected: correction.map(|correction| CorrectedRunRow::new(&correction.runs[i])),
             }
         });
         let folds = self.fits.iter().enumerate().map(|(fold, fit)| FoldRow {
@@ -342,7 +344,7 @@ impl ScoredTable<'_> {
                 .iter()
                 .map(|(constant, factor)| (constant.constant_name(), *factor))
                 .collect(),
-            intervals: self.covered_in_fold(fold),
+            intervals: self.interval_coverage_in_fold(fold),
         });
         let body = ScoreDocument {
             options,
@@ -365,7 +367,7 @@ impl ScoredTable<'_> {
 
     /// Writes one CSV row per run.
     pub fn write_csv(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        let mut rows = ScoreRows::new(self.table);
+        let mut rows = ScoreRowWriter::new(self.table);
         rows.is_corrected = self.correction.is_some();
         let all = (self.table.runs.iter()).zip(&self.predicted);
         for (i, ((run, predicted), interval)) in all.zip(&self.intervals).enumerate() {
@@ -396,7 +398,7 @@ impl ScoredTable<'_> {
                     run.line,
                     format_significant(run.measured),
                     format_significant(predicted),
-                    signed_percent(predicted / run.measured - 1.0)
+                    format_signed_percent(predicted / run.measured - 1.0)
                 ),
             });
         }
@@ -427,7 +429,7 @@ impl ScoredTable<'_> {
 
 /// Writes one CSV row per run.
 #[derive(Clone, Debug)]
-pub struct ScoreRows {
+pub struct ScoreRowWriter {
     /// Options that at least one run sets. Each of these options has a CSV column.
     keys: Vec<String>,
     begun: bool,
@@ -436,7 +438,7 @@ pub struct ScoreRows {
     corrected: Option<f64>,
 }
 
-impl ScoreRows {
+impl ScoreRowWriter {
     /// Creates the writer for the runs of `table`.
     pub fn new(table: &RunTable) -> Self {
         let keys = table.runs.iter().flat_map(|run| run.options.keys());
@@ -507,14 +509,14 @@ impl ScoreRows {
 pub struct ScoreDocument<'a> {
     options: Map<String, Value>,
     table: &'a str,
-    scores: Option<ScorePair>,
-    by: Vec<ScoreOfValue<'a>>,
+    scores: Option<ScoreBesideNullModel>,
+    by: Vec<ScoreOfOptionValue<'a>>,
     folds: Vec<FoldRow>,
     intervals: Option<IntervalSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     correction: Option<CorrectionRow<'a>>,
-    #[serde(skip_serializing_if = "<[OptionSigns]>::is_empty")]
-    signs: &'a [OptionSigns],
+    #[serde(skip_serializing_if = "<[OptionOrderCounts]>::is_empty")]
+    signs: &'a [OptionOrderCounts],
     runs: Vec<RunRow<'a>>,
     refused: &'a [RefusedRun],
     #[serde(skip_serializing_if = "<[SettingWithoutEffect]>::is_empty")]
@@ -523,17 +525,17 @@ pub struct ScoreDocument<'a> {
 
 /// Scores of the predictions, and of the null model with a single rate.
 #[derive(Debug, Serialize)]
-struct ScorePair {
+struct ScoreBesideNullModel {
     chakram: ScoreSummary,
     one_rate: ScoreSummary,
 }
 
 /// Scores of the runs with the same value of an option.
 #[derive(Debug, Serialize)]
-struct ScoreOfValue<'a> {
+struct ScoreOfOptionValue<'a> {
     option: &'a str,
     value: String,
-    scores: Option<ScorePair>,
+    scores: Option<ScoreBesideNullModel>,
 }
 
 #[derive(Debug, Serialize)]
@@ -558,7 +560,7 @@ struct RunRow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     high_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    corrected: Option<CorrectedRow>,
+    corrected: Option<CorrectedRunRow>,
 }
 
 #[derive(Debug, Serialize)]
@@ -568,7 +570,7 @@ struct CorrectionRow<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct CorrectedRow {
+struct CorrectedRunRow {
     predicted_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     low_s: Option<f64>,
@@ -579,7 +581,7 @@ struct CorrectedRow {
     one_rate_s: Option<f64>,
 }
 
-impl CorrectedRow {
+impl CorrectedRunRow {
     fn new(run: &CorrectedRun) -> Self {
         Self {
             predicted_s: run.seconds,
@@ -633,7 +635,7 @@ fn summary_cells(name: &str, summary: &ScoreSummary) -> [String; 9] {
         format_percent(summary.median),
         format_percent(summary.p90),
         format_percent(summary.max),
-        signed_percent(summary.bias),
+        format_signed_percent(summary.bias),
         or_dash(summary.tau.map(|tau| format!("{tau:.2}"))),
         or_dash(summary.regret.map(format_percent)),
     ]

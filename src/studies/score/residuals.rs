@@ -55,7 +55,7 @@ const LENGTHS: [f64; SIZES] = [0.7, 1.2, 1.0, 1.5, 1.5, 1.0, 1.2];
 
 /// Properties of a step that determine how similar it is to other steps.
 #[derive(Clone, Debug, PartialEq)]
-struct StepKey {
+struct StepSimilarityKey {
     /// Name and memory bandwidth of the NPU class.
     npu: (String, u64),
     /// Number format of linear layers.
@@ -64,7 +64,7 @@ struct StepKey {
     sizes: [f64; SIZES],
 }
 
-impl StepKey {
+impl StepSimilarityKey {
     fn new(run: &MeasuredRun) -> Self {
         let (model, plan) = (&run.training.model, &run.training.plan);
         let class = &run.machine.classes()[0];
@@ -104,7 +104,7 @@ impl StepKey {
 
     /// Returns true if both jobs have the same matrix products on the same NPU class. Such jobs
     /// also have the same width, tokens and tensor degree.
-    fn has_products_of(&self, other: &Self) -> bool {
+    fn has_same_products(&self, other: &Self) -> bool {
         self.npu == other.npu && self.sizes[..3] == other.sizes[..3]
     }
 
@@ -116,7 +116,7 @@ impl StepKey {
         let format = f64::from(u8::from(self.format == other.format));
         let pairs = self.sizes.iter().zip(&other.sizes);
         let square: f64 = pairs.map(|(a, b)| (a - b) * (a - b)).sum();
-        let products = f64::from(u8::from(self.has_products_of(other)));
+        let products = f64::from(u8::from(self.has_same_products(other)));
         NPU * NPU
             + FORMAT * FORMAT * format
             + SIMILAR * SIMILAR * libm::exp(-square / 2.0)
@@ -142,7 +142,7 @@ pub struct CorrectedRun {
 
 /// Measured steps for correcting predictions of other jobs.
 struct StepResiduals {
-    steps: Vec<StepKey>,
+    steps: Vec<StepSimilarityKey>,
     /// Lower triangular (Cholesky) factor of the covariance matrix.
     factor: Vec<Vec<f64>>,
     /// Inverse of the covariance matrix, multiplied by the vector of the steps' logarithms.
@@ -156,7 +156,10 @@ struct StepResiduals {
 impl StepResiduals {
     /// Creates the statistics from measured steps and their predicted times in seconds.
     fn of_runs<'r>(runs: impl Iterator<Item = (&'r MeasuredRun, f64)> + Clone) -> Self {
-        let keys = runs.clone().map(|(run, _)| StepKey::new(run)).collect();
+        let keys = runs
+            .clone()
+            .map(|(run, _)| StepSimilarityKey::new(run))
+            .collect();
         let ratios = runs
             .clone()
             .map(|(run, seconds)| libm::log(run.measured / seconds));
@@ -170,7 +173,7 @@ impl StepResiduals {
     }
 
     /// Creates the statistics from steps and their logarithms of measured / predicted time.
-    fn new(steps: Vec<StepKey>, ratios: &[f64]) -> Self {
+    fn new(steps: Vec<StepSimilarityKey>, ratios: &[f64]) -> Self {
         let mut factor: Vec<Vec<f64>> = Vec::with_capacity(steps.len());
         for (i, step) in steps.iter().enumerate() {
             let mut row: Vec<f64> = steps[..=i]
@@ -190,7 +193,7 @@ impl StepResiduals {
             }
             factor.push(row);
         }
-        let mut weights = solve_lower(&factor, ratios);
+        let mut weights = solve_lower_triangular(&factor, ratios);
         for i in (0..weights.len()).rev() {
             weights[i] /= factor[i][i];
             let (rest, own) = weights.split_at_mut(i);
@@ -205,17 +208,17 @@ impl StepResiduals {
             rates: Vec::new(),
             parts: Vec::new(),
         };
-        known.parts = known.choose_parts(ratios);
+        known.parts = known.choose_correction_parts(ratios);
         known
     }
 
     /// For each NPU class, chooses the part of the correction that jobs with other matrix products
     /// get.
-    fn choose_parts(&self, ratios: &[f64]) -> Vec<((String, u64), f64)> {
-        let inverse = invert_lower(&self.factor);
+    fn choose_correction_parts(&self, ratios: &[f64]) -> Vec<((String, u64), f64)> {
+        let inverse = invert_lower_triangular(&self.factor);
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (i, step) in self.steps.iter().enumerate() {
-            let same = |group: &&mut Vec<usize>| self.steps[group[0]].has_products_of(step);
+            let same = |group: &&mut Vec<usize>| self.steps[group[0]].has_same_products(step);
             match groups.iter_mut().find(same) {
                 Some(group) => group.push(i),
                 None => groups.push(vec![i]),
@@ -232,7 +235,7 @@ impl StepResiduals {
                 .iter()
                 .map(|group| self.leave_out(group, &inverse, ratios))
                 .collect();
-            parts.push((npu, find_best_part(&own)));
+            parts.push((npu, best_correction_fraction(&own)));
         }
         parts
     }
@@ -256,7 +259,7 @@ impl StepResiduals {
 
     /// Returns the mean logarithm of the rates of those steps that `wanted` selects; `None` if
     /// `wanted` selects no step.
-    fn mean_rate(&self, wanted: impl Fn(&StepKey) -> bool) -> Option<f64> {
+    fn mean_rate(&self, wanted: impl Fn(&StepSimilarityKey) -> bool) -> Option<f64> {
         let steps = self.steps.iter().zip(&self.rates);
         let picked = steps.filter(|(step, _)| wanted(step));
         let picked: Vec<f64> = picked.map(|(_, rate)| *rate).collect();
@@ -267,22 +270,22 @@ impl StepResiduals {
     fn correct_prediction(&self, run: &MeasuredRun, predicted: &PredictedRun) -> CorrectedRun {
         let seconds = predicted.makespan.as_seconds();
         let interval = predicted.interval.map(|ends| ends.map(Span::as_seconds));
-        let job = StepKey::new(run);
-        let is_near = |step: &StepKey| step.npu == job.npu && step.format == job.format;
+        let job = StepSimilarityKey::new(run);
+        let is_near = |step: &StepSimilarityKey| step.npu == job.npu && step.format == job.format;
         let rate = self.mean_rate(is_near);
         let rate = rate.or_else(|| self.mean_rate(|step| step.npu == job.npu));
         CorrectedRun {
             one_rate: rate.map(|rate| model_flops(run) / libm::exp(rate)),
-            ..self.correct_time(&job, seconds, interval)
+            ..self.correct_predicted_time(&job, seconds, interval)
         }
     }
 
     /// Returns the mean and standard deviation of the logarithm of measured / predicted time for
     /// `job`. Also returns the number of measured steps on its NPU class.
-    fn predict_logarithm(&self, job: &StepKey) -> (f64, f64, usize) {
+    fn predict_log_ratio(&self, job: &StepSimilarityKey) -> (f64, f64, usize) {
         let steps = self.steps.iter();
         let covariances: Vec<f64> = steps.map(|step| step.covariance_with(job)).collect();
-        let known = solve_lower(&self.factor, &covariances);
+        let known = solve_lower_triangular(&self.factor, &covariances);
         let variance = job.covariance_with(job) + ALONE * ALONE - dot_product(&known, &known);
         let steps = self.steps.iter().filter(|step| step.npu == job.npu);
         (
@@ -293,14 +296,14 @@ impl StepResiduals {
     }
 
     /// Corrects a predicted time and interval of `job`.
-    fn correct_time(
+    fn correct_predicted_time(
         &self,
-        job: &StepKey,
+        job: &StepSimilarityKey,
         seconds: f64,
         interval: Option<[f64; 2]>,
     ) -> CorrectedRun {
-        let (mean, deviation, steps) = self.predict_logarithm(job);
-        let part = match self.steps.iter().any(|step| step.has_products_of(job)) {
+        let (mean, deviation, steps) = self.predict_log_ratio(job);
+        let part = match self.steps.iter().any(|step| step.has_same_products(job)) {
             true => 1.0,
             false => {
                 let known = self.parts.iter().find(|(npu, _)| *npu == job.npu);
@@ -329,7 +332,7 @@ impl StepResiduals {
 /// Returns the fraction of the correction that gives the smallest mean error. Each entry of
 /// `groups` has the predicted and the actual logarithm of each step. Returns zero if the gain is
 /// less than one standard error.
-fn find_best_part(groups: &[Vec<[f64; 2]>]) -> f64 {
+fn best_correction_fraction(groups: &[Vec<[f64; 2]>]) -> f64 {
     if groups.len() < LEAST_GROUPS {
         return 1.0;
     }
@@ -362,7 +365,7 @@ fn dot_product(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Solves equations with a lower triangular matrix.
-fn solve_lower(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
+fn solve_lower_triangular(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
     let mut solution: Vec<f64> = Vec::with_capacity(right.len());
     for (row, value) in factor.iter().zip(right) {
         let known = dot_product(&row[..solution.len()], &solution);
@@ -372,13 +375,16 @@ fn solve_lower(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
 }
 
 /// Returns the rows of the inverse of a lower triangular matrix.
-fn invert_lower(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
+fn invert_lower_triangular(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let n = factor.len();
     let mut inverse = vec![vec![0.0; n]; n];
     for column in 0..n {
         let mut unit = vec![0.0; n];
         unit[column] = 1.0;
-        for (row, value) in inverse.iter_mut().zip(solve_lower(factor, &unit)) {
+        for (row, value) in inverse
+            .iter_mut()
+            .zip(solve_lower_triangular(factor, &unit))
+        {
             row[column] = value;
         }
     }
@@ -402,7 +408,7 @@ pub fn correct_by_steps(
 
 /// Corrects each run's prediction by the runs with another value of the option `key` (`model`, or
 /// an option of the table).
-pub fn correct_by_others(
+pub fn correct_by_other_runs(
     runs: &[MeasuredRun],
     predicted: &[PredictedRun],
     key: &str,
@@ -449,8 +455,8 @@ mod tests {
     const ALL: f64 =
         NPU * NPU + FORMAT * FORMAT + SIMILAR * SIMILAR + PRODUCTS * PRODUCTS + ALONE * ALONE;
 
-    fn step_key(npu: &str, format: Dtype, sizes: [f64; SIZES]) -> StepKey {
-        StepKey {
+    fn step_key(npu: &str, format: Dtype, sizes: [f64; SIZES]) -> StepSimilarityKey {
+        StepSimilarityKey {
             npu: (npu.to_owned(), 0),
             format,
             sizes,
@@ -465,12 +471,12 @@ mod tests {
         let known = StepResiduals::new(vec![step.clone()], &[0.2]);
         let far = step_key("a", Dtype::Fp8, [100.0; SIZES]);
         let (common, all) = (NPU * NPU, ALL);
-        let (mean, deviation, steps) = known.predict_logarithm(&far);
+        let (mean, deviation, steps) = known.predict_log_ratio(&far);
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
         assert!((deviation * deviation - (all - common * common / all)).abs() < 1e-12);
         assert_eq!(steps, 1);
         // Two steps of the same job share all variables except each step's own variable.
-        let (mean, _, _) = known.predict_logarithm(&step);
+        let (mean, _, _) = known.predict_log_ratio(&step);
         let common = all - ALONE * ALONE;
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
     }
@@ -494,7 +500,7 @@ mod tests {
             (-0.05 * v - 0.1 * c(1.0)) / determinant,
         ];
         let expected = c(0.25) * weights[0] + c(0.75) * weights[1];
-        let (mean, _, _) = known.predict_logarithm(&at(0.25));
+        let (mean, _, _) = known.predict_log_ratio(&at(0.25));
         assert!((mean - expected).abs() < 1e-12, "{mean} {expected}");
     }
 
@@ -502,7 +508,7 @@ mod tests {
     fn steps_on_other_npus_correct_nothing() {
         let known = StepResiduals::new(vec![step_key("a", Dtype::Bf16, [0.0; SIZES])], &[0.3]);
         let other = step_key("b", Dtype::Bf16, [0.0; SIZES]);
-        let corrected = known.correct_time(&other, 2.0, Some([1.0, 3.0]));
+        let corrected = known.correct_predicted_time(&other, 2.0, Some([1.0, 3.0]));
         let same = CorrectedRun {
             seconds: 2.0,
             interval: Some([1.0, 3.0]),
@@ -522,12 +528,12 @@ mod tests {
         let steps = [0.0, 0.5, 1.0, 1.25, 2.0].map(at);
         let ratios = [0.1, 0.12, -0.03, 0.0, 0.2];
         let known = StepResiduals::new(steps.to_vec(), &ratios);
-        let inverse = invert_lower(&known.factor);
+        let inverse = invert_lower_triangular(&known.factor);
         let found = known.leave_out(&[2, 3], &inverse, &ratios);
         let others = [0, 1, 4].map(|i| steps[i].clone()).to_vec();
         let others = StepResiduals::new(others, &[0.1, 0.12, 0.2]);
         for (i, [predicted, own]) in [2, 3].into_iter().zip(found) {
-            let (mean, _, _) = others.predict_logarithm(&steps[i]);
+            let (mean, _, _) = others.predict_log_ratio(&steps[i]);
             assert!((predicted - mean).abs() < 1e-9, "{predicted} {mean}");
             assert_eq!(own, ratios[i]);
         }
@@ -536,9 +542,9 @@ mod tests {
     #[test]
     fn groups_that_do_not_predict_one_another_are_not_used() {
         let same = vec![vec![[0.1, 0.11]], vec![[0.1, 0.1]], vec![[0.1, 0.09]]];
-        assert_eq!(find_best_part(&same), 1.0);
+        assert_eq!(best_correction_fraction(&same), 1.0);
         let contrary = vec![vec![[0.1, -0.1]], vec![[-0.1, 0.1]], vec![[0.1, -0.12]]];
-        assert_eq!(find_best_part(&contrary), 0.0);
+        assert_eq!(best_correction_fraction(&contrary), 0.0);
         // A gain in a single group does not show that other groups would gain, so the part is zero.
         let one = vec![
             vec![[0.1, 0.3]],
@@ -546,6 +552,6 @@ mod tests {
             vec![[0.01, 0.0]],
             vec![[0.01, 0.0]],
         ];
-        assert_eq!(find_best_part(&one), 0.0);
+        assert_eq!(best_correction_fraction(&one), 0.0);
     }
 }

@@ -3,7 +3,7 @@
 use super::columns::{
     MACHINE, MACHINE_VALUE, MODEL, MeasuredUnit, NPUS, OptionSource, STACK, plan_option,
 };
-use super::{RunColumns, ScoreError};
+use super::{RunColumnRules, ScoreError};
 use chakram_base::config::{ConfigLiteral, quote_for_message};
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::{SoftwareStack, machine_facts};
@@ -68,10 +68,14 @@ impl std::fmt::Display for RefusedRun {
 
 /// Assigns numbers, starting at 0, to distinct texts in the order of first use.
 #[derive(Default)]
-struct KeyInterner(BTreeMap<String, usize>);
+struct OptionValuesInterner(BTreeMap<String, usize>);
 
-impl KeyInterner {
-    fn key_index(&mut self, keys: &[String], options: &BTreeMap<String, String>) -> usize {
+impl OptionValuesInterner {
+    fn intern_option_values(
+        &mut self,
+        keys: &[String],
+        options: &BTreeMap<String, String>,
+    ) -> usize {
         let values = keys
             .iter()
             .map(|key| options.get(key).map_or("", String::as_str));
@@ -89,7 +93,7 @@ impl RunTable {
     ///
     /// Fails if a column is missing, or if there are no rows. An invalid row is not an error:
     /// `refused` lists it.
-    pub fn parse(text: &str, file: &str, columns: &RunColumns) -> Result<Self, ScoreError> {
+    pub fn parse(text: &str, file: &str, columns: &RunColumnRules) -> Result<Self, ScoreError> {
         let table = |why: String| ScoreError::Table {
             file: file.to_owned(),
             why,
@@ -138,7 +142,10 @@ impl RunTable {
             let only = only.map(|(head, values)| Ok((find(head)?, values)));
             matched.push((only.collect::<Result<Vec<_>, ScoreError>>()?, &one.options));
         }
-        let (mut groups, mut folds) = (KeyInterner::default(), KeyInterner::default());
+        let (mut groups, mut folds) = (
+            OptionValuesInterner::default(),
+            OptionValuesInterner::default(),
+        );
         let (mut runs, mut refused) = (Vec::new(), Vec::new());
         for record in reader.records() {
             let record = record.map_err(|error| table(error.to_string()))?;
@@ -180,8 +187,8 @@ impl RunTable {
                 Ok(made) => runs.push(MeasuredRun {
                     file: file.to_owned(),
                     line,
-                    group: groups.key_index(&columns.groups, &made.options),
-                    fold: folds.key_index(&columns.folds, &made.options),
+                    group: groups.intern_option_values(&columns.groups, &made.options),
+                    fold: folds.intern_option_values(&columns.folds, &made.options),
                     ..made
                 }),
                 Err(why) => refused.push(RefusedRun {
@@ -224,7 +231,7 @@ impl RunTable {
 
     /// Keeps only the runs that have a prediction, and returns their predictions. Moves all other
     /// runs to the rejected rows, with the reason that `why` returns.
-    pub fn keep_predicted<T>(
+    pub fn keep_predicted_runs<T>(
         &mut self,
         answers: Vec<Result<T, ScoreError>>,
         why: impl Fn(ScoreError) -> String,
@@ -275,10 +282,10 @@ impl RunTable {
 /// Creates the run of a row from its `options` and its `measured` value.
 fn create_run(
     mut options: BTreeMap<String, String>,
-    columns: &RunColumns,
+    columns: &RunColumnRules,
     measured: &str,
 ) -> Result<MeasuredRun, String> {
-    derive_missing(&mut options)?;
+    derive_missing_options(&mut options)?;
     let number = measured.parse::<f64>().ok();
     let number = number
         .filter(|s| s.is_finite() && *s > 0.0)
@@ -311,7 +318,7 @@ const EMPTY: [&str; 3] = ["", "n/a", "-"];
 
 /// Computes missing options: the data-parallel degree from the number of NPUs, and the interleaved
 /// schedule if there are several chunks.
-fn derive_missing(options: &mut BTreeMap<String, String>) -> Result<(), String> {
+fn derive_missing_options(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     let number = |key: &str| -> Result<u64, String> {
         let Some(text) = options.get(key) else {
             return Ok(1);
@@ -387,7 +394,7 @@ const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_pa
 /// Returns the reason why option `key` has no effect on a run with `options`, or `None` if it has
 /// an effect. A table may give an option for all runs, even if it has no effect on runs without a
 /// tensor group or with a single replica.
-fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
+fn reason_without_effect(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
     if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {
         return Some("no effect without tensor parallelism");
@@ -400,7 +407,7 @@ fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static st
 
 /// If stages cannot have equal numbers of blocks and the run gives no split, each stage gets
 /// roughly equal numbers of multiplications.
-fn split_unevenly(
+fn derive_uneven_split(
     model: &Model,
     plan: &mut ParallelismPlan,
     options: &BTreeMap<String, String>,
@@ -426,7 +433,7 @@ fn split_unevenly(
 /// of ranks.
 fn resolve_run(
     options: &BTreeMap<String, String>,
-    columns: &RunColumns,
+    columns: &RunColumnRules,
     notes: &mut Vec<String>,
 ) -> Result<(TrainingPattern, Machine), String> {
     let model = resolve_model(options, columns)?;
@@ -435,7 +442,7 @@ fn resolve_run(
         let Some(option) = plan_option(key) else {
             continue;
         };
-        if let Some(why) = why_idle(key, options) {
+        if let Some(why) = reason_without_effect(key, options) {
             if value != "false" && value != "0" {
                 notes.push(format!(
                     "`{key}` is {}, which has {why}",
@@ -459,12 +466,12 @@ fn resolve_run(
     let stack = stack.transpose().map_err(|error| error.to_string())?;
     let machine = options.get(MACHINE).unwrap_or(&columns.machine);
     if let Some(stack) = &stack {
-        let mut report = stack.begin_report();
-        stack.decide_options(&mut plan, |key| options.contains_key(key), &mut report);
+        let mut report = stack.start_stack_report();
+        stack.set_plan_options(&mut plan, |key| options.contains_key(key), &mut report);
         let misfits = (report.left.iter()).filter(|left| !options.contains_key(&left.part));
         notes.extend(misfits.map(|left| left_out_error(stack, left)));
     }
-    split_unevenly(&model, &mut plan, options, notes);
+    derive_uneven_split(&model, &mut plan, options, notes);
     let ranks = u32::try_from(plan.rank_count()).map_err(|_| "too many ranks".to_owned())?;
     if let Some(npus) = options.get(NPUS).filter(|npus| **npus != ranks.to_string()) {
         return Err(format!(
@@ -482,7 +489,7 @@ fn resolve_run(
     let mut machine = machine.map_err(|error| error.to_string())?;
     if let Some(stack) = &stack {
         let (priced, report) = stack
-            .price_machine(&machine)
+            .apply_stack_durations(&machine)
             .map_err(|error| error.to_string())?;
         notes.extend(report.left.iter().map(|left| left_out_error(stack, left)));
         machine = priced;
@@ -509,7 +516,7 @@ const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"]
 /// GPT model with the run's sizes.
 fn resolve_model(
     options: &BTreeMap<String, String>,
-    columns: &RunColumns,
+    columns: &RunColumnRules,
 ) -> Result<Model, String> {
     let size = |key: &str| -> Result<Option<u64>, String> {
         let number = |text: &String| {
@@ -541,7 +548,7 @@ fn resolve_model(
                 ));
             }
         }
-        let definition = source.definition_of(sizes);
+        let definition = source.parse_definition_with_sizes(sizes);
         return Ok(definition.map_err(|error| error.to_string())?.model);
     }
     let need = |key: &str| {

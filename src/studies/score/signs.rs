@@ -18,7 +18,7 @@ const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]
 /// Number of pairs of runs that differ in only one option. Also states how many pairs are predicted
 /// in the measured order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct OptionSigns {
+pub struct OptionOrderCounts {
     /// The option (or two options that change together), such as `data, tensor`.
     pub option: String,
     /// Number of pairs with different measured times.
@@ -32,8 +32,8 @@ pub struct OptionSigns {
 }
 
 /// Counts the pairs of `runs` that differ in one option. The result is sorted by option.
-pub fn option_signs(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<OptionSigns> {
-    let mut found: BTreeMap<String, OptionSigns> = BTreeMap::new();
+pub fn count_option_orders(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<OptionOrderCounts> {
+    let mut found: BTreeMap<String, OptionOrderCounts> = BTreeMap::new();
     for (i, run) in runs.iter().enumerate() {
         for (j, other) in runs.iter().enumerate().skip(i + 1) {
             if run.file != other.file || run.measured == other.measured {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// same length, which is at least one.
 pub(super) fn summarize_errors(runs: &[&MeasuredRun], predicted: &[f64]) -> ScoreSummary {
     let measured: Vec<f64> = runs.iter().map(|run| run.measured).collect();
-    ScoreSummary::of_groups(&measured, predicted, &plans_by_group(runs, predicted))
+    ScoreSummary::of_groups(&measured, predicted, &plan_times_by_group(runs, predicted))
 }
 
 /// Compares `predicted` seconds and `intervals` with the measured times of `runs`. All lists have the same
@@ -25,7 +25,7 @@ pub(super) fn summarize_intervals(
 /// For each group with several plans, returns the mean measured and mean predicted time of each
 /// plan. Runs with equal options are repeated measurements of one plan, so a ranking between them
 /// has no meaning.
-fn plans_by_group(runs: &[&MeasuredRun], predicted: &[f64]) -> Vec<Vec<(f64, f64)>> {
+fn plan_times_by_group(runs: &[&MeasuredRun], predicted: &[f64]) -> Vec<Vec<(f64, f64)>> {
     let mut groups: BTreeMap<usize, BTreeMap<_, Vec<(f64, f64)>>> = BTreeMap::new();
     for (run, &predicted) in runs.iter().zip(predicted) {
         let plans = groups.entry(run.group).or_default();

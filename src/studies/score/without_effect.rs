@@ -1,6 +1,9 @@
 //! Finds settings for all runs that change no prediction.
 
-use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, predict_run, replay_run, score_by};
+use super::{
+    MeasuredRun, PredictedRun, RunTable, ScoreError, map_runs_in_table_order, predict_run,
+    replay_run,
+};
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
 use chakram_report::settings::{ReplayedRun, SettingWithoutEffect, option_reason};
@@ -47,7 +50,7 @@ pub fn settings_without_effect(
             };
             let mut rows = answers.iter();
             let is_kept = has_same_rows(table, other)
-                && score_by(other, threads, ask, |_, answer| {
+                && map_runs_in_table_order(other, threads, ask, |_, answer| {
                     let is_kept = match (rows.next(), answer) {
                         (Some(_), Ok(None)) => true,
                         (Some(Ok(own)), Ok(Some(other))) => own == other,
@@ -66,7 +69,7 @@ pub fn settings_without_effect(
         }
         let reason = match &setting.option {
             _ if is_default => "all runs are the same without the option".to_owned(),
-            Some((key, _)) => reason_on_first_run(*key, table, options),
+            Some((key, _)) => no_effect_reason_on_first_run(*key, table, options),
             None => "all runs take the same time without the option".to_owned(),
         };
         Some(SettingWithoutEffect {
@@ -85,7 +88,11 @@ fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
 }
 
 /// Returns the reason why option `key` has no effect on the first run that can be predicted.
-fn reason_on_first_run(key: SettingKey, table: &RunTable, options: &ReplayOptions) -> String {
+fn no_effect_reason_on_first_run(
+    key: SettingKey,
+    table: &RunTable,
+    options: &ReplayOptions,
+) -> String {
     let reason = table.runs.iter().find_map(|run| {
         let reason = replay_run(run, options, |compiled| {
             let (report, ()) = chakram_report::replay_to_report(compiled, ())?;

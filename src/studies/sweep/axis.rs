@@ -118,7 +118,7 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
             .read_items(expected)?;
         let value = |item: &ConfigField<'_>| {
             match (keys.len(), item.read_literal()?) {
-            (1, ConfigLiteral::Text(text)) => match numbers_of_range(&text) {
+            (1, ConfigLiteral::Text(text)) => match range_ends(&text) {
                 None => Ok(vec![ConfigLiteral::Text(text)]),
                 Some((from, to)) => Err(item.invalid_value_error(
                     format_args!("the text {}", quote_for_message(&text)),
@@ -151,7 +151,7 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
 
 /// Returns the ends of a range in the notation of other languages (`1..8`), or `None` if the text
 /// is not such a range.
-fn numbers_of_range(text: &str) -> Option<(&str, &str)> {
+fn range_ends(text: &str) -> Option<(&str, &str)> {
     let (from, to) = text.split_once("..")?;
     let to = to.trim_start_matches(['=', '.']);
     let is_number = |text: &str| text.trim().parse::<f64>().is_ok();

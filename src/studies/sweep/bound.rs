@@ -26,7 +26,7 @@
 //! are equal. So with each micro-batch after the first, a rank's own path and the sums over its
 //! lanes grow by a constant amount. In interleaved schedules, the path and the sums grow by a
 //! constant amount with every `pipeline` micro-batches; in general, with every period of the
-//! schedule. [`bound_quickly`] simulates two and three of these periods, and extrapolates to the
+//! schedule. [`bound_step_quickly`] simulates two and three of these periods, and extrapolates to the
 //! whole step. A stage begins as soon as the first micro-batch can have passed the earlier stages.
 //! If gathers of parameters run ahead (ZeRO 3, or overlap with the forward pass), only the sums
 //! over lanes are used.
@@ -46,7 +46,7 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use chakram_workloads::generate::plan::{
-    AblationEffect, RankCoordinates, RankMemory, RankPeak, RankPlacement, ZeroStage,
+    AblationEffect, RankCoordinates, RankMemoryCapacity, RankMemoryPeak, RankPlacement, ZeroStage,
 };
 use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
 use serde::{Deserialize, Serialize};
@@ -68,10 +68,10 @@ pub fn bound_whole_step(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
 ) -> Result<MemoryBound, PointRefusal> {
-    let stages = relaxed_stages(point, pattern)?;
+    let stages = simulate_relaxed_stages(point, pattern)?;
     let time = stages
         .iter()
-        .map(|stage| stage.finish.max(stage.lane_time()))
+        .map(|stage| stage.finish.max(stage.busiest_lane_time()))
         .max();
     let bound = PointBound {
         time_ps: time.unwrap_or(0),
@@ -94,8 +94,8 @@ fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[Stage
     let plan = &pattern.plan;
     // An unknown capacity counts as unlimited here, because points with an unknown capacity and a
     // memory limit were already rejected.
-    let memory = RankMemory::new(point.smallest_capacity().unwrap_or(u64::MAX), plan);
-    memory.fits_peaks(
+    let memory = RankMemoryCapacity::new(point.smallest_npu_memory().unwrap_or(u64::MAX), plan);
+    memory.can_fit_peaks(
         (0..)
             .zip(stages)
             .map(|(i, stage)| (stage.peak, plan.ranks_of(i))),
@@ -103,7 +103,7 @@ fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[Stage
 }
 
 /// Returns a bound. The computation takes the same time for any number of micro-batches.
-pub fn bound_quickly(
+pub fn bound_step_quickly(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
 ) -> Result<MemoryBound, PointRefusal> {
@@ -124,7 +124,7 @@ pub fn bound_quickly(
     let with = |count: u64| {
         let mut fewer = pattern.clone();
         fewer.plan.batch = count * per_micro_batch;
-        relaxed_stages(point, &fewer)
+        simulate_relaxed_stages(point, &fewer)
     };
     let (short, long) = (with(few)?, with(more)?);
     // Extrapolate from `few` and `more` micro-batches to `all`.
@@ -170,18 +170,18 @@ struct StagePath {
     /// Sum of the durations on each lane, in picoseconds.
     lanes: BTreeMap<i64, u64>,
     /// Maximum number of bytes in use at once, if nodes run in id order.
-    peak: RankPeak,
+    peak: RankMemoryPeak,
 }
 
 impl StagePath {
-    fn lane_time(&self) -> u64 {
+    fn busiest_lane_time(&self) -> u64 {
         self.lanes.values().copied().max().unwrap_or(0)
     }
 }
 
 /// One side of a message between stages.
 #[derive(Clone, Copy, Debug)]
-struct StageMessage {
+struct StageMessageHalf {
     node: u32,
     receives: bool,
     peer: u32,
@@ -191,15 +191,15 @@ struct StageMessage {
 
 /// Records a rank's nodes while they are generated.
 struct RankNodes<'p> {
-    prices: NodePrices<'p>,
+    prices: NodeDurationCache<'p>,
     /// Duration of each node, in picoseconds.
     lasts: Vec<u64>,
     /// `after[starts[i]..starts[i + 1]]` are the dependencies of node i.
     starts: Vec<u32>,
     after: Vec<u32>,
-    messages: Vec<StageMessage>,
+    messages: Vec<StageMessageHalf>,
     lanes: BTreeMap<i64, u64>,
-    peak: RankPeak,
+    peak: RankMemoryPeak,
 }
 
 impl Sink for RankNodes<'_> {
@@ -217,7 +217,7 @@ impl Sink for RankNodes<'_> {
             ..
         } = node.op
         {
-            self.messages.push(StageMessage {
+            self.messages.push(StageMessageHalf {
                 node: self.lasts.len() as u32,
                 receives: receive,
                 peer,
@@ -235,7 +235,7 @@ impl Sink for RankNodes<'_> {
 }
 
 /// Cache of node durations on one NPU.
-struct NodePrices<'p> {
+struct NodeDurationCache<'p> {
     point: &'p ResolvedPoint,
     class: usize,
     groups: &'p DeclaredGroups,
@@ -254,7 +254,7 @@ type KernelKey = (
     u64,
 );
 
-impl NodePrices<'_> {
+impl NodeDurationCache<'_> {
     fn npu_of(&self, rank: u32) -> Npu {
         self.point.machine.npu_of_rank(rank, self.ranks)
     }
@@ -286,7 +286,7 @@ impl NodePrices<'_> {
                         shape: node.kernel,
                     };
                     let memory = class.memory_bandwidth();
-                    let price = options.compute.on_class(&class.name).price_kernel(
+                    let price = options.compute.for_npu_class(&class.name).price_kernel(
                         &kernel,
                         &class.peaks,
                         memory,
@@ -388,7 +388,7 @@ fn message_lower_bound(
     let spanned: Vec<usize> = spanned.collect();
     let rate: f64 = spanned
         .iter()
-        .map(|d| port_rate(&point.machine, members, *d))
+        .map(|d| max_receive_rate(&point.machine, members, *d))
         .sum();
     let shares = f64::from(n - 1) / f64::from(n);
     let in_shares = |d: &usize| {
@@ -413,7 +413,7 @@ fn message_lower_bound(
 
 /// Returns the maximum receive rate of one of `members` along a dimension, in bytes per second. If
 /// links have different rates, the rate of a member is the sum over its incoming links.
-fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
+fn max_receive_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     let topology = machine.topology();
     let Some(graph) = topology.explicit_links() else {
         return topology.dimensions()[dimension]
@@ -431,7 +431,7 @@ fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
 }
 
 /// Simulates the relaxed step of the first replica.
-fn relaxed_stages(
+fn simulate_relaxed_stages(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
 ) -> Result<Vec<StagePath>, PointRefusal> {
@@ -439,7 +439,7 @@ fn relaxed_stages(
     let groups = job.declared_groups();
     let mut placed = pattern.plan.clone();
     if !placed.place.is_empty() {
-        placed.ranks = placed.mapped_ranks()?;
+        placed.ranks = placed.ranks_by_position()?;
     }
     let placement = RankPlacement::new(&placed);
     let ranks: Vec<u32> = (0..pattern.plan.pipeline)
@@ -454,7 +454,7 @@ fn relaxed_stages(
     let mut nodes = Vec::with_capacity(ranks.len());
     for rank in &ranks {
         let mut sink = RankNodes {
-            prices: NodePrices {
+            prices: NodeDurationCache {
                 point,
                 class: point
                     .machine
@@ -469,7 +469,7 @@ fn relaxed_stages(
             after: Vec::new(),
             messages: Vec::new(),
             lanes: BTreeMap::new(),
-            peak: RankPeak::default(),
+            peak: RankMemoryPeak::default(),
         };
         let walked = job.emit_nodes(*rank, &mut sink);
         walked.map_err(|e| PointRefusal::new("size", e))?;

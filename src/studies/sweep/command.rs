@@ -29,7 +29,7 @@ impl PointCommand {
     pub fn new(study: &Study, point: &Settings) -> Option<Self> {
         let mut settings = Vec::new();
         let (mut work, mut options) = (None, Vec::new());
-        for (key, value) in study.with_base(point) {
+        for (key, value) in study.merge_with_base_settings(point) {
             let shown = value.to_string();
             match kind_of_setting(&key) {
                 Ok(SettingKind::Plan(option)) => settings.push((option.key.to_owned(), shown)),

@@ -3,7 +3,7 @@
 
 use super::bound::{self, PointBound};
 use super::objective::{PARTS, PointMeasures};
-use super::point::{PointRefusal, ResolvedPoint, SharedParts, WorkSource};
+use super::point::{PointRefusal, ResolvedPoint, SharedPartCaches, WorkSource};
 use super::setting::{self, PRICE, Settings};
 use super::study::Study;
 use chakram_base::config::ConfigLiteral;
@@ -13,12 +13,12 @@ use chakram_engine::{CompiledReplay, ReplayError, RepresentativeCheck, replay_re
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, MAX_REPEATED_NODES};
 use chakram_report::settings::{
-    ReplayedRun, explain_differences, machine_differences, option_reason,
+    ReplayedRun, explain_no_effect_of_differences, machine_differences, option_reason,
 };
 use chakram_report::tiles::TileObserver;
 use chakram_report::{self as report, BreakdownObserver, MemoryObserver, Report, TimeCategory};
 use chakram_trace::workload::Workload;
-use chakram_workloads::generate::plan::RankMemory;
+use chakram_workloads::generate::plan::RankMemoryCapacity;
 use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -51,7 +51,7 @@ impl From<PointRefusal> for PointAnswer {
 #[derive(Debug)]
 pub struct PointEvaluator<'s> {
     study: &'s Study,
-    parts: SharedParts,
+    parts: SharedPartCaches,
     workloads: SharedWorkloads,
 }
 
@@ -60,7 +60,7 @@ impl<'s> PointEvaluator<'s> {
     pub fn new(study: &'s Study) -> Self {
         Self {
             study,
-            parts: SharedParts::default(),
+            parts: SharedPartCaches::default(),
             workloads: SharedWorkloads::default(),
         }
     }
@@ -83,7 +83,7 @@ impl<'s> PointEvaluator<'s> {
 
     /// Resolves a point, and checks those limits that need no generated nodes.
     pub fn resolve_point(&self, point: &Settings) -> Result<ResolvedPoint, PointRefusal> {
-        let settings = self.study.with_base(point);
+        let settings = self.study.merge_with_base_settings(point);
         let resolved = ResolvedPoint::new(&settings, &self.parts)?;
         let npus = match &resolved.work {
             WorkSource::Plan(pattern) => Some(pattern.plan.rank_count()),
@@ -123,7 +123,7 @@ impl<'s> PointEvaluator<'s> {
         if !self.study.limits.fits {
             return Ok(());
         }
-        let Some(own) = point.smallest_capacity() else {
+        let Some(own) = point.smallest_npu_memory() else {
             let detail = format!(
                 "machine {} describes no NPU, so the memory of its NPUs is unknown",
                 point.machine.name()
@@ -133,7 +133,7 @@ impl<'s> PointEvaluator<'s> {
         if !fits {
             let capacity = match &point.work {
                 WorkSource::Plan(pattern) => {
-                    RankMemory::new(own, &pattern.plan).capacity_with_streaming(true)
+                    RankMemoryCapacity::new(own, &pattern.plan).capacity_with_streaming(true)
                 }
                 WorkSource::Traces(..) => own,
             };
@@ -154,7 +154,7 @@ impl<'s> PointEvaluator<'s> {
         let (bound, fits) = if whole {
             bound::bound_whole_step(&resolved, pattern)?
         } else {
-            bound::bound_quickly(&resolved, pattern)?
+            bound::bound_step_quickly(&resolved, pattern)?
         };
         let least = if bound.is_whole { "" } else { "at least " };
         self.check_memory(&resolved, (bound.memory_bytes, fits), least)?;
@@ -163,7 +163,7 @@ impl<'s> PointEvaluator<'s> {
 
     /// Returns those measures of a plan that need no replay. Objectives are computed from these
     /// measures and from the time.
-    pub fn bounded_measures(
+    pub fn measures_without_replay(
         &self,
         point: &Settings,
         time_ps: u64,
@@ -203,11 +203,14 @@ impl<'s> PointEvaluator<'s> {
             let (bound, fits) = bound::bound_whole_step(&resolved, pattern)?;
             self.check_memory(&resolved, (bound.memory_bytes, fits), "")?;
         }
-        let work = self.work_of_point(&resolved)?;
+        let work = self.get_point_work(&resolved)?;
         let workload = work.workload();
         // Only the traces state the number of ranks, so check this number only now.
         if matches!(resolved.work, WorkSource::Traces(..)) {
-            self.check_npus(workload.rank_count().into(), &self.study.with_base(point))?;
+            self.check_npus(
+                workload.rank_count().into(),
+                &self.study.merge_with_base_settings(point),
+            )?;
         }
         let (machine, options) = (&*resolved.machine, &resolved.options);
         // With `aggregate`, the engine itself finds equal ranks, and needs all ranks for this.
@@ -239,7 +242,7 @@ impl<'s> PointEvaluator<'s> {
 
     /// Returns the work of a point, from the cache if possible. Fails if an option of the point has
     /// no effect.
-    fn work_of_point(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
+    fn get_point_work(&self, point: &ResolvedPoint) -> Result<Arc<SharedPointWork>, PointRefusal> {
         let work = self.workloads.get(point)?;
         point.options.check_workload(work.workload())?;
         Ok(work)
@@ -247,26 +250,26 @@ impl<'s> PointEvaluator<'s> {
 
     /// Returns the reason why two points with different machines have equal results. Returns `None`
     /// if another replay would be too large.
-    pub fn machine_reason(&self, one: &Settings, other: &Settings) -> Option<String> {
+    pub fn equal_machines_reason(&self, one: &Settings, other: &Settings) -> Option<String> {
         let before = self.resolve_point(one).ok()?.machine;
-        self.with_facts(other, |run, machine| {
-            explain_differences(&machine_differences(&before, machine), run)
+        self.inspect_replayed_point(other, |run, machine| {
+            explain_no_effect_of_differences(&machine_differences(&before, machine), run)
         })
     }
 
     /// Returns the reason why an option has no effect on a point. Returns `None` if another replay
     /// would be too large.
     pub fn option_reason(&self, key: SettingKey, point: &Settings) -> Option<String> {
-        self.with_facts(point, |run, _| option_reason(key, false, run))
+        self.inspect_replayed_point(point, |run, _| option_reason(key, false, run))
     }
 
-    fn with_facts<T>(
+    fn inspect_replayed_point<T>(
         &self,
         point: &Settings,
         say: impl FnOnce(&ReplayedRun<'_>, &Machine) -> T,
     ) -> Option<T> {
         let resolved = self.resolve_point(point).ok()?;
-        let work = self.work_of_point(&resolved).ok()?;
+        let work = self.get_point_work(&resolved).ok()?;
         let workload = work.workload();
         if workload.node_count() > MAX_REPEATED_NODES {
             return None;
@@ -281,8 +284,8 @@ impl<'s> PointEvaluator<'s> {
     }
 
     /// Returns the report of a point, or `None` if its work has more than `nodes` nodes.
-    pub fn small_report(&self, point: &Settings, nodes: u64) -> Option<Report> {
-        let work = self.work_of_point(&self.resolve_point(point).ok()?).ok()?;
+    pub fn report_of_small_point(&self, point: &Settings, nodes: u64) -> Option<Report> {
+        let work = self.get_point_work(&self.resolve_point(point).ok()?).ok()?;
         if work.workload().node_count() > nodes {
             return None;
         }
@@ -296,13 +299,13 @@ impl<'s> PointEvaluator<'s> {
     /// Fails with the reason if the point cannot be replayed.
     pub fn report_point(&self, point: &Settings) -> Result<Report, PointRefusal> {
         let resolved = self.resolve_point(point)?;
-        let work = self.work_of_point(&resolved)?;
+        let work = self.get_point_work(&resolved)?;
         let workload = work.workload();
         let refused = |error: ReplayError| PointRefusal::new("replay", error);
         let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
         let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
         let (mut report, ()) = report::replay_to_report(&compiled, ()).map_err(refused)?;
-        let settings = self.study.with_base(point);
+        let settings = self.study.merge_with_base_settings(point);
         let number = |key: &str| settings.get(key).and_then(ConfigLiteral::as_number);
         let price = number(PRICE).or(resolved.machine.price_per_npu_hour());
         report.state_cost(price, number("total_tokens").map(|tokens| tokens as u64));
@@ -338,7 +341,7 @@ fn replay_measured(
     let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
     let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
     compiled
-        .check_prices()
+        .check_most_kernels_timed()
         .and_then(|()| compiled.check_aggregation())
         .map_err(|refusal| refused(refusal.into()))?;
     let observers = (
@@ -359,7 +362,7 @@ fn replay_measured(
             .sum();
         (sum / count) as u64
     };
-    let (rows, basis) = (memory.into_rows(), compiled.pricing_coverage());
+    let (rows, basis) = (memory.into_rows(), compiled.duration_source_counts());
     let measured = MeasuredReplay {
         makespan: outcome.makespan,
         parts_ps: [
@@ -372,7 +375,7 @@ fn replay_measured(
         ]
         .map(part),
         kernel_energy: (basis.mapped > 0).then(|| basis.mapped_energy / count as f64),
-        unmapped_ps: (part(TimeCategory::Compute) as f64 * basis.unmapped_share()) as u64,
+        unmapped_ps: (part(TimeCategory::Compute) as f64 * basis.share_without_loop_nest()) as u64,
         peak: rows.iter().map(|row| row.peak.0).max(),
         fits: rows.iter().all(|row| row.fits == Some(true)),
         busy: tiles
@@ -387,12 +390,12 @@ const KEPT: usize = 4;
 
 /// Work shared by several points.
 #[derive(Debug)]
-enum SharedWork {
+enum SharedPointWork {
     Generated(Workload, Vec<Vec<u32>>),
     Captured(Job),
 }
 
-impl SharedWork {
+impl SharedPointWork {
     /// Returns the ranks of each copy, if the job consists of several copies.
     fn rank_copies(&self) -> &[Vec<u32>] {
         match self {
@@ -409,7 +412,7 @@ impl SharedWork {
     }
 }
 
-type SharedWorkCell = Arc<OnceLock<Result<Arc<SharedWork>, PointRefusal>>>;
+type SharedWorkCell = Arc<OnceLock<Result<Arc<SharedPointWork>, PointRefusal>>>;
 
 /// Cache of the most recently used workloads. Each workload is built only once, even if many points
 /// need it.
@@ -417,7 +420,7 @@ type SharedWorkCell = Arc<OnceLock<Result<Arc<SharedWork>, PointRefusal>>>;
 struct SharedWorkloads(Mutex<Vec<(String, SharedWorkCell)>>);
 
 impl SharedWorkloads {
-    fn get(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
+    fn get(&self, point: &ResolvedPoint) -> Result<Arc<SharedPointWork>, PointRefusal> {
         let cell = {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let known = kept.iter().position(|(key, _)| *key == point.work_key);
@@ -439,7 +442,7 @@ impl SharedWorkloads {
     }
 }
 
-fn build_work(work: &WorkSource) -> Result<SharedWork, PointRefusal> {
+fn build_work(work: &WorkSource) -> Result<SharedPointWork, PointRefusal> {
     match work {
         WorkSource::Plan(pattern) => {
             let job = GeneratedJob::new(WorkloadPattern::Training(pattern.clone()))?;
@@ -448,15 +451,15 @@ fn build_work(work: &WorkSource) -> Result<SharedWork, PointRefusal> {
             let workload = job
                 .build_workload()
                 .map_err(|e| PointRefusal::new("size", e))?;
-            Ok(SharedWork::Generated(
+            Ok(SharedPointWork::Generated(
                 workload,
                 job.find_independent_copies(),
             ))
         }
         WorkSource::Traces(path, loading) => {
-            let job =
-                Job::open_job_with([path], loading).map_err(|e| PointRefusal::new("trace", e))?;
-            Ok(SharedWork::Captured(job))
+            let job = Job::open_job_with_options([path], loading)
+                .map_err(|e| PointRefusal::new("trace", e))?;
+            Ok(SharedPointWork::Captured(job))
         }
     }
 }

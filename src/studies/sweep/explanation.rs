@@ -15,7 +15,7 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> St
         return String::new();
     };
     let objective = sweep.study.objectives[0];
-    let own_settings = sweep.study.with_base(&row.point);
+    let own_settings = sweep.study.merge_with_base_settings(&row.point);
     let own_score = objective.score_to_minimise(own, &own_settings);
     let mut beside: Vec<(f64, usize, String)> = Vec::new();
     for (i, other) in sweep.rows.iter().enumerate() {
@@ -24,7 +24,7 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> St
         else {
             continue;
         };
-        let settings = sweep.study.with_base(&other.point);
+        let settings = sweep.study.merge_with_base_settings(&other.point);
         let (Some(score), Some(own_score)) =
             (objective.score_to_minimise(measures, &settings), own_score)
         else {
@@ -34,7 +34,7 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> St
         beside.push((
             score - own_score,
             i,
-            super::setting::format_short(&other.point, keys),
+            super::setting::format_settings_short(&other.point, keys),
         ));
     }
     beside.sort_by(|a, b| a.0.abs().total_cmp(&b.0.abs()).then(a.1.cmp(&b.1)));
@@ -57,7 +57,9 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> St
         let Some(measures) = measures_of(&sweep.rows[*other]) else {
             continue;
         };
-        let settings = sweep.study.with_base(&sweep.rows[*other].point);
+        let settings = sweep
+            .study
+            .merge_with_base_settings(&sweep.rows[*other].point);
         let (Some(value), Some(own_value)) = (
             objective.value_of_point(measures, &settings),
             objective.value_of_point(own, &own_settings),

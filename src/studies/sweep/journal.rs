@@ -124,7 +124,7 @@ impl SweepJournal {
 
     /// Continues the journal in `folder`, or creates it. Returns the journal, and the entries that
     /// its file already contained.
-    pub fn resume_in(
+    pub fn resume_or_create_in(
         folder: &Path,
         study: &str,
     ) -> Result<(Self, Vec<JournalEntry>), JournalError> {
@@ -245,7 +245,7 @@ mod tests {
         // The program may be killed after any byte, so test every length.
         for end in 0..=all.len() {
             std::fs::write(&path, &all[..end]).unwrap();
-            let (journal, known) = SweepJournal::resume_in(dir.path(), "s").unwrap();
+            let (journal, known) = SweepJournal::resume_or_create_in(dir.path(), "s").unwrap();
             let whole = all[..end].iter().filter(|byte| **byte == b'\n').count();
             assert_eq!(known.len(), whole.saturating_sub(1), "{end}");
             for point in ["a", "b"].iter().skip(known.len()) {
@@ -266,7 +266,7 @@ mod tests {
         SweepJournal::create_in(dir.path(), "s").unwrap();
         let again = SweepJournal::create_in(dir.path(), "s");
         assert!(matches!(again, Err(JournalError::Exists(_))));
-        let other = SweepJournal::resume_in(dir.path(), "t");
+        let other = SweepJournal::resume_or_create_in(dir.path(), "t");
         assert!(matches!(other, Err(JournalError::OtherStudy(_))));
         let missing = SweepJournal::read_entries(&dir.path().join("none"), "s");
         assert!(matches!(missing, Err(JournalError::Missing(_))));

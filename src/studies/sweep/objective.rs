@@ -15,7 +15,7 @@ pub struct PointMeasures {
     pub npus: u32,
     /// Mean time over NPUs in each part, in the order of [`PARTS`]. In files of older versions,
     /// exposed communication includes the bubble.
-    #[serde(default, deserialize_with = "read_parts")]
+    #[serde(default, deserialize_with = "deserialize_time_parts")]
     pub parts_ps: [u64; PARTS.len()],
     /// Maximum bytes in use on an NPU, if the traces state allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -247,7 +247,9 @@ pub const PARTS: [&str; 6] = [
 ];
 
 /// Deserializes the parts of the time. If an older file lacks a part, this part is zero.
-fn read_parts<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; PARTS.len()], D::Error> {
+fn deserialize_time_parts<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<[u64; PARTS.len()], D::Error> {
     let found = Vec::<u64>::deserialize(from)?;
     let mut parts = [0; PARTS.len()];
     if found.len() > parts.len() {
@@ -264,7 +266,7 @@ impl PointMeasures {
     }
 
     /// Returns the largest part of the NPUs' time, and its fraction of the makespan.
-    pub fn describe_limit(&self) -> String {
+    pub fn describe_largest_part(&self) -> String {
         let most = (0..PARTS.len())
             .rev()
             .max_by_key(|part| self.parts_ps[*part])
@@ -378,6 +380,6 @@ mod tests {
             SweepObjective::Energy.value_of_point(&all, &idle),
             Some(1100.0)
         );
-        assert_eq!(measures.describe_limit(), "compute 75 %");
+        assert_eq!(measures.describe_largest_part(), "compute 75 %");
     }
 }

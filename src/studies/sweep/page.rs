@@ -42,12 +42,12 @@ pub fn render_sweep_page(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> Stri
         body += &render_section(
             "Points",
             "points",
-            &draw_points(sweep, &ranked, &bests, command),
+            &render_objective_charts(sweep, &ranked, &bests, command),
         );
         body += &render_section(
             "Parallel coordinates",
             "parallel",
-            &draw_coordinates(sweep, &ranked, command),
+            &render_parallel_coordinates(sweep, &ranked, command),
         );
         body += &render_section("Best so far", "best", &render_best_so_far(sweep));
         body += &render_section(
@@ -72,7 +72,7 @@ fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> St
             )
         })
         .collect();
-    let point = setting::format_short(&row.point, sweep.axis_keys());
+    let point = setting::format_settings_short(&row.point, sweep.axis_keys());
     format!(
         "row {}: {}; {point} — {}",
         row.number,
@@ -125,8 +125,8 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
     };
     let tiles: String = bests.iter().map(tile).collect();
     let (first, best) = bests[0];
-    let stated = sweep.stated_objectives().into_iter().filter_map(|objective| {
-        let value = sweep.stated_value(best, objective)?;
+    let stated = sweep.unoptimised_objectives().into_iter().filter_map(|objective| {
+        let value = sweep.objective_value_of_row(best, objective)?;
         let (name, shown) = (objective.column_name(), escape_html(&objective.format_value(value)));
         let number = sweep.rows[best].number;
         Some(format!(
@@ -143,7 +143,7 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
 
 /// Renders charts of the first objective against each other objective. If the study has no other
 /// objective, the charts show the first objective against memory, NPUs or the row's index.
-fn draw_points(
+fn render_objective_charts(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
     bests: &[(SweepObjective, usize)],
@@ -192,7 +192,7 @@ fn draw_points(
 }
 
 fn value_of(sweep: &SweepTable<'_>, row: usize, objective: SweepObjective) -> Option<f64> {
-    let settings = sweep.study.with_base(&sweep.rows[row].point);
+    let settings = sweep.study.merge_with_base_settings(&sweep.rows[row].point);
     objective.value_of_point(measures_of(&sweep.rows[row])?, &settings)
 }
 
@@ -237,7 +237,7 @@ impl PointsChart<'_> {
 
     /// Returns the Pareto front by both quantities, from left to right. If there is no second
     /// quantity, the result is empty.
-    fn front_of_two(&self) -> ScatterLine {
+    fn pareto_front_line(&self) -> ScatterLine {
         let less_is_better = |objective: SweepObjective, value: f64| match objective.is_maximised()
         {
             true => -value,
@@ -298,7 +298,7 @@ impl PointsChart<'_> {
             .collect();
         // Draw named points last, so that they are on top.
         points.sort_by_key(|point| [0, 6, 2].iter().position(|series| *series == point.series));
-        let line = self.front_of_two();
+        let line = self.pareto_front_line();
         let beside = second.map_or("row", SweepObjective::column_name);
         let format_x = |x: f64| {
             second.map_or_else(|| format!("{x:.0}"), |objective| objective.format_value(x))
@@ -334,7 +334,7 @@ impl PointsChart<'_> {
 }
 
 /// Renders a chart of parallel coordinates: first the study's axes, then its objectives.
-fn draw_coordinates(
+fn render_parallel_coordinates(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
     command: &dyn Fn(usize) -> String,
@@ -348,7 +348,7 @@ fn draw_coordinates(
     let mut axes = Vec::new();
     let mut places: Vec<Vec<f64>> = vec![Vec::new(); chosen.len()];
     for key in varied {
-        let (axis, of_rows) = setting_axis(sweep, key, &chosen);
+        let (axis, of_rows) = chart_axis_of_setting(sweep, key, &chosen);
         for (place, at) in places.iter_mut().zip(of_rows) {
             place.push(at);
         }
@@ -396,7 +396,7 @@ fn draw_coordinates(
             title: row_title(sweep, *row, command),
         });
     let lines: Vec<_> = lines.collect();
-    let picture = parallel::draw_parallel("Parallel coordinates", &axes, &lines);
+    let picture = parallel::draw_parallel_coordinates("Parallel coordinates", &axes, &lines);
     let legend = [(2, "best"), (1, "best tenth"), (4, "others")];
     let caption = match ranked.len() > MOST_LINES {
         true => format!("The best {MOST_LINES} rows."),
@@ -408,7 +408,7 @@ fn draw_coordinates(
 /// Returns the axis of a setting in the chart, and the position of each row on it. Numbers are
 /// placed by value, on a logarithmic scale if their range is large; words are placed at even
 /// distances.
-fn setting_axis(
+fn chart_axis_of_setting(
     sweep: &SweepTable<'_>,
     key: &str,
     rows: &[usize],
@@ -524,7 +524,7 @@ fn render_rows(
                 [] => String::new(),
                 marks => format!(" <small>{}</small>", escape_html(&marks.join(", "))),
             };
-            let point = setting::format_short(&row.point, sweep.axis_keys());
+            let point = setting::format_settings_short(&row.point, sweep.axis_keys());
             let mut cells = vec![format!(
                 "{}{marks}",
                 escape_html(&format!("row {}: {point}", row.number))
@@ -541,7 +541,7 @@ fn render_rows(
             cells.push(escape_html(&sweep.interval_text(*index, first)));
             cells.push(
                 measures_of(row)
-                    .map(|m| escape_html(&m.describe_limit()))
+                    .map(|m| escape_html(&m.describe_largest_part()))
                     .unwrap_or_default(),
             );
             cells.push(format!("<code>{}</code>", escape_html(&command(*index))));

@@ -1,9 +1,9 @@
 //! Converts points to jobs. A point's settings give either a job or a rejection with its reason.
 
 use super::setting::{SettingKind, Settings, kind_of_setting, replay_settings};
-use chakram_base::config::{ConfigLiteral, with_values};
+use chakram_base::config::{ConfigLiteral, replace_toml_values};
 use chakram_engine::{OptionRefusal, ReplayOptions};
-use chakram_hardware::compute::{ComputeModel, set_accelerator};
+use chakram_hardware::compute::{ComputeModel, set_accelerator_value};
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::{
     JobOptions, ReplaySettings, ReplaySettingsError, SoftwareStack, least_npu_memory, machine_facts,
@@ -110,7 +110,7 @@ pub struct ResolvedPoint {
 impl ResolvedPoint {
     /// Converts `settings` to a job on a machine. Machines and models that earlier points used come
     /// from `parts`.
-    pub fn new(settings: &Settings, parts: &SharedParts) -> Result<Self, PointRefusal> {
+    pub fn new(settings: &Settings, parts: &SharedPartCaches) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
         let replay = replay_settings(settings)?;
         let (machine, work, work_key) = match text("trace") {
@@ -152,7 +152,7 @@ impl ResolvedPoint {
     }
 
     /// Returns the memory of the smallest NPU in bytes, or `None` if it is unknown.
-    pub fn smallest_capacity(&self) -> Option<u64> {
+    pub fn smallest_npu_memory(&self) -> Option<u64> {
         least_npu_memory(&self.machine)
     }
 }
@@ -177,13 +177,13 @@ fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<Str
     let size = ConfigLiteral::Whole(i64::try_from(size).ok()?);
     let edits = [("name", &name), (path.as_str(), &size)];
     let scalable = machine.is_scalable() && outermost.size > 0;
-    scalable.then(|| with_values(text, machine.name(), &edits).ok())?
+    scalable.then(|| replace_toml_values(text, machine.name(), &edits).ok())?
 }
 
 /// Caches machines, models and software stacks by the settings that identify them. Each file is
 /// read only once.
 #[derive(Debug, Default)]
-pub struct SharedParts {
+pub struct SharedPartCaches {
     machines: Mutex<SharedPartCache<Arc<Machine>>>,
     models: Mutex<SharedPartCache<Model>>,
     stacks: Mutex<SharedPartCache<Arc<SoftwareStack>>>,
@@ -215,7 +215,7 @@ fn get_or_create<T: Clone>(
     made
 }
 
-impl SharedParts {
+impl SharedPartCaches {
     /// Returns the machine of `settings`. A machine that can be scaled has at least `ranks` NPUs.
     fn machine_of(
         &self,
@@ -246,14 +246,14 @@ impl SharedParts {
             if !edits.is_empty() {
                 // The file may be incomplete without its edits, so ignore errors.
                 original = Machine::parse(&text, &source.file).ok();
-                text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
+                text = replace_toml_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
             }
             let parse = |text: &str| -> Result<Machine, PointRefusal> {
                 let parsed = match &original {
                     None => Machine::parse(text, &source.file),
                     Some(original) => Machine::parse_edited(text, &source.file, original),
                 };
-                Ok(replay.with_npus_filled(parsed.map_err(|e| refuse(&e))?)?)
+                Ok(replay.fill_rack_npus(parsed.map_err(|e| refuse(&e))?)?)
             };
             let mut machine = parse(&text)?;
             if ranks > u128::from(machine.max_ranks())
@@ -263,7 +263,7 @@ impl SharedParts {
             }
             if let Some(stack) = &stack {
                 machine = stack
-                    .price_machine(&machine)
+                    .apply_stack_durations(&machine)
                     .map_err(|error| PointRefusal::new("stack", error))?
                     .0;
             }
@@ -285,7 +285,7 @@ impl SharedParts {
         name.map_or(Ok(None), load)
     }
 
-    fn model_of(&self, settings: &Settings) -> Result<Model, PointRefusal> {
+    fn model_of_settings(&self, settings: &Settings) -> Result<Model, PointRefusal> {
         let refuse = |error: &dyn ToString| PointRefusal::new("model", error.to_string());
         let name = settings.get("model").map(ConfigLiteral::to_string);
         let name = name.unwrap_or_default();
@@ -301,7 +301,7 @@ impl SharedParts {
             let source = ModelSource::find_source(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();
             if !edits.is_empty() {
-                text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
+                text = replace_toml_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
             }
             let found = ModelDefinition::parse(&text, &source.file, tokens);
             Ok(found.map_err(|e| refuse(&e))?.model)
@@ -311,9 +311,9 @@ impl SharedParts {
 
 fn training_pattern(
     settings: &Settings,
-    parts: &SharedParts,
+    parts: &SharedPartCaches,
 ) -> Result<TrainingPattern, PointRefusal> {
-    let model = parts.model_of(settings)?;
+    let model = parts.model_of_settings(settings)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for (key, value) in settings {
         let Ok(SettingKind::Plan(option)) = kind_of_setting(key) else {
@@ -330,7 +330,7 @@ fn training_pattern(
     let mut plan = draft.finish_plan()?;
     if let Some(stack) = parts.stack_of(settings)? {
         let is_given = |key: &str| settings.contains_key(&format!("plan.{key}"));
-        stack.decide_options(&mut plan, is_given, &mut stack.begin_report());
+        stack.set_plan_options(&mut plan, is_given, &mut stack.start_stack_report());
     }
     Ok(TrainingPattern { model, plan })
 }
@@ -373,7 +373,7 @@ fn replay_options(
             let why = "`compute` is no accelerator such as loopnest:gemmini-16";
             return Err(wrong(why.to_owned()));
         };
-        set_accelerator(model, name, &value.to_string()).map_err(wrong)?;
+        set_accelerator_value(model, name, &value.to_string()).map_err(wrong)?;
     }
     options.check_together()?;
     options.check_machine(machine)?;

@@ -92,7 +92,7 @@ pub struct SweepRow {
 
 /// A new answer or bound, for progress reports.
 #[derive(Clone, Copy, Debug)]
-pub struct SweepStep<'a> {
+pub struct SweepProgress<'a> {
     /// True for a bound, and false for an answer.
     pub is_bound: bool,
     /// The best point so far, with its score by the first objective.
@@ -110,7 +110,7 @@ pub struct NewWorkCounts {
 }
 
 /// Function that receives each new answer or bound, on any thread.
-pub type SweepWatcher<'w> = dyn Fn(&SweepStep<'_>) + Sync + 'w;
+pub type SweepWatcher<'w> = dyn Fn(&SweepProgress<'_>) + Sync + 'w;
 
 /// Explores the points of a study, and answers them on several threads.
 pub struct StudyExplorer<'s> {
@@ -168,7 +168,7 @@ impl<'s> StudyExplorer<'s> {
     }
 
     /// Returns the counts of new work so far.
-    pub fn work_done(&self) -> NewWorkCounts {
+    pub fn new_work_counts(&self) -> NewWorkCounts {
         self.done
     }
 
@@ -180,7 +180,7 @@ impl<'s> StudyExplorer<'s> {
     /// allowed.
     pub fn run(&mut self) -> Result<Vec<SweepRow>, SweepError> {
         match self.study.rounds {
-            Some(rounds) => self.take_turns(rounds)?,
+            Some(rounds) => self.search_layers_in_turns(rounds)?,
             None => drop(self.explore_layers(0, &Settings::new())?),
         }
         if self.missing > 0 {
@@ -378,7 +378,7 @@ impl<'s> StudyExplorer<'s> {
 fn score_of_answer(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
     match answer {
         PointAnswer::Replayed(measures) => {
-            study.objectives[0].score_to_minimise(measures, &study.with_base(point))
+            study.objectives[0].score_to_minimise(measures, &study.merge_with_base_settings(point))
         }
         PointAnswer::Refused { .. } => None,
     }

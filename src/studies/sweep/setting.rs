@@ -109,7 +109,7 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
         }),
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
-            let all: Vec<String> = plain_keys().chain(plan).collect();
+            let all: Vec<String> = keys_without_file_path().chain(plan).collect();
             // If a user writes the bare name of a plan option, such as `tensor`, the user probably
             // means that option.
             let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
@@ -126,7 +126,7 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
 }
 
 /// Returns all keys that are not paths in a file.
-fn plain_keys() -> impl Iterator<Item = String> {
+fn keys_without_file_path() -> impl Iterator<Item = String> {
     let options = REPLAY_OPTIONS.iter();
     let options = options.map(|option| option.key.display_key().to_string());
     let named = |keys: &'static [&'static str]| keys.iter().map(|key| (*key).to_owned());
@@ -141,7 +141,10 @@ pub fn format_settings(settings: &Settings) -> String {
 
 /// Formats the settings of `keys` for users, in the order of `keys`:
 /// `tensor 8, data 4, dimension.nvlink.bandwidth 100 GB/s`.
-pub fn format_short<'k>(settings: &Settings, keys: impl IntoIterator<Item = &'k str>) -> String {
+pub fn format_settings_short<'k>(
+    settings: &Settings,
+    keys: impl IntoIterator<Item = &'k str>,
+) -> String {
     let parts = keys.into_iter().filter_map(|key| {
         let value = settings.get(key)?;
         let name = ["plan.", "machine.", "model."]
@@ -157,7 +160,7 @@ pub(super) fn reject_unknown_key(key: &str, field: &ConfigField<'_>) -> Result<(
     kind_of_setting(key).map(drop).map_err(|near| {
         let expected = format!(
             "one of {}, plan.OPTION, machine.PATH or model.PATH{}",
-            plain_keys().collect::<Vec<_>>().join(", "),
+            keys_without_file_path().collect::<Vec<_>>().join(", "),
             did_you_mean(near.as_deref())
         );
         field.invalid_value_error(format_args!("the key {}", quote_for_message(key)), expected)

@@ -168,7 +168,7 @@ impl Study {
                 return Err(base.invalid_table_error("a model and a trace", "one of the two"));
             }
             (false, true) => {
-                let mut all = self.set_keys();
+                let mut all = self.assigned_keys();
                 if let Some(key) = all.find(|key| {
                     key.starts_with("plan.") || key.starts_with("model.") || *key == "stack"
                 }) {
@@ -179,7 +179,7 @@ impl Study {
                 }
             }
             (true, false) => {
-                let mut all = self.set_keys();
+                let mut all = self.assigned_keys();
                 if let Some(key) = all.find(|key| setting::is_of_traces(key)) {
                     return Err(base.invalid_table_error(
                         format_args!("{key} with a model"),
@@ -190,7 +190,7 @@ impl Study {
         }
         if sets("map")
             && let Some(key) = self
-                .set_keys()
+                .assigned_keys()
                 .find(|key| matches!(*key, "plan.place" | "plan.tiles"))
         {
             return Err(base.invalid_table_error(
@@ -204,7 +204,7 @@ impl Study {
                 .all(|value| value.starts_with("loopnest:"));
         for objective in &self.objectives {
             for key in objective.required_settings(all_mapped) {
-                let is_priced = *key == PRICE && self.machines_have_price();
+                let is_priced = *key == PRICE && self.has_priced_machine();
                 if !sets(key) && !is_priced {
                     let field = root.require_field("objective", "")?;
                     let found = format!("{} without {key}", objective.column_name());
@@ -278,13 +278,13 @@ impl Study {
             }
         }
         if let Some(points) = self.point_count().filter(|points| *points > MOST_POINTS) {
-            return Err(refuse_many(root, points));
+            return Err(too_many_points_error(root, points));
         }
         Ok(())
     }
 
     /// Returns every key that the base settings or an axis set.
-    fn set_keys(&self) -> impl Iterator<Item = &str> {
+    fn assigned_keys(&self) -> impl Iterator<Item = &str> {
         let axes = self.axes.iter().flat_map(|axis| &axis.keys);
         axes.chain(self.base.keys()).map(String::as_str)
     }
@@ -305,7 +305,7 @@ impl Study {
     }
 
     /// Returns true if one of the study's machines has its own price.
-    fn machines_have_price(&self) -> bool {
+    fn has_priced_machine(&self) -> bool {
         let price = |name: String| Machine::load_by_name(&name).ok()?.price_per_npu_hour();
         self.values_of_key("machine.price_per_npu_hour").count() > 0
             || self
@@ -353,7 +353,7 @@ impl Study {
     }
 
     /// Returns the base settings and the settings of `point`.
-    pub fn with_base(&self, point: &Settings) -> Settings {
+    pub fn merge_with_base_settings(&self, point: &Settings) -> Settings {
         let mut whole = self.base.clone();
         whole.extend(
             point
@@ -364,7 +364,7 @@ impl Study {
     }
 }
 
-fn refuse_many(root: &ConfigTable<'_>, points: u64) -> ConfigError {
+fn too_many_points_error(root: &ConfigTable<'_>, points: u64) -> ConfigError {
     root.invalid_table_error(
         format_args!("{points} points"),
         format_args!("at most {MOST_POINTS}; or strategy = \"random\", or \"coordinate\""),

@@ -54,7 +54,7 @@ impl<'s> SweepTable<'s> {
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurn]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures_of(row)?;
-            let settings = study.with_base(&row.point);
+            let settings = study.merge_with_base_settings(&row.point);
             let objectives = study.objectives.iter();
             objectives
                 .map(|objective| objective.value_of_point(measures, &settings))
@@ -88,7 +88,7 @@ impl<'s> SweepTable<'s> {
             }
             // The size of the work is known only after it is built, so stop at the first row that
             // is too large.
-            let Some(report) = evaluator.small_report(&self.rows[row].point, left) else {
+            let Some(report) = evaluator.report_of_small_point(&self.rows[row].point, left) else {
                 break;
             };
             left = left.saturating_sub(report.outcome.nodes);
@@ -102,7 +102,7 @@ impl<'s> SweepTable<'s> {
     /// unknown.
     pub fn interval_of_objective(&self, row: usize, objective: SweepObjective) -> Option<[f64; 2]> {
         let measures = measures_of(&self.rows[row])?;
-        let settings = self.study.with_base(&self.rows[row].point);
+        let settings = self.study.merge_with_base_settings(&self.rows[row].point);
         let at = |time: Span| {
             let measures = PointMeasures {
                 time_ps: time.0,
@@ -268,8 +268,8 @@ impl<'s> SweepTable<'s> {
                 {
                     out.insert(objective.column_name().to_owned(), (*value).into());
                 }
-                for objective in self.stated_objectives() {
-                    let value = self.stated_value(index, objective);
+                for objective in self.unoptimised_objectives() {
+                    let value = self.objective_value_of_row(index, objective);
                     out.extend(
                         value.map(|value| (objective.column_name().to_owned(), value.into())),
                     );
@@ -340,19 +340,26 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the objectives that the study does not optimise, if some row has a value for them.
-    pub(super) fn stated_objectives(&self) -> Vec<SweepObjective> {
+    pub(super) fn unoptimised_objectives(&self) -> Vec<SweepObjective> {
         let others = SweepObjective::STATED.into_iter();
         let others = others.filter(|one| !self.study.objectives.contains(one));
         let is_known = |one: &SweepObjective| {
-            (0..self.rows.len()).any(|row| self.stated_value(row, *one).is_some())
+            (0..self.rows.len()).any(|row| self.objective_value_of_row(row, *one).is_some())
         };
         others.filter(is_known).collect()
     }
 
     /// Returns the value of a replayed row's objective; `None` if unknown.
-    pub(super) fn stated_value(&self, index: usize, objective: SweepObjective) -> Option<f64> {
+    pub(super) fn objective_value_of_row(
+        &self,
+        index: usize,
+        objective: SweepObjective,
+    ) -> Option<f64> {
         let row = &self.rows[index];
-        objective.value_of_point(measures_of(row)?, &self.study.with_base(&row.point))
+        objective.value_of_point(
+            measures_of(row)?,
+            &self.study.merge_with_base_settings(&row.point),
+        )
     }
 
     /// Returns `rows` as CSV.
@@ -369,7 +376,7 @@ impl<'s> SweepTable<'s> {
         let busy = self.busy_columns();
         heads.extend(["time_ps", "low_ps", "high_ps", "npus", "memory_bytes"].map(str::to_owned));
         heads.extend(busy.iter().map(|(head, _)| (*head).to_owned()));
-        let stated = self.stated_objectives();
+        let stated = self.unoptimised_objectives();
         heads.extend(stated.iter().map(|one| one.column_name().to_owned()));
         let last = [
             "limited_by",
@@ -405,9 +412,11 @@ impl<'s> SweepTable<'s> {
             cells.push(of(&|m| m.npus.to_string()));
             cells.push(of(&|m| format_optional(m.memory_bytes)));
             cells.extend(busy.iter().map(|(_, value)| of(&|m| value(m))));
-            let stated = stated.iter().map(|one| self.stated_value(index, *one));
+            let stated = stated
+                .iter()
+                .map(|one| self.objective_value_of_row(index, *one));
             cells.extend(stated.map(format_optional));
-            cells.push(of(&PointMeasures::describe_limit));
+            cells.push(of(&PointMeasures::describe_largest_part));
             let [bound, reason, detail] = match &row.outcome {
                 RowOutcome::Dominated(bound) => {
                     [bound.time_ps.to_string(), String::new(), String::new()]
@@ -488,7 +497,7 @@ impl<'s> SweepTable<'s> {
             .iter()
             .any(|row| matches!(row.outcome, RowOutcome::Dominated(_)));
         let heading = format!("BEST BY {}", first.column_name().to_uppercase());
-        text += &self.render_part(&heading, ranked.iter().copied().take(most), style);
+        text += &self.render_row_section(&heading, ranked.iter().copied().take(most), style);
         if ranked.len() > most {
             text += &format!(
                 "  … and {} more\n",
@@ -510,7 +519,8 @@ impl<'s> SweepTable<'s> {
                 .map(|one| one.column_name())
                 .collect();
             let heading = format!("PARETO FRONT ({})", front.len());
-            text += &self.render_part(&heading, front.iter().copied().take(most.max(10)), style);
+            text +=
+                &self.render_row_section(&heading, front.iter().copied().take(most.max(10)), style);
             let among = if proved {
                 ", among the points that were replayed"
             } else {
@@ -599,7 +609,7 @@ impl<'s> SweepTable<'s> {
             let keys = axes.iter().flat_map(|axis| &self.study.axes[*axis].keys);
             let keys: Vec<&str> = keys.map(String::as_str).collect();
             let chosen = match found {
-                Some(best) => setting::format_short(best, keys),
+                Some(best) => setting::format_settings_short(best, keys),
                 None => keys.join(", "),
             };
             write_paragraph(&mut text, &chosen, "    ", 4, anstyle::Style::new())
@@ -608,7 +618,7 @@ impl<'s> SweepTable<'s> {
         text
     }
 
-    fn render_part(
+    fn render_row_section(
         &self,
         heading: &str,
         rows: impl Iterator<Item = usize>,
@@ -648,7 +658,7 @@ impl<'s> SweepTable<'s> {
                 .map(|(o, value)| o.format_value(*value))
                 .collect();
             let limit = measures_of(row)
-                .map(|m| format!("  {}", m.describe_limit()))
+                .map(|m| format!("  {}", m.describe_largest_part()))
                 .unwrap_or_default();
             let number = format!("row {}", row.number);
             let mut cells: Vec<&dyn std::fmt::Display> = vec![&number];
@@ -659,7 +669,7 @@ impl<'s> SweepTable<'s> {
             }
             cells.push(&limit);
             text += &table.render_line(&cells, anstyle::Style::new());
-            let point = setting::format_short(&row.point, self.axis_keys());
+            let point = setting::format_settings_short(&row.point, self.axis_keys());
             write_paragraph(&mut text, &point, "    ", 4, anstyle::Style::new())
                 .expect("a string grows as needed");
         }

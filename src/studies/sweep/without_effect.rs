@@ -43,7 +43,7 @@ pub(super) fn keys_without_effect(
                 continue;
             };
             let [one, other] = [*first, *last].map(|row| &rows[row].point);
-            let reason = find_reason(study, &evaluator, key, one, other);
+            let reason = find_equal_results_reason(study, &evaluator, key, one, other);
             for &row in group {
                 let value = rows[row].point.get(key);
                 found[row].push(SettingWithoutEffect {
@@ -59,7 +59,7 @@ pub(super) fn keys_without_effect(
 
 /// Points `one` and `other` differ in `key`. Returns the reason why their results are nevertheless
 /// equal.
-fn find_reason(
+fn find_equal_results_reason(
     study: &Study,
     evaluator: &PointEvaluator<'_>,
     key: &str,
@@ -78,8 +78,8 @@ fn find_reason(
         return "no objective of the study uses it".to_owned();
     }
     let found = match kind_of_setting(key) {
-        Ok(SettingKind::Machine(_)) => evaluator.machine_reason(one, other),
-        Ok(SettingKind::Name) if key == "machine" => evaluator.machine_reason(one, other),
+        Ok(SettingKind::Machine(_)) => evaluator.equal_machines_reason(one, other),
+        Ok(SettingKind::Name) if key == "machine" => evaluator.equal_machines_reason(one, other),
         Ok(SettingKind::Option(option)) => evaluator.option_reason(option.key, other),
         _ => None,
     };

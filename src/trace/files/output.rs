@@ -216,7 +216,7 @@ impl FinishedFile {
                     .is_ok_and(|m| permission_bits(&m) == permission_bits(before))
             });
             let linked =
-                alike.then(|| TemporaryFile::create_link(parent, first.temporary_path()).ok());
+                alike.then(|| TemporaryFile::create_hard_link(parent, first.temporary_path()).ok());
             if let Some(temporary) = linked.flatten() {
                 return Ok(Some(Self {
                     path: path.to_owned(),

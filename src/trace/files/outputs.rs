@@ -3,7 +3,7 @@
 
 use super::output::{FinishedFile, OutputFile, sync_folder};
 use super::target::{OutputTarget, file_identity, parent_folder};
-use super::temporary::{RenameGuard, remove_stale};
+use super::temporary::{RenameGuard, remove_stale_files};
 use crate::format::TraceError;
 use crate::format::file::FileDigest;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +55,7 @@ impl OutputSet {
     }
 
     /// Returns the input path that refers to the same file as `path`, or `None`.
-    fn input_at(&mut self, path: &Path) -> Option<&PathBuf> {
+    fn find_same_input(&mut self, path: &Path) -> Option<&PathBuf> {
         let sought = file_identity(path)?;
         for input in self.unnumbered.drain(..).filter(|input| input.is_file()) {
             if let Some(identity) = file_identity(&input) {
@@ -73,7 +73,7 @@ impl OutputSet {
         let target = OutputTarget::resolve_target(path)?;
         let name = match &target {
             OutputTarget::File(to, before) => {
-                if let Some(input) = before.as_ref().and_then(|_| self.input_at(path)) {
+                if let Some(input) = before.as_ref().and_then(|_| self.find_same_input(path)) {
                     let found = if input == path {
                         "this command reads the file, so it cannot write it".to_owned()
                     } else {
@@ -85,7 +85,7 @@ impl OutputSet {
                     return Err(TraceError::invalid_file(path, found, "another name"));
                 }
                 if self.swept.insert(parent_folder(to).to_owned()) {
-                    remove_stale(parent_folder(to));
+                    remove_stale_files(parent_folder(to));
                 }
                 let parent = parent_folder(to).canonicalize();
                 match (parent, to.file_name()) {
@@ -178,7 +178,7 @@ impl OutputSet {
         while done < self.closed.len() {
             if let Err(error) = self.closed[done].rename_into_place() {
                 let (new, old) = self.closed.split_at(done);
-                return Err(partial_commit(error, new, old));
+                return Err(partial_commit_error(error, new, old));
             }
             done += 1;
         }
@@ -192,7 +192,11 @@ impl OutputSet {
 }
 
 /// Builds the error for a failed rename of the first file in `old`, after the files in `new` have been renamed.
-fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile]) -> TraceError {
+fn partial_commit_error(
+    error: TraceError,
+    new: &[FinishedFile],
+    old: &[FinishedFile],
+) -> TraceError {
     let because =
         std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
     let names = |files: &[FinishedFile]| match files {

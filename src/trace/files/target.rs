@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 pub fn file_identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path)
         .ok()
-        .map(|metadata| identity_of(&metadata))
+        .map(|metadata| identity_from_metadata(&metadata))
 }
 
 #[cfg(unix)]
-fn identity_of(metadata: &Metadata) -> (u64, u64) {
+fn identity_from_metadata(metadata: &Metadata) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     (metadata.dev(), metadata.ino())
 }
@@ -53,7 +53,7 @@ impl OutputTarget {
         let there = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Self::File(end_of_links(path)?, None));
+                return Ok(Self::File(resolve_link_chain(path)?, None));
             }
             Err(error) => return Err(TraceError::from_io(path, "inspect", error)),
         };
@@ -85,7 +85,7 @@ impl OutputTarget {
 }
 
 /// Follows a chain of symbolic links to a file that does not exist yet. Returns `path` itself if it is not a link.
-fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
+fn resolve_link_chain(path: &Path) -> Result<PathBuf, TraceError> {
     const MOST: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..MOST {

@@ -46,7 +46,7 @@ impl TemporaryFile {
     }
 
     /// Creates a hard link to `from`, a file in the same folder.
-    pub fn create_link(folder: &Path, from: &Path) -> io::Result<Self> {
+    pub fn create_hard_link(folder: &Path, from: &Path) -> io::Result<Self> {
         Self::create_with_free_name(folder, |path| fs::hard_link(from, path)).map(|(this, ())| this)
     }
 
@@ -58,7 +58,7 @@ impl TemporaryFile {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!(
                 "{BEGIN}{}-{}-{number}{END}",
-                host_namespace(),
+                host_namespace_hash(),
                 std::process::id()
             );
             let path = folder.join(name);
@@ -115,7 +115,7 @@ pub fn remove_temporaries() {
 pub fn remove_temporaries() {}
 
 /// Returns a hash of the host name and PID namespace, which distinguishes processes that have equal ids.
-fn host_namespace() -> &'static str {
+fn host_namespace_hash() -> &'static str {
     static NAMESPACE: OnceLock<String> = OnceLock::new();
     NAMESPACE.get_or_init(|| {
         let host = fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -129,24 +129,24 @@ fn host_namespace() -> &'static str {
 }
 
 /// Removes the temporary files of killed processes from `folder`.
-pub(super) fn remove_stale(folder: &Path) {
+pub(super) fn remove_stale_files(folder: &Path) {
     let Ok(listing) = fs::read_dir(folder) else {
         return;
     };
     for entry in listing.flatten() {
         let name = entry.file_name();
-        if name.to_str().is_some_and(is_stale) {
+        if name.to_str().is_some_and(is_stale_file_name) {
             // Users cannot remove files of other users. Ignore such errors; the files remain.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-fn is_stale(name: &str) -> bool {
+fn is_stale_file_name(name: &str) -> bool {
     let id = name
         .strip_prefix(BEGIN)
         .and_then(|rest| rest.strip_suffix(END))
-        .and_then(|rest| rest.strip_prefix(host_namespace()))
+        .and_then(|rest| rest.strip_prefix(host_namespace_hash()))
         .and_then(|rest| rest.strip_prefix('-'))
         .and_then(|rest| rest.split_once('-'))
         .and_then(|(id, _)| id.parse::<u32>().ok());
@@ -217,14 +217,14 @@ mod tests {
     fn those_of_the_dead_are_swept_and_those_of_the_living_stay() {
         let folder = tempfile::tempdir().unwrap();
         // No system has a process id this large.
-        let dead = format!("{BEGIN}{}-4194999-0{END}", host_namespace());
+        let dead = format!("{BEGIN}{}-4194999-0{END}", host_namespace_hash());
         let elsewhere = format!("{BEGIN}00000000-4194999-0{END}");
         let other = ".chakram-notes.tmp".to_owned();
         for name in [&dead, &elsewhere, &other] {
             fs::write(folder.path().join(name), b"x").unwrap();
         }
         let (mine, _) = TemporaryFile::create_in(folder.path(), None).unwrap();
-        remove_stale(folder.path());
+        remove_stale_files(folder.path());
         assert!(mine.temporary_path().exists());
         let left = [&dead, &elsewhere, &other].map(|name| folder.path().join(name).exists());
         assert_eq!(left, [false, true, true]);

@@ -5,14 +5,14 @@
 //! that cannot be converted is an error. [`REPLAY_ATTRIBUTES`] lists the attributes that replays read.
 
 use super::utf8::as_utf8;
-use super::wire::{WireCursor, WireValue, repeated_varints};
+use super::wire::{WireCursor, WireValue, visit_repeated_varints};
 use super::{KernelShape, TraceError};
 
 mod fast_path;
 mod replayed;
 mod shown;
 
-pub use replayed::{AttributeContent, REPLAY_ATTRIBUTES, ReplayAttribute, replay_attribute};
+pub use replayed::{AttributeContent, REPLAY_ATTRIBUTES, ReplayAttribute, find_replay_attribute};
 pub(in crate::format) use replayed::{NodeAttributes, append_replayed_attributes, store};
 
 /// Field number of the first scalar in an attribute's `oneof`, whose last fields are lists.
@@ -288,7 +288,7 @@ impl<'a> AttrView<'a> {
                     while !list.is_empty() {
                         let offset = list.file_offset();
                         if let (1, raw) = list.read_field()? {
-                            repeated_varints(raw, offset, |value| {
+                            visit_repeated_varints(raw, offset, |value| {
                                 numbers.push(value.cast_signed());
                                 Ok(())
                             })?;
@@ -331,7 +331,7 @@ impl<'a> AttrView<'a> {
             while !cursor.is_empty() {
                 let offset = cursor.file_offset();
                 if let (1, raw) = cursor.read_field()? {
-                    repeated_varints(raw, offset, |value| {
+                    visit_repeated_varints(raw, offset, |value| {
                         // 32-bit numbers use only the lower 32 bits of their varint.
                         let value = match number {
                             8 | 12 => u64::from(value as u32),

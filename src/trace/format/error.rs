@@ -133,7 +133,7 @@ impl TraceError {
 
     /// Adds `path` to a write error that has no file name.
     #[must_use]
-    pub fn writing_to(mut self, path: &Path) -> Self {
+    pub fn with_output_path(mut self, path: &Path) -> Self {
         if let TraceFault::Io { file, doing, .. } = &mut *self.0
             && *doing == "write"
             && file.as_os_str().is_empty()
@@ -202,7 +202,7 @@ impl TraceError {
 
     /// Builds the error for a file that consists only of zero bytes.
     #[cold]
-    pub fn blank_file(bytes: usize) -> Self {
+    pub fn all_zero_file(bytes: usize) -> Self {
         let found = format!(
             "{bytes} bytes, all of them zero: the file was never written to its end, or is not an execution trace"
         );
@@ -223,7 +223,11 @@ impl TraceError {
 
     /// Builds the error for malformed text at this line and column, with the node if it is known.
     #[cold]
-    pub fn in_text(line: (usize, usize), node: Option<u64>, found: impl Into<String>) -> Self {
+    pub fn malformed_text_at(
+        line: (usize, usize),
+        node: Option<u64>,
+        found: impl Into<String>,
+    ) -> Self {
         Self(Box::new(TraceFault::Malformed {
             place: TraceLocation {
                 line: Some(line),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// Returns true if a terminal or an editor may interpret `c` as a command. These are control characters, line and
 /// paragraph separators, and invisible or direction-changing characters (the Unicode category Cf).
-pub fn is_harmful(c: char) -> bool {
+pub fn is_harmful_character(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}'
@@ -15,10 +15,10 @@ pub fn is_harmful(c: char) -> bool {
             | '\u{e0001}' | '\u{e0020}'..='\u{e007f}')
 }
 
-/// Returns `text` with every harmful character ([`is_harmful`]) escaped, for example as `\u{1b}`.
+/// Returns `text` with every harmful character ([`is_harmful_character`]) escaped, for example as `\u{1b}`.
 pub fn escape_control_characters(text: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte);
-    if text.bytes().all(is_plain) || !text.contains(is_harmful) {
+    if text.bytes().all(is_plain) || !text.contains(is_harmful_character) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 16);
@@ -33,7 +33,7 @@ pub fn escape_control_characters_in_lines(text: &str) -> Cow<'_, str> {
     replace_control_characters(text, push)
 }
 
-/// Returns the JSON text with harmful characters ([`is_harmful`]) written as JSON escapes, which leaves the document's
+/// Returns the JSON text with harmful characters ([`is_harmful_character`]) written as JSON escapes, which leaves the document's
 /// values unchanged.
 pub fn escape_json(text: &str) -> Cow<'_, str> {
     replace_control_characters(text, |out, c| {
@@ -45,7 +45,7 @@ pub fn escape_json(text: &str) -> Cow<'_, str> {
 
 /// Replaces each harmful character in `text`, except line ends and tabs, by the output of `put`.
 fn replace_control_characters(text: &str, put: impl Fn(&mut String, char)) -> Cow<'_, str> {
-    let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful(c);
+    let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful_character(c);
     // Most text is printable ASCII, which needs no replacement.
     let is_plain = |byte: u8| matches!(byte, b'\n' | b' '..=b'~');
     if text.bytes().all(is_plain) || !text.contains(foreign) {
@@ -77,7 +77,7 @@ pub fn escape_name(name: &str) -> String {
 }
 
 fn push(out: &mut String, c: char) {
-    if is_harmful(c) {
+    if is_harmful_character(c) {
         write!(out, "\\u{{{:x}}}", c as u32).expect("a string grows as needed")
     } else {
         out.push(c)

@@ -19,13 +19,13 @@ mod names;
 mod stored;
 
 pub use super::digest::FileDigest;
-pub(super) use super::read_all::append_all;
+pub(super) use super::read_all::append_all_bytes;
 pub use super::read_all::{read_all, read_text};
 pub use compress::{CompressedWriter, GzipWriter};
 pub use decompress::{decompress_bytes, decompress_partly};
-pub use discover::{FoundTraces, TraceFinder, VerifyLevel, discover_traces, prefix_of};
+pub use discover::{FoundTraces, TraceFinder, VerifyLevel, discover_traces, job_prefix_of_file};
 use mapped::MappedFile;
-pub use mapped::mapped_file;
+pub use mapped::mapped_file_name_at;
 pub use named::PrefixedTraceFiles;
 pub use names::parse_file_rank;
 pub use stored::{StoredTrace, TraceStore};
@@ -80,7 +80,7 @@ impl TraceContents {
     /// Opens the trace at `path`, which may have any format (see [`format`]), and converts its contents to the current
     /// schema. The function closes the file before it returns, so many open traces do not exhaust the file descriptors.
     pub fn open_current_schema(path: &Path) -> Result<Self, TraceError> {
-        Self::open_any(path)?.into_current_schema()
+        Self::open_any_file(path)?.into_current_schema()
     }
 
     /// Opens a rank's trace, like [`Self::open_current_schema`]. If the file represents several ranks, converts it to
@@ -100,7 +100,7 @@ impl TraceContents {
         let Some(seal) = &file.seal else {
             return Self::open_current_schema(&file.path)?.of_rank(file.rank);
         };
-        let packed = Self::open_compressed(&file.path).map_err(|error| {
+        let packed = Self::open_without_decompressing(&file.path).map_err(|error| {
             if error.is_missing() {
                 FileDigest::invalid_file_error(
                     file,
@@ -120,7 +120,8 @@ impl TraceContents {
 
     /// Converts the contents of a file that represents several ranks to the trace of `rank`.
     fn of_rank(mut self, rank: u32) -> Result<Self, TraceError> {
-        let own = members::extract_rank(self.as_slice(), rank).map_err(|e| self.with_source(e))?;
+        let own =
+            members::extract_rank_trace(self.as_slice(), rank).map_err(|e| self.with_source(e))?;
         if let Some(bytes) = own {
             self.storage = ContentsStorage::Read(bytes);
             self.is_of_member = true;
@@ -129,16 +130,16 @@ impl TraceContents {
     }
 
     /// Returns true if the file also represents other ranks.
-    pub fn is_member_trace(&self) -> bool {
+    pub fn represents_several_ranks(&self) -> bool {
         self.is_of_member
     }
 
     /// Converts the contents to the current schema.
     fn into_current_schema(mut self) -> Result<Self, TraceError> {
         if is_all_zero(self.as_slice()) {
-            return Err(TraceError::blank_file(self.as_slice().len()).in_file(&self.path));
+            return Err(TraceError::all_zero_file(self.as_slice().len()).in_file(&self.path));
         }
-        let upgraded = match trace_format::text_form(self.as_slice()) {
+        let upgraded = match trace_format::detect_text_format(self.as_slice()) {
             None => old_schemas::upgrade_contents(self.as_slice(), None)
                 .map(|upgraded| upgraded.map(|upgraded| (upgraded.bytes, upgraded.origins))),
             Some(form) => form.and_then(|form| {
@@ -154,8 +155,8 @@ impl TraceContents {
     }
 
     /// Opens a file with any content, and decompresses it without converting it.
-    pub fn open_any(path: &Path) -> Result<Self, TraceError> {
-        Self::open_compressed(path)?.decompress()
+    pub fn open_any_file(path: &Path) -> Result<Self, TraceError> {
+        Self::open_without_decompressing(path)?.decompress()
     }
 
     fn decompress(mut self) -> Result<Self, TraceError> {
@@ -167,7 +168,7 @@ impl TraceContents {
     }
 
     /// Opens `path` without decompressing it.
-    pub fn open_compressed(path: &Path) -> Result<Self, TraceError> {
+    pub fn open_without_decompressing(path: &Path) -> Result<Self, TraceError> {
         let io = |doing| move |source| TraceError::from_io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
         let size = file.metadata().map_err(io("read the size"))?.len();

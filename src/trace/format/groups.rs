@@ -16,7 +16,7 @@ pub const NODE_MARK: &str = "process_group:init";
 /// PyTorch's full name of such a node.
 pub const NODE_NAME: &str = "## process_group:init ##";
 
-/// Returns the `values` text for a metadata node that declares `groups`; [`parse_metadata`] is the inverse.
+/// Returns the `values` text for a metadata node that declares `groups`; [`parse_group_metadata`] is the inverse.
 pub fn metadata_text(groups: &DeclaredGroups) -> String {
     let entries = groups.iter().map(|(name, ranks)| GroupEntry {
         pg_name: name.clone().into(),
@@ -32,8 +32,8 @@ pub type GroupChange = Option<(String, Vec<u32>)>;
 /// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Keeps all other keys,
 /// except that it corrects `group_size` and removes `group_count`.
 ///
-/// Fails on text that [`parse_metadata`] rejects. Also fails if `change` fails.
-pub fn change_metadata(
+/// Fails on text that [`parse_group_metadata`] rejects. Also fails if `change` fails.
+pub fn rewrite_group_metadata(
     node: u64,
     values: &str,
     mut change: impl FnMut(&str, &[u32]) -> Result<GroupChange, TraceError>,
@@ -56,12 +56,12 @@ pub fn change_metadata(
         kept.push(serde_json::Value::Object(entry));
     }
     let text = serde_json::Value::Array(kept).to_string();
-    Ok(keep_layout_of(values, text))
+    Ok(match_list_notation(values, text))
 }
 
 /// Returns the JSON `text`, in the notation that `before` uses. If `before` is a Python list of one string and `text`
 /// needs no escapes, the result is also such a list.
-pub fn keep_layout_of(before: &str, text: String) -> String {
+pub fn match_list_notation(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));
     if quoted && !text.contains(['\\', '\'']) {
@@ -148,7 +148,7 @@ fn unreadable_groups_error(node: u64, why: &str) -> TraceError {
 
 /// Parses the `values` text of a `process_group:init` node. The text is a Python list of one string, which contains
 /// JSON: a list of objects with `pg_name` and `ranks`.
-pub fn parse_metadata(node: u64, values: &str) -> Result<DeclaredGroups, TraceError> {
+pub fn parse_group_metadata(node: u64, values: &str) -> Result<DeclaredGroups, TraceError> {
     let entries = parse_entries::<GroupEntry>(node, values)?.into_iter();
     entries.map(|entry| entry.into_declaration(node)).collect()
 }
@@ -195,8 +195,11 @@ mod tests {
         });
         let groups: DeclaredGroups = groups.collect();
         let text = metadata_text(&groups);
-        assert_eq!(parse_metadata(1, &text).unwrap(), groups, "{text}");
-        assert_eq!(parse_metadata(1, "[]").unwrap(), DeclaredGroups::new());
+        assert_eq!(parse_group_metadata(1, &text).unwrap(), groups, "{text}");
+        assert_eq!(
+            parse_group_metadata(1, "[]").unwrap(),
+            DeclaredGroups::new()
+        );
     }
 
     #[test]
@@ -206,11 +209,11 @@ mod tests {
             Ok((ranks.len() > 1).then(|| (format!("{name}0"), vec![4, 5, 6])))
         };
         let expected = r#"[{"pg_name":"10","pg_desc":"tp","ranks":[4,5,6],"group_size":3}]"#;
-        assert_eq!(change_metadata(1, inner, change).unwrap(), expected);
-        let python = change_metadata(1, &format!("['{inner}']"), change).unwrap();
+        assert_eq!(rewrite_group_metadata(1, inner, change).unwrap(), expected);
+        let python = rewrite_group_metadata(1, &format!("['{inner}']"), change).unwrap();
         assert_eq!(python, format!("['{expected}']"));
-        assert_eq!(parse_metadata(1, &python).unwrap()["10"], [4, 5, 6]);
-        assert!(change_metadata(7, "['nonsense']", change).is_err());
+        assert_eq!(parse_group_metadata(1, &python).unwrap()["10"], [4, 5, 6]);
+        assert!(rewrite_group_metadata(7, "['nonsense']", change).is_err());
     }
 
     #[test]
@@ -221,11 +224,13 @@ mod tests {
             format!("[\"{}\"]", inner.replace('"', "\\\"")),
             inner.to_owned(),
         ] {
-            let groups = parse_metadata(7, &values).unwrap();
+            let groups = parse_group_metadata(7, &values).unwrap();
             assert_eq!(groups["0"], [0_u32; 0], "{values}");
             assert_eq!(groups["5"], [1, 3], "{values}");
         }
-        let error = parse_metadata(7, "['nonsense']").unwrap_err().to_string();
+        let error = parse_group_metadata(7, "['nonsense']")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("node 7"), "{error}");
     }
 }

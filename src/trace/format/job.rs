@@ -91,7 +91,7 @@ impl JobFile {
         let wrong = |found: String| TraceError::malformed_at(0, found);
         let document: JobDocument = serde_json::from_str(text).map_err(|error| {
             let at = (error.line(), error.column());
-            TraceError::in_text(
+            TraceError::malformed_text_at(
                 at,
                 None,
                 format!("{error}; expected a job's file of schema {SCHEMA}"),

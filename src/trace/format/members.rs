@@ -12,7 +12,7 @@
 //! The metadata may omit peers and groups that all members share.
 
 use super::TraceError;
-use super::attr::{AttrView, AttributeContent, replay_attribute};
+use super::attr::{AttrView, AttributeContent, find_replay_attribute};
 use super::encoder::MessageEncoder;
 use super::rewrite::{AttributeEdit, RecordEdit};
 use super::scan::CORE;
@@ -32,7 +32,7 @@ const NODE_ATTRIBUTES: u32 = 10;
 /// per member, in the order of `ranks`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TraceMembers {
+pub struct TraceMemberRanks {
     /// The ranks; the trace is written for the first rank.
     pub ranks: Vec<u32>,
     /// Cores of the members on a machine of tiles; empty if the trace states none.
@@ -46,7 +46,7 @@ pub struct TraceMembers {
     pub groups: BTreeMap<String, Vec<String>>,
 }
 
-impl TraceMembers {
+impl TraceMemberRanks {
     /// Returns the text of the `members` attribute.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("numbers and names can be written")
@@ -76,7 +76,7 @@ impl TraceMembers {
     }
 
     /// Reads the members from a metadata record. Fails if the members are invalid.
-    fn find_in_metadata(record: RawRecord<'_>) -> Result<Option<Self>, TraceError> {
+    fn read_from_metadata(record: RawRecord<'_>) -> Result<Option<Self>, TraceError> {
         let Some(attribute) = iter_attributes(record, METADATA_ATTRIBUTES)
             .find(|(attribute, _)| attribute.name == MEMBERS.as_bytes())
         else {
@@ -117,12 +117,12 @@ fn iter_attributes<'a>(
 /// Returns the trace of `rank` if `contents` represent several ranks, and `None` otherwise.
 ///
 /// Fails if `rank` is not a member, or if the members are invalid.
-pub fn extract_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError> {
+pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError> {
     let mut records = FrameCursor::new(contents);
     let Ok(Some(first)) = records.next_record() else {
         return Ok(None);
     };
-    let Some(members) = TraceMembers::find_in_metadata(first)? else {
+    let Some(members) = TraceMemberRanks::read_from_metadata(first)? else {
         return Ok(None);
     };
     let Ok(place) = members.ranks.binary_search(&rank) else {
@@ -169,7 +169,7 @@ pub fn extract_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, Trace
     Ok(Some(out.into_inner()))
 }
 
-impl TraceMembers {
+impl TraceMemberRanks {
     /// Returns how a node's attribute changes for the member at index `place`, if the attribute is a peer, a group or
     /// the rank itself.
     fn edit_member_attribute(
@@ -177,7 +177,7 @@ impl TraceMembers {
         attribute: &AttrView<'_>,
         place: usize,
     ) -> Option<(&str, AttributeEdit<'_>)> {
-        let known = replay_attribute(str::from_utf8(attribute.name).ok()?)?;
+        let known = find_replay_attribute(str::from_utf8(attribute.name).ok()?)?;
         match known.content {
             AttributeContent::MessageEnd => {
                 let rank = u32::try_from(attribute.as_u64().ok()?).ok()?;
@@ -212,7 +212,7 @@ mod tests {
             .iter()
             .map(|&(name, text)| (name, AttributeValue::Text(text)))
             .collect();
-        let mut writer = TraceWriter::with_metadata(Vec::new(), &about).unwrap();
+        let mut writer = TraceWriter::start_with_metadata(Vec::new(), &about).unwrap();
         let sum = Op::Collective {
             kind: CollectiveKind::AllReduce,
             bytes: 64,
@@ -238,8 +238,8 @@ mod tests {
         writer.into_inner()
     }
 
-    fn members() -> TraceMembers {
-        TraceMembers {
+    fn members() -> TraceMemberRanks {
+        TraceMemberRanks {
             ranks: vec![4, 5, 9],
             cores: vec![[0, 0], [1, 0], [12, 3]],
             peers: BTreeMap::from([(20, vec![20, 4, 300])]),
@@ -258,13 +258,13 @@ mod tests {
         let written = trace(4, 7, 20, &[("a", "b"), (MEMBERS, &text), (CORE, "0,0")]);
         let own = [(5, 8, 4, "1,0"), (9, 1000, 300, "12,3")];
         for (rank, group, peer, core) in own {
-            let found = extract_rank(&written, rank).unwrap().unwrap();
+            let found = extract_rank_trace(&written, rank).unwrap().unwrap();
             assert_eq!(found, trace(rank, group, peer, &[("a", "b"), (CORE, core)]));
-            assert_eq!(extract_rank(&found, 77).unwrap(), None);
+            assert_eq!(extract_rank_trace(&found, 77).unwrap(), None);
         }
-        let first = extract_rank(&written, 4).unwrap().unwrap();
+        let first = extract_rank_trace(&written, 4).unwrap().unwrap();
         assert_eq!(first, trace(4, 7, 20, &[("a", "b"), (CORE, "0,0")]));
-        let error = extract_rank(&written, 6).unwrap_err().to_string();
+        let error = extract_rank_trace(&written, 6).unwrap_err().to_string();
         assert!(
             error.contains("3 ranks from 4 to 9") && error.contains("rank 6"),
             "{error}"
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn members_that_make_no_sense_are_refused() {
-        assert_eq!(TraceMembers::parse(&members().to_text()), Ok(members()));
+        assert_eq!(TraceMemberRanks::parse(&members().to_text()), Ok(members()));
         for (text, why) in [
             ("{", "EOF"),
             (r#"{"ranks":[1]}"#, "two or more"),
@@ -290,13 +290,13 @@ mod tests {
             ),
             (r#"{"ranks":[1,2],"rest":3}"#, "rest"),
         ] {
-            let found = TraceMembers::parse(text).unwrap_err();
+            let found = TraceMemberRanks::parse(text).unwrap_err();
             assert!(found.contains(why), "{text}: {found}");
-            let error = extract_rank(&trace(1, 1, 2, &[(MEMBERS, text)]), 1).unwrap_err();
+            let error = extract_rank_trace(&trace(1, 1, 2, &[(MEMBERS, text)]), 1).unwrap_err();
             assert!(error.to_string().contains("attribute `members`"), "{error}");
         }
         for broken in [&[][..], &[5], &[3, 1, 2, 3], b"\x00\x00"] {
-            assert_eq!(extract_rank(broken, 1).unwrap(), None);
+            assert_eq!(extract_rank_trace(broken, 1).unwrap(), None);
         }
     }
 }

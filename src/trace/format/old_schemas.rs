@@ -47,7 +47,7 @@ mod detect;
 mod v001;
 mod v002;
 
-pub(super) use detect::is_current;
+pub(super) use detect::is_current_metadata;
 
 /// Schema version of upgraded files.
 const CURRENT: &str = "0.0.4";
@@ -183,7 +183,7 @@ pub fn upgrade_contents(
     let mut bytes = Vec::with_capacity(contents.len() + contents.len() / 4);
     let mut origins = Vec::new();
     if !has_metadata {
-        push_framed(&mut bytes, &plain_metadata());
+        push_framed(&mut bytes, &default_metadata_record());
         origins.push(0);
     }
     let mut frames = FrameCursor::new(contents);
@@ -218,7 +218,7 @@ fn needs_upgrade(first: &[u8]) -> bool {
     let suits = |layout: &MessageLayout| {
         schema_layout::check_message(first, 0, layout).is_ok_and(|fit| !fit.unknown)
     };
-    let certain = first.is_empty() || is_current(first) == Some(true);
+    let certain = first.is_empty() || is_current_metadata(first) == Some(true);
     !certain && (suits(&schema_layout::NODE) || suits(&schema_layout::EARLY_METADATA))
 }
 
@@ -228,7 +228,7 @@ pub(super) fn detect_generation(contents: &[u8]) -> Result<Option<SchemaGenerati
 }
 
 /// Returns the metadata record for a file that has none.
-pub(super) fn plain_metadata() -> Vec<u8> {
+pub(super) fn default_metadata_record() -> Vec<u8> {
     let metadata = GlobalMetadata {
         version: CURRENT.to_owned(),
         attr: Vec::new(),

@@ -243,9 +243,9 @@ impl<'a> NodeAttributes<'a> {
                     "set `tensor_loc` to 2 for remote memory, or remove the attribute",
                 ));
             }
-            Some(found) if found == Self::switch_attribute_name(store) => true,
+            Some(found) if found == Self::in_switch_attribute_text(store) => true,
             Some(found) => {
-                let expected = Self::switch_attribute_name(store);
+                let expected = Self::in_switch_attribute_text(store);
                 let what = if store { "store" } else { "load" };
                 return Err(TraceError::invalid_node(
                     id,
@@ -263,7 +263,7 @@ impl<'a> NodeAttributes<'a> {
     }
 
     /// Returns the value of the attribute `in_switch` for a load or a store.
-    pub fn switch_attribute_name(store: bool) -> &'static str {
+    pub fn in_switch_attribute_text(store: bool) -> &'static str {
         if store {
             "reduce_scatter"
         } else {

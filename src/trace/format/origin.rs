@@ -42,7 +42,7 @@ impl NodeOrigin {
 }
 
 /// Returns the step's number if `name` is a range name with which PyTorch's profiler marks a step.
-pub fn profiled_step(name: &str) -> Option<u64> {
+pub fn parse_profiled_step(name: &str) -> Option<u64> {
     name.strip_prefix("ProfilerStep#")?.parse().ok()
 }
 
@@ -89,7 +89,7 @@ impl CallStacks {
     }
 
     /// Returns true if a range called `name` is a call of a module.
-    pub fn is_module(name: &str) -> bool {
+    pub fn is_module_call(name: &str) -> bool {
         name.starts_with(MODULE)
     }
 
@@ -111,7 +111,7 @@ impl CallStacks {
     }
 
     /// Returns the calls as numbers, in the encoding of the metadata record.
-    pub fn encode_numbers(&self) -> Vec<i64> {
+    pub fn encode_calls(&self) -> Vec<i64> {
         let calls = (0_i64..).zip(&self.calls);
         let numbers = calls.flat_map(|(own, call)| {
             let distance = call.caller.map_or(0, |caller| own - i64::from(caller));
@@ -146,7 +146,7 @@ impl CallStacks {
     }
 
     /// Drops all calls if any name is missing, so that every remaining call has a name.
-    pub(super) fn without_unnamed(self) -> Self {
+    pub(super) fn drop_unless_all_named(self) -> Self {
         let named = |call: &PythonCall| (call.name as usize) < self.names.len();
         match self.calls.iter().all(named) {
             true => self,

@@ -63,7 +63,7 @@ pub struct UnprofiledSteps {
 
 /// A metadata record's statements about the profiler. A field is `None` if the record does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CaptureProfiler {
+pub struct CaptureProfilerFacts {
     /// Estimated host time for one record of the profiler.
     pub cost: Option<ProfilerCost>,
     /// Steps measured without the profiler.
@@ -72,7 +72,7 @@ pub struct CaptureProfiler {
 
 /// Collects the profiler's attributes one by one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ProfilerAttributes {
+pub(super) struct ProfilerAttributeCollector {
     numbers: [Option<u64>; 7],
     basis: Option<CostBasis>,
 }
@@ -91,7 +91,7 @@ const NUMBERS: [&str; 7] = [
 /// Name of the attribute that states the cost's basis.
 const BASIS: &str = "profiler_cost_basis";
 
-impl ProfilerAttributes {
+impl ProfilerAttributeCollector {
     /// Stores `attr` and returns true if it is about the profiler.
     pub fn read_attribute(&mut self, attr: &AttrView<'_>) -> bool {
         if attr.name == BASIS.as_bytes() {
@@ -106,8 +106,8 @@ impl ProfilerAttributes {
     }
 }
 
-impl From<ProfilerAttributes> for CaptureProfiler {
-    fn from(attributes: ProfilerAttributes) -> Self {
+impl From<ProfilerAttributeCollector> for CaptureProfilerFacts {
+    fn from(attributes: ProfilerAttributeCollector) -> Self {
         let [captured, step, min, max, record, low, high] = attributes.numbers;
         let span = Span::from_ns;
         Self {
@@ -127,7 +127,7 @@ impl From<ProfilerAttributes> for CaptureProfiler {
     }
 }
 
-impl CaptureProfiler {
+impl CaptureProfilerFacts {
     /// Returns the attributes that encode this data in the metadata record.
     pub fn attributes<'a>(&self) -> impl Iterator<Item = NamedAttribute<'a>> + use<'a> {
         let ns = |span: Span| span.0 / 1000;

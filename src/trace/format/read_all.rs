@@ -14,7 +14,7 @@ const FIRST: u64 = 1 << 16;
 /// Fails if reading fails, or if the data would exceed the memory limit.
 pub fn read_all(source: impl Read, expected: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    append_all(source, expected, &mut bytes).map(|()| bytes)
+    append_all_bytes(source, expected, &mut bytes).map(|()| bytes)
 }
 
 /// Reads UTF-8 text to its end, like [`read_all`].
@@ -28,7 +28,7 @@ pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
 }
 
 /// Appends the contents of `source` to `bytes`. If reading fails, `bytes` contains the part read so far.
-pub(in crate::format) fn append_all(
+pub(in crate::format) fn append_all_bytes(
     mut source: impl Read,
     expected: u64,
     bytes: &mut Vec<u8>,
@@ -37,7 +37,8 @@ pub(in crate::format) fn append_all(
     // growing the buffer.
     let mut room = expected.saturating_add(1).max(FIRST);
     loop {
-        bounds::check_fits("the input", room, 1, "smaller inputs").map_err(io::Error::other)?;
+        bounds::check_items_fit_memory("the input", room, 1, "smaller inputs")
+            .map_err(io::Error::other)?;
         let room_now = usize::try_from(room).map_err(io::Error::other)?;
         bytes.try_reserve_exact(room_now)?;
         let read = (&mut source).take(room).read_to_end(bytes)?;

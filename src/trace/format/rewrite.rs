@@ -71,7 +71,7 @@ impl RecordEdit<'_> {
     /// Appends the edited `record` to a file. An empty edit copies the record. `message` is scratch space.
     ///
     /// Fails if the record cannot be split into fields.
-    pub fn append_framed(
+    pub fn append_edited_record(
         &self,
         record: RawRecord<'_>,
         message: &mut MessageEncoder,
@@ -120,7 +120,7 @@ impl RecordEdit<'_> {
                     out.append_packed(DATA, data.take().unwrap_or(&[]));
                 }
                 (INPUTS, WireValue::Bytes(inputs, at)) if node && self.values.is_some() => {
-                    let inputs = with_edited_values(inputs, at, values.take())?;
+                    let inputs = edit_input_values(inputs, at, values.take())?;
                     out.append_bytes(INPUTS, inputs.as_bytes());
                 }
                 (_, WireValue::Bytes(message, at)) if number == attributes => {
@@ -136,7 +136,7 @@ impl RecordEdit<'_> {
                             // only once.
                             if !std::mem::replace(&mut set[i], true)
                                 && let Some(message) =
-                                    with_edited_value(message, at, self.attributes[i].1)?
+                                    edit_attribute_value(message, at, self.attributes[i].1)?
                             {
                                 out.append_bytes(attributes, message.as_bytes());
                             }
@@ -150,13 +150,13 @@ impl RecordEdit<'_> {
         out.append_packed(CONTROL, control.unwrap_or(&[]));
         out.append_packed(DATA, data.unwrap_or(&[]));
         if let Some(values) = values {
-            out.append_bytes(INPUTS, with_edited_values(&[], 0, Some(values))?.as_bytes());
+            out.append_bytes(INPUTS, edit_input_values(&[], 0, Some(values))?.as_bytes());
         }
         for (&(name, value), set) in self.attributes.iter().zip(set) {
             if !set && value != AttributeEdit::Remove {
                 let mut message = MessageEncoder::default();
                 message.append_bytes(ATTRIBUTE_NAME, name.as_bytes());
-                put_value(&mut message, None, value);
+                append_edited_value(&mut message, None, value);
                 out.append_bytes(attributes, message.as_bytes());
             }
         }
@@ -166,7 +166,7 @@ impl RecordEdit<'_> {
 }
 
 /// Returns a node's inputs with new values, or without values.
-fn with_edited_values(
+fn edit_input_values(
     inputs: &[u8],
     at: usize,
     values: Option<&str>,
@@ -186,7 +186,7 @@ fn with_edited_values(
 }
 
 /// Returns an attribute with a new value, or `None` if the attribute is removed.
-fn with_edited_value(
+fn edit_attribute_value(
     message: &[u8],
     at: usize,
     value: AttributeEdit<'_>,
@@ -205,12 +205,12 @@ fn with_edited_value(
             _ => out.append_raw(&message[start..cursor.file_offset() - at]),
         }
     }
-    put_value(&mut out, kept, value);
+    append_edited_value(&mut out, kept, value);
     Ok(Some(out))
 }
 
 /// Appends `value` with the old value's type if this type can represent it.
-fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'_>) {
+fn append_edited_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'_>) {
     let count = match value {
         AttributeEdit::Remove => return,
         AttributeEdit::Count(count) => count,

@@ -18,7 +18,7 @@
 
 use super::text::{JsonLineReader, TextFormat};
 use super::trace_format::{self, TraceFormat};
-use super::wire::{WireCursor, WireValue, repeated_varints};
+use super::wire::{WireCursor, WireValue, visit_repeated_varints};
 use super::{SchemaGeneration, TraceError, old_schemas};
 use chakram_base::setting::SettingKey;
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -114,7 +114,7 @@ pub fn salvage_trace(
         dangling_kept: options.keep_dangling,
         ..SalvageReport::default()
     };
-    let (metadata, found) = match trace_format::text_form(contents) {
+    let (metadata, found) = match trace_format::detect_text_format(contents) {
         Some(Ok(TextFormat::JsonLines)) => salvage_lines(contents, &mut report),
         Some(Ok(_)) => {
             return Err(TraceError::invalid_at(
@@ -138,7 +138,7 @@ pub fn salvage_trace(
     let mut out = Vec::with_capacity(contents.len());
     old_schemas::push_framed(
         &mut out,
-        &metadata.unwrap_or_else(old_schemas::plain_metadata),
+        &metadata.unwrap_or_else(old_schemas::default_metadata_record),
     );
     let mut ids = BTreeSet::new();
     let mut kept: Vec<(u64, Vec<u8>)> = Vec::with_capacity(found.len());
@@ -245,7 +245,7 @@ fn find_dangling_dependencies(
                 Ok(())
             };
             // Decoding cannot fail, because the record is already validated.
-            let _ = repeated_varints(raw, 0, each);
+            let _ = visit_repeated_varints(raw, 0, each);
         }
     }
     missing
@@ -265,7 +265,7 @@ fn drop_dependencies(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
             continue;
         }
         let mut left = Vec::new();
-        let _ = repeated_varints(raw, 0, |dep| {
+        let _ = visit_repeated_varints(raw, 0, |dep| {
             if ids.contains(&dep) {
                 encode_varint(dep, &mut left);
             }

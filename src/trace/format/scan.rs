@@ -4,12 +4,12 @@ use super::attr::{self, AttrView, NodeAttributes};
 use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::Op;
 use super::origin::{CallStacks, NodeOrigin};
-use super::profiler_cost::{CaptureProfiler, ProfilerAttributes};
+use super::profiler_cost::{CaptureProfilerFacts, ProfilerAttributeCollector};
 use super::roles::{self, GroupRoles};
 use super::split_sizes::SplitSizes;
 use super::utf8::as_utf8;
-use super::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
-use super::work_amounts::{self, WorkAmounts};
+use super::wire::{RawRecord, WireCursor, WireValue, visit_repeated_varints};
+use super::work_amounts::{self, JobWorkAmounts};
 use super::{KernelShape, MemoryChanges, NodeLabels, TraceError};
 use chakram_base::units::Span;
 
@@ -119,9 +119,9 @@ pub struct TraceMetadata {
     /// True if the trace's kernels are operators that ran on a CPU.
     pub kernels_on_cpu: bool,
     /// Work of the whole job, if the trace states it.
-    pub amounts: Option<WorkAmounts>,
+    pub amounts: Option<JobWorkAmounts>,
     /// The trace's statements about the profiler that captured the job.
-    pub profiler: CaptureProfiler,
+    pub profiler: CaptureProfilerFacts,
     /// Coordinates (x, y) of the rank's core on a machine of tiles.
     pub core: Option<[u32; 2]>,
     /// Number of kernels that were launched during the capture but that the profiler dropped.
@@ -129,14 +129,14 @@ pub struct TraceMetadata {
     /// Number of ranks in the job, if the trace states it.
     pub world_size: Option<u32>,
     /// Device, host and software with which the job was captured.
-    pub captured_on: CaptureContext,
+    pub captured_on: CaptureEnvironment,
     /// Python calls that enclose the trace's nodes.
     pub stacks: CallStacks,
 }
 
 /// Device, host and software with which a job was captured. A field is `None` if the capture does not state it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
-pub struct CaptureContext {
+pub struct CaptureEnvironment {
     /// Name of the device, such as `Tesla V100-SXM2-32GB`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
@@ -148,7 +148,7 @@ pub struct CaptureContext {
     pub software: Option<String>,
 }
 
-impl CaptureContext {
+impl CaptureEnvironment {
     /// Names of the metadata attributes that encode this context, in the order of the fields.
     pub const ATTRIBUTES: [&str; 3] = [
         "captured_on_device",
@@ -198,7 +198,7 @@ fn parse_lane_name(name: &[u8]) -> Option<(bool, i64)> {
 }
 
 /// Parses coordinates such as `3,1`.
-fn parse_core_place(text: &str) -> Option<[u32; 2]> {
+fn parse_core_position(text: &str) -> Option<[u32; 2]> {
     let (x, y) = text.split_once(',')?;
     Some([x.trim().parse().ok()?, y.trim().parse().ok()?])
 }
@@ -208,7 +208,7 @@ fn parse_core_place(text: &str) -> Option<[u32; 2]> {
 /// Versions differ in the content of the metadata record, so a wrong type is an error only in relevant attributes.
 pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
-    let mut profiler = ProfilerAttributes::default();
+    let mut profiler = ProfilerAttributeCollector::default();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let Ok((number, raw)) = cursor.read_field() else {
@@ -244,9 +244,9 @@ pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError>
                 attr.name == work_amounts::ATTRIBUTE.as_bytes(),
                 attr.as_str(),
             ) {
-                metadata.amounts = WorkAmounts::parse_attribute(text);
+                metadata.amounts = JobWorkAmounts::parse_attribute(text);
             } else if attr.name == CORE.as_bytes() {
-                let core = attr.as_str().ok().flatten().and_then(parse_core_place);
+                let core = attr.as_str().ok().flatten().and_then(parse_core_position);
                 let core = core.ok_or_else(|| {
                     let why = format!("attribute `{CORE}` is not the place of a core, expected x and y such as `3,1`");
                     TraceError::malformed_at(offset, why).in_record(record.number, record.offset)
@@ -260,7 +260,7 @@ pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError>
         }
     }
     metadata.profiler = profiler.into();
-    metadata.stacks = metadata.stacks.without_unnamed();
+    metadata.stacks = metadata.stacks.drop_unless_all_named();
     Ok(metadata)
 }
 
@@ -308,7 +308,7 @@ impl<'a> NodeFields<'a> {
         while !cursor.is_empty() {
             // This path gives the same result as the general path below, but keeps its state in registers. Speed
             // matters here, because a typical node has ten attributes.
-            if let Some(attr) = AttrView::scan_fast(&mut cursor) {
+            if let Some(attr) = AttrView::scan_attribute_fast(&mut cursor) {
                 attr::store(attr, &mut self.facts)?;
                 continue;
             }
@@ -318,8 +318,8 @@ impl<'a> NodeFields<'a> {
                 (2, WireValue::Bytes(bytes, _)) => self.name = bytes,
                 // Protobuf truncates enums to 32 bits, regardless of the varint's length.
                 (3, WireValue::Varint(v)) => self.kind = u64::from(v as u32),
-                (4, raw) => repeated_varints(raw, at, |dep| deps.visit_control(dep))?,
-                (5, raw) => repeated_varints(raw, at, |dep| deps.visit_data(dep))?,
+                (4, raw) => visit_repeated_varints(raw, at, |dep| deps.visit_control(dep))?,
+                (5, raw) => visit_repeated_varints(raw, at, |dep| deps.visit_data(dep))?,
                 (6, WireValue::Varint(v)) => self.start_micros = v,
                 (7, WireValue::Varint(v)) => self.micros = v,
                 (8 | 9, WireValue::Bytes(..)) => {}
@@ -384,7 +384,10 @@ impl<'a> NodeFields<'a> {
 
 /// From a record that [`scan_node`] rejects, recovers the id, the name (if it is UTF-8), and the dependencies before
 /// the first invalid byte. The operation is [`Op::NoOp`].
-pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) -> NodeView<'a> {
+pub fn recover_partial_node<'a>(
+    record: RawRecord<'a>,
+    deps: &mut impl DependencyVisitor,
+) -> NodeView<'a> {
     let mut view = NodeView::new(0, "", Op::NoOp);
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
@@ -398,8 +401,8 @@ pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor
                 view.name = as_utf8(bytes).unwrap_or_default();
                 Ok(())
             }
-            Ok((4, raw)) => repeated_varints(raw, at, |dep| deps.visit_control(dep)),
-            Ok((5, raw)) => repeated_varints(raw, at, |dep| deps.visit_data(dep)),
+            Ok((4, raw)) => visit_repeated_varints(raw, at, |dep| deps.visit_control(dep)),
+            Ok((5, raw)) => visit_repeated_varints(raw, at, |dep| deps.visit_data(dep)),
             other => other.map(|_| ()),
         };
         if read.is_err() {
@@ -423,9 +426,9 @@ impl DependencyVisitor for IgnoreDependencies {
     }
 }
 
-/// Returns the name in a record, by the same rules as [`partial_node`].
-pub fn read_name(record: RawRecord<'_>) -> &str {
-    partial_node(record, &mut IgnoreDependencies).name
+/// Returns the name in a record, by the same rules as [`recover_partial_node`].
+pub fn read_node_name(record: RawRecord<'_>) -> &str {
+    recover_partial_node(record, &mut IgnoreDependencies).name
 }
 
 /// Reads an attribute in any encoding, and stores it if replays read it.

@@ -177,14 +177,14 @@ impl FieldKind {
     }
 }
 
-const fn optional_fields(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
+const fn layout_of_optional_fields(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
     MessageLayout {
         fields,
         needs_first: false,
     }
 }
 
-const fn fields_with_id(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
+const fn layout_with_required_id(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
     MessageLayout {
         fields,
         needs_first: true,
@@ -196,15 +196,15 @@ use FieldKind::{
     Packed64, Part, Parts, Text, Texts,
 };
 
-static VARINTS: MessageLayout = optional_fields(&[(1, Packed)]);
-static FOURS: MessageLayout = optional_fields(&[(1, Packed32)]);
-static EIGHTS: MessageLayout = optional_fields(&[(1, Packed64)]);
-static TEXTS: MessageLayout = optional_fields(&[(1, Texts)]);
-static CHUNKS: MessageLayout = optional_fields(&[(1, Chunks)]);
-static IO: MessageLayout = optional_fields(&[(1, Text), (2, Text), (3, Text)]);
+static VARINTS: MessageLayout = layout_of_optional_fields(&[(1, Packed)]);
+static FOURS: MessageLayout = layout_of_optional_fields(&[(1, Packed32)]);
+static EIGHTS: MessageLayout = layout_of_optional_fields(&[(1, Packed64)]);
+static TEXTS: MessageLayout = layout_of_optional_fields(&[(1, Texts)]);
+static CHUNKS: MessageLayout = layout_of_optional_fields(&[(1, Chunks)]);
+static IO: MessageLayout = layout_of_optional_fields(&[(1, Text), (2, Text), (3, Text)]);
 
 /// Layout of attribute messages in schema version 0.0.4.
-pub(super) static ATTRIBUTE: MessageLayout = optional_fields(&[
+pub(super) static ATTRIBUTE: MessageLayout = layout_of_optional_fields(&[
     (1, Text),
     (2, Text),
     (3, Fixed64),
@@ -242,13 +242,14 @@ pub(super) static ATTRIBUTE: MessageLayout = optional_fields(&[
 /// Layout of metadata messages in schema version 0.0.4. A `version` that begins with a line feed is in fact an
 /// attribute, as written in the first days of 0.0.4 ([`EARLY_METADATA`]).
 pub(super) static METADATA: MessageLayout =
-    optional_fields(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
+    layout_of_optional_fields(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
 
 /// Layout of metadata messages in the first days of 0.0.4.
-pub(super) static EARLY_METADATA: MessageLayout = optional_fields(&[(1, Parts(&ATTRIBUTE))]);
+pub(super) static EARLY_METADATA: MessageLayout =
+    layout_of_optional_fields(&[(1, Parts(&ATTRIBUTE))]);
 
 /// Layout of node messages in schema version 0.0.4.
-pub(super) static NODE: MessageLayout = optional_fields(&[
+pub(super) static NODE: MessageLayout = layout_of_optional_fields(&[
     (1, Number),
     (2, Text),
     (3, Enum(7)),
@@ -262,7 +263,7 @@ pub(super) static NODE: MessageLayout = optional_fields(&[
 ]);
 
 /// Layout of node messages in schema version 0.0.1.
-pub(super) static NODE_001: MessageLayout = fields_with_id(&[
+pub(super) static NODE_001: MessageLayout = layout_with_required_id(&[
     (1, Number),
     (2, Text),
     (3, Enum(6)),
@@ -285,7 +286,7 @@ pub(super) static NODE_001: MessageLayout = fields_with_id(&[
     (20, Number),
 ]);
 
-static ATTRIBUTE_002: MessageLayout = optional_fields(&[
+static ATTRIBUTE_002: MessageLayout = layout_of_optional_fields(&[
     (1, Text),
     (2, Enum(5)),
     (3, Text),
@@ -297,7 +298,7 @@ static ATTRIBUTE_002: MessageLayout = optional_fields(&[
     (9, Chunks),
 ]);
 
-static ATTRIBUTE_003A: MessageLayout = optional_fields(&[
+static ATTRIBUTE_003A: MessageLayout = layout_of_optional_fields(&[
     (1, Text),
     (2, Enum(7)),
     (3, Text),
@@ -311,7 +312,7 @@ static ATTRIBUTE_003A: MessageLayout = optional_fields(&[
     (11, Chunks),
 ]);
 
-static ATTRIBUTE_003B: MessageLayout = optional_fields(&[
+static ATTRIBUTE_003B: MessageLayout = layout_of_optional_fields(&[
     (1, Text),
     (2, Enum(9)),
     (3, Text),
@@ -329,7 +330,7 @@ static ATTRIBUTE_003B: MessageLayout = optional_fields(&[
 
 macro_rules! nodes_with_texts {
     ($types:literal, $attributes:ident) => {
-        fields_with_id(&[
+        layout_with_required_id(&[
             (1, Number),
             (2, Text),
             (3, Enum($types)),
@@ -352,6 +353,8 @@ pub(super) static NODE_003A: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003A
 /// Layout of node messages in schema version 0.0.3, from 5 August 2023 on.
 pub(super) static NODE_003B: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003B);
 /// Layout of metadata messages in 0.0.3 before August 2023, in files that have metadata.
-pub(super) static METADATA_003A: MessageLayout = optional_fields(&[(1, Parts(&ATTRIBUTE_003A))]);
+pub(super) static METADATA_003A: MessageLayout =
+    layout_of_optional_fields(&[(1, Parts(&ATTRIBUTE_003A))]);
 /// Layout of metadata messages in 0.0.3 with the attributes of August 2023.
-pub(super) static METADATA_003B: MessageLayout = optional_fields(&[(1, Parts(&ATTRIBUTE_003B))]);
+pub(super) static METADATA_003B: MessageLayout =
+    layout_of_optional_fields(&[(1, Parts(&ATTRIBUTE_003B))]);

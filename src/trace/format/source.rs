@@ -5,7 +5,7 @@
 
 use super::file::{self, DecompressedStream};
 use super::text::{JsonLineReader, TextFormat};
-use super::trace_format::{TraceFormat, text_form};
+use super::trace_format::{TraceFormat, detect_text_format};
 use super::wire::{FrameCursor, MAX_RECORD};
 use super::{SchemaGeneration, SourceMap, TraceError, old_schemas, text};
 use std::io::{BufRead, BufReader, Chain, Cursor, Read};
@@ -41,7 +41,7 @@ impl<'s> RecordSource<'s> {
         let read = (&mut stream).take(HEAD).read_to_end(&mut head);
         read.map_err(read_error)?;
         let whole_head = head.len() < HEAD as usize;
-        let form = text_form(&head).transpose();
+        let form = detect_text_format(&head).transpose();
         let form = match form {
             // If the head ends before the key that identifies the format, inspect the whole file instead.
             Err(_) if !whole_head => None,
@@ -49,8 +49,7 @@ impl<'s> RecordSource<'s> {
         };
         let lines = form == Some(TextFormat::JsonLines);
         let first = FrameCursor::new(&head).next_record();
-        let current =
-            matches!(&first, Ok(Some(first)) if old_schemas::is_current(first.bytes) == Some(true));
+        let current = matches!(&first, Ok(Some(first)) if old_schemas::is_current_metadata(first.bytes) == Some(true));
         let current = current && generation.is_none_or(|g| g == SchemaGeneration::V004);
         let rest = BufReader::with_capacity(1 << 17, Cursor::new(head).chain(stream));
         let (form, kind) = if lines {
@@ -128,7 +127,7 @@ fn convert_contents(
     generation: Option<SchemaGeneration>,
 ) -> Result<(TraceFormat, SourceReader<'static>), TraceError> {
     // The text format, or the generation of an old file, may depend on data after the head.
-    if let Some(form) = text_form(&contents).transpose()? {
+    if let Some(form) = detect_text_format(&contents).transpose()? {
         let read = text::parse_text_trace(&contents, form)?;
         let kind = SourceReader::Whole(read.bytes, 0, Some(read.origins));
         return Ok((TraceFormat::Text(form), kind));
@@ -195,7 +194,7 @@ impl<R: BufRead> FrameReader<R> {
         let offset = self.offset;
         let source = (&mut self.source).take(announced);
         // The stream may end before the stated length, so allocate memory only as bytes arrive.
-        file::append_all(source, 0, record).map_err(read_error)?;
+        file::append_all_bytes(source, 0, record).map_err(read_error)?;
         let read = record.len();
         if (read as u64) < announced {
             let found =

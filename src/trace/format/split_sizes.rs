@@ -32,7 +32,7 @@ impl SplitSizes<'_> {
 }
 
 /// Returns the list `bytes` as text.
-pub fn split_text(bytes: &[u64]) -> String {
+pub fn format_size_list(bytes: &[u64]) -> String {
     format!("{bytes:?}")
 }
 
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn lists_come_back_and_anything_else_is_refused() {
         let of = |send| SplitSizes { send, receive: "" }.parse(7);
-        let text = split_text(&[512, 0, 1024]);
+        let text = format_size_list(&[512, 0, 1024]);
         assert_eq!(of(&text).unwrap(), (vec![512, 0, 1024], vec![]));
         assert_eq!(of("").unwrap(), (vec![], vec![]));
         for wrong in [

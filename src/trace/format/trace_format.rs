@@ -38,7 +38,7 @@ impl fmt::Display for TraceFormat {
 /// not text.
 ///
 /// Fails if `contents` are text but not a trace.
-pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
+pub fn detect_text_format(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
     // Any other byte at the start is part of the first record's length, so the file is binary.
     if !matches!(
         contents.first()?,
@@ -52,7 +52,7 @@ pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
         SniffedText::Capture(name) => not_a_trace_error(name),
         SniffedText::Other => {
             if let Ok(Some(first)) = FrameCursor::new(contents).next_record()
-                && old_schemas::is_current(first.bytes) == Some(true)
+                && old_schemas::is_current_metadata(first.bytes) == Some(true)
             {
                 return None;
             }

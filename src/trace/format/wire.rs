@@ -267,7 +267,7 @@ fn invalid_wire_type_error(start: usize, number: u32, kind: u32) -> TraceError {
 
 /// Calls `each` for every value of a repeated varint field, packed or not.
 #[inline]
-pub fn repeated_varints(
+pub fn visit_repeated_varints(
     raw: WireValue<'_>,
     offset: usize,
     mut each: impl FnMut(u64) -> Result<(), TraceError>,

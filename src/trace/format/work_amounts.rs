@@ -33,7 +33,7 @@ impl CountedAttention {
 
 /// The samples that a job processes, and the model's FLOPs for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkAmounts {
+pub struct JobWorkAmounts {
     /// Number of training steps or passes.
     pub steps: u64,
     /// Number of samples, over all steps and replicas.
@@ -47,7 +47,7 @@ pub struct WorkAmounts {
     pub attention: Option<CountedAttention>,
 }
 
-impl Display for WorkAmounts {
+impl Display for JobWorkAmounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "steps {}, samples {}", self.steps, self.samples)?;
         if let Some(tokens) = self.tokens {
@@ -61,7 +61,7 @@ impl Display for WorkAmounts {
     }
 }
 
-impl WorkAmounts {
+impl JobWorkAmounts {
     /// Parses the attribute's text; returns `None` unless it states steps, samples and FLOPs. Unknown words are
     /// skipped.
     pub fn parse_attribute(text: &str) -> Option<Self> {
@@ -86,7 +86,7 @@ impl WorkAmounts {
 
 #[cfg(test)]
 mod tests {
-    use super::{CountedAttention, WorkAmounts};
+    use super::{CountedAttention, JobWorkAmounts};
 
     #[test]
     fn what_is_written_is_read_back() {
@@ -96,7 +96,7 @@ mod tests {
             (Some(32_768), causal),
             (Some(1), Some(CountedAttention::Full)),
         ] {
-            let amounts = WorkAmounts {
+            let amounts = JobWorkAmounts {
                 steps: 2,
                 samples: 16,
                 tokens,
@@ -104,12 +104,12 @@ mod tests {
                 attention,
             };
             assert_eq!(
-                WorkAmounts::parse_attribute(&amounts.to_string()),
+                JobWorkAmounts::parse_attribute(&amounts.to_string()),
                 Some(amounts)
             );
         }
         for text in ["", "samples 16", "steps 1, samples -1, model_flops 3"] {
-            assert_eq!(WorkAmounts::parse_attribute(text), None, "{text}");
+            assert_eq!(JobWorkAmounts::parse_attribute(text), None, "{text}");
         }
     }
 }

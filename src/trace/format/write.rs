@@ -88,13 +88,13 @@ pub struct TraceWriter<W> {
 impl<W: Write> TraceWriter<W> {
     /// Creates a writer, and writes the metadata record.
     pub fn new(out: W) -> std::io::Result<Self> {
-        Self::with_metadata(out, &[])
+        Self::start_with_metadata(out, &[])
     }
 
     /// Creates a writer, and writes the metadata record with these attributes. Readers know, for example, `captured_ns`
     /// (the end of the rank's last event, in nanoseconds after the start of the job) and `group_roles` (the roles of
     /// groups, [`GroupRoles`](super::roles::GroupRoles)).
-    pub fn with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
+    pub fn start_with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
             out: FrameWriter::new(out),
             message: MessageEncoder::default(),
@@ -127,8 +127,8 @@ impl<W: Write> TraceWriter<W> {
             ));
         }
         let shapes = node.labels;
-        let mut inputs = with_shape_labels(node.id, &extra.inputs, shapes.inputs)?;
-        let outputs = with_shape_labels(node.id, &extra.outputs, shapes.outputs)?;
+        let mut inputs = add_shape_labels(node.id, &extra.inputs, shapes.inputs)?;
+        let outputs = add_shape_labels(node.id, &extra.outputs, shapes.outputs)?;
         if let Some(groups) = node.groups {
             if !inputs.values.is_empty() {
                 return Err(TraceError::invalid_node(
@@ -154,9 +154,9 @@ impl<W: Write> TraceWriter<W> {
         attr::append_replayed_attributes(put, node);
         let plain = put.as_bytes().len();
         for (name, value) in extra.attributes {
-            append_named(put, name, *value);
+            append_named_attribute(put, name, *value);
         }
-        let reads = |(name, _): &&NamedAttribute<'_>| attr::replay_attribute(name).is_some();
+        let reads = |(name, _): &&NamedAttribute<'_>| attr::find_replay_attribute(name).is_some();
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
             // If several attributes have the same name, readers use the last, so only a scan of the written node shows
             // whether the meaning changes.
@@ -230,7 +230,11 @@ fn append_text(put: &mut MessageEncoder, number: u32, text: &str) {
 
 /// Appends an attribute to a node's message.
 #[inline(always)]
-pub(super) fn append_named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
+pub(super) fn append_named_attribute(
+    put: &mut MessageEncoder,
+    name: &str,
+    value: AttributeValue<'_>,
+) {
     match value {
         // Nearly all attributes take this fast path. Protobuf omits an empty name, so an unnamed attribute takes the
         // other path.
@@ -275,7 +279,7 @@ pub fn put_attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue
 }
 
 /// Adds the shapes from the node's labels to inputs or outputs; fails if `io` and the labels state different shapes.
-fn with_shape_labels<'a>(
+fn add_shape_labels<'a>(
     id: u64,
     io: &NodeIo<'a>,
     shapes: &'a str,

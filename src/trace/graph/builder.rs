@@ -1,16 +1,16 @@
 //! Builds a graph from nodes in any order of ids.
 
-use super::origins::RecordedOrigins;
+use super::origins::NodeOriginCollector;
 use super::{
-    ACCESS_BITS, CallSplits, CollectiveNode, FLOPS_UNKNOWN, GATHERED, Graph, GroupSlot, IdMap,
-    Interner, Lane, MessageNode, NO_DTYPE, NameTable, NodeKind, REDUCED, STORED,
+    ACCESS_BITS, AllToAllSplitBytes, CollectiveNode, FLOPS_UNKNOWN, GATHERED, Graph, GroupSlot,
+    Interner, Lane, MessageNode, NO_DTYPE, NameTable, NodeIdMap, NodeKind, REDUCED, STORED,
 };
-use crate::format::groups::{DeclaredGroups, parse_metadata};
+use crate::format::groups::{DeclaredGroups, parse_group_metadata};
 use crate::format::origin::CallStacks;
-use crate::format::profiler_cost::CaptureProfiler;
+use crate::format::profiler_cost::CaptureProfilerFacts;
 use crate::format::roles::GroupRoles;
-use crate::format::scan::{CaptureContext, NodeView};
-use crate::format::work_amounts::WorkAmounts;
+use crate::format::scan::{CaptureEnvironment, NodeView};
+use crate::format::work_amounts::JobWorkAmounts;
 use crate::format::write::Sink;
 use crate::format::{
     KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape_name,
@@ -78,7 +78,7 @@ pub struct GraphBuilder {
     rank: u32,
     policy: DependencyPolicy,
     graph: Graph,
-    index_of: IdMap,
+    index_of: NodeIdMap,
     names: NameTable,
     lanes: Interner<Lane>,
     /// Name and dimension mask of each group slot.
@@ -96,7 +96,7 @@ pub struct GraphBuilder {
     pred_end: Vec<u32>,
     /// Dependencies on nodes that come later in the file: (index in `preds`, id).
     forward: Vec<(u32, u64)>,
-    origins: RecordedOrigins,
+    origins: NodeOriginCollector,
 }
 
 impl GraphBuilder {
@@ -106,7 +106,7 @@ impl GraphBuilder {
             rank,
             policy,
             graph: Graph::default(),
-            index_of: IdMap::new(dense_ids.max(1024)),
+            index_of: NodeIdMap::new(dense_ids.max(1024)),
             names: NameTable::default(),
             lanes: Interner::default(),
             groups: Interner::default(),
@@ -118,7 +118,7 @@ impl GraphBuilder {
             preds: Vec::new(),
             pred_end: Vec::new(),
             forward: Vec::new(),
-            origins: RecordedOrigins::default(),
+            origins: NodeOriginCollector::default(),
         }
     }
 
@@ -175,10 +175,10 @@ impl GraphBuilder {
             ));
         }
         if self.names.stage_name(node.name) {
-            self.settle_names(node.id)?;
+            self.intern_node_names(node.id)?;
         }
         if let Some(values) = node.groups {
-            let declared: DeclaredGroups = parse_metadata(node.id, values)?;
+            let declared: DeclaredGroups = parse_group_metadata(node.id, values)?;
             for (name, ranks) in declared {
                 match self.declared.get(&name) {
                     Some(known) if *known != ranks => {
@@ -234,12 +234,12 @@ impl GraphBuilder {
     }
 
     /// Sets the number of ranks in the job, and the device, host and software of the capture.
-    pub fn set_context(&mut self, world_size: Option<u32>, on: CaptureContext) {
+    pub fn set_capture_environment(&mut self, world_size: Option<u32>, on: CaptureEnvironment) {
         (self.graph.world_size, self.graph.captured_on) = (world_size, on);
     }
 
     /// Sets what the trace states about its profiler.
-    pub fn set_profiler(&mut self, said: CaptureProfiler) {
+    pub fn set_capture_profiler(&mut self, said: CaptureProfilerFacts) {
         self.graph.profiler.said = said;
     }
 
@@ -249,17 +249,17 @@ impl GraphBuilder {
     }
 
     /// Sets the roles of groups.
-    pub fn set_roles(&mut self, roles: GroupRoles) {
+    pub fn set_group_roles(&mut self, roles: GroupRoles) {
         self.graph.roles = roles;
     }
 
     /// Sets the work of the whole job, or `None` if the trace does not state it.
-    pub fn set_amounts(&mut self, amounts: Option<WorkAmounts>) {
+    pub fn set_work_amounts(&mut self, amounts: Option<JobWorkAmounts>) {
         self.graph.amounts = amounts;
     }
 
     /// Sets the Python calls that enclose nodes.
-    pub fn set_stacks(&mut self, stacks: CallStacks) {
+    pub fn set_call_stacks(&mut self, stacks: CallStacks) {
         self.graph.stacks = stacks;
     }
 
@@ -269,8 +269,8 @@ impl GraphBuilder {
     }
 
     /// Interns the names that were staged. If the arena is full, the error names the node `last`.
-    fn settle_names(&mut self, last: u64) -> Result<(), TraceError> {
-        let settled = self.names.settle_staged_names(&mut self.graph.name_of);
+    fn intern_node_names(&mut self, last: u64) -> Result<(), TraceError> {
+        let settled = self.names.intern_staged_names(&mut self.graph.name_of);
         settled.ok_or_else(|| {
             TraceError::invalid_node(last, "more than 4 GiB of names", "shorten the names")
         })
@@ -384,7 +384,7 @@ impl GraphBuilder {
                 let detail = self.graph.calls.len() as u32;
                 if !node.splits.is_empty() {
                     let (send, receive) = node.splits.parse(node.id)?;
-                    self.graph.splits.push(CallSplits {
+                    self.graph.splits.push(AllToAllSplitBytes {
                         call: detail,
                         send,
                         receive,
@@ -433,7 +433,7 @@ impl GraphBuilder {
     ///
     /// Fails if a data dependency is on a missing node or on the node itself, or if dependencies form a cycle.
     pub fn finish_graph(mut self) -> Result<(Graph, SlotBinding), TraceError> {
-        self.settle_names(self.graph.ids.last().copied().unwrap_or(0))?;
+        self.intern_node_names(self.graph.ids.last().copied().unwrap_or(0))?;
         let nodes = self.graph.ids.len();
         for column in self.graph.sparse.columns_mut() {
             column.extend_to(nodes);
@@ -441,10 +441,10 @@ impl GraphBuilder {
         for column in self.origins.columns_mut() {
             column.extend_to(nodes);
         }
-        self.resolve_forward()?;
+        self.resolve_forward_dependencies()?;
         self.sort_by_id();
         self.graph.resolve_origins(&self.origins, &self.index_of);
-        self.drop_self()?;
+        self.drop_self_dependencies()?;
         let with_control = self.policy != DependencyPolicy::Data;
         // In nearly all traces, the order of ids already respects all dependencies. `link_successors` detects this at
         // no extra cost.

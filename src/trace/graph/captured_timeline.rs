@@ -16,7 +16,7 @@ pub const NONE: u32 = u32::MAX;
 
 /// The properties of a node that determine its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeTiming {
+pub struct TimelineNodeInput {
     /// Time from the end of the node's last predecessor until the node is ready.
     pub delay: Span,
     /// Time from the node's start to its end.
@@ -30,7 +30,7 @@ pub struct NodeTiming {
 /// Start and end of each node, and the cause of its start. Nodes on a dependency cycle do not run, and neither do their
 /// successors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CapturedTimeline {
+pub struct NodeTimeline {
     /// Start time of each node, or [`Time::END`] if it does not run.
     pub start: Vec<Time>,
     /// End time of each node, or [`Time::END`] if it does not run.
@@ -48,7 +48,7 @@ pub struct CapturedTimeline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct TimelineInstant {
     time: Time,
-    /// How often settling nodes (see [`NodeTiming::settles`]) have begun at this instant, each time after all other
+    /// How often settling nodes (see [`TimelineNodeInput::settles`]) have begun at this instant, each time after all other
     /// events.
     settled: u32,
     /// Number of zero-length nodes that ended one after another since settling nodes last began.
@@ -74,10 +74,10 @@ impl TimelineInstant {
     }
 }
 
-impl CapturedTimeline {
+impl NodeTimeline {
     /// Computes the times of all nodes. `next` contains each node's successors, and `step` returns a node's timing.
     /// Lane indices must be below `lanes`.
-    pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeTiming) -> Self {
+    pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> TimelineNodeInput) -> Self {
         let count = next.row_count();
         let mut waiting = vec![0_u32; count];
         for (_, to) in next.edges() {
@@ -136,21 +136,21 @@ impl CapturedTimeline {
     }
 
     /// Returns true if the node runs.
-    pub fn node_runs(&self, node: u32) -> bool {
+    pub fn has_node_run(&self, node: u32) -> bool {
         self.start[node as usize] != Time::END || self.end[node as usize] != Time::END
     }
 
     /// Returns the node that ends last. If several nodes end last, returns the one with the lowest index. Returns
     /// `None` if no node runs.
-    pub fn last_to_end(&self) -> Option<u32> {
+    pub fn last_ending_node(&self) -> Option<u32> {
         let all = 0..self.end.len() as u32;
         let key = |&i: &u32| (self.end[i as usize], Reverse(i));
-        all.filter(|&i| self.node_runs(i)).max_by_key(key)
+        all.filter(|&i| self.has_node_run(i)).max_by_key(key)
     }
 
     /// Returns the length of the longest dependency chain in nodes, and the largest number of nodes on one level.
     pub fn depth_and_width(&self) -> (u32, u32) {
-        let running = (0..self.level.len() as u32).filter(|&i| self.node_runs(i));
+        let running = (0..self.level.len() as u32).filter(|&i| self.has_node_run(i));
         let levels = running.map(|i| self.level[i as usize] as usize);
         let mut width: Vec<u32> = Vec::new();
         for level in levels {

@@ -99,7 +99,7 @@ impl Csr {
     }
 
     /// Returns one flag per node: true if the node is missing from `order` because it is on a cycle or depends on one.
-    pub fn find_unordered(&self, order: &[u32]) -> Vec<bool> {
+    pub fn flag_unordered_nodes(&self, order: &[u32]) -> Vec<bool> {
         let mut stuck = vec![true; self.row_count()];
         order.iter().for_each(|&node| stuck[node as usize] = false);
         stuck

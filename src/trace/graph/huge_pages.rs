@@ -11,7 +11,8 @@ const LARGE: usize = 4 << 20;
 /// too little memory, ignores the request.
 pub fn huge_page_vec<T>(count: usize) -> Vec<T> {
     let mut list = Vec::new();
-    let fits = bounds::check_fits("a list", count as u64, size_of::<T>() as u64, "").is_ok();
+    let fits =
+        bounds::check_items_fit_memory("a list", count as u64, size_of::<T>() as u64, "").is_ok();
     if fits && list.try_reserve_exact(count).is_ok() {
         advise_huge_pages(&mut list);
     }

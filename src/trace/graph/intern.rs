@@ -21,7 +21,7 @@ pub struct NameTable {
     /// For each name, the upper half of its hash, and its index. With the stored hash, the table can grow without
     /// reading the names.
     index: HashTable<(u32, u32)>,
-    /// Names that wait for [`NameTable::settle_staged_names`], concatenated.
+    /// Names that wait for [`NameTable::intern_staged_names`], concatenated.
     staged: String,
     staged_ends: Vec<(u32, usize)>,
 }
@@ -38,7 +38,7 @@ impl NameTable {
     }
 
     /// Stages `name`, so that it is interned later. Returns true if the caller must call
-    /// [`NameTable::settle_staged_names`] now.
+    /// [`NameTable::intern_staged_names`] now.
     ///
     /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap in time, but only if no
     /// node is read between the look-ups. Therefore, look-ups are batched.
@@ -53,7 +53,7 @@ impl NameTable {
 
     /// Appends the indices of the staged names to `numbers`, in the order in which they were staged. Returns `None` if
     /// the arena is full (4 GiB).
-    pub fn settle_staged_names(&mut self, numbers: &mut Vec<u32>) -> Option<()> {
+    pub fn intern_staged_names(&mut self, numbers: &mut Vec<u32>) -> Option<()> {
         let staged = std::mem::take(&mut self.staged);
         let ends = std::mem::take(&mut self.staged_ends);
         let first = numbers.len();
@@ -62,12 +62,12 @@ impl NameTable {
             &staged[start..ends[i].1]
         };
         for (i, &(short, _)) in ends.iter().enumerate() {
-            numbers.push(self.find_hashed(short, at(i)).unwrap_or(u32::MAX));
+            numbers.push(self.find_name_by_hash(short, at(i)).unwrap_or(u32::MAX));
         }
         for (i, &(short, _)) in ends.iter().enumerate() {
             let number = &mut numbers[first + i];
             if *number == u32::MAX {
-                *number = self.intern_hashed(short, at(i))?;
+                *number = self.intern_name_by_hash(short, at(i))?;
             }
         }
         (self.staged, self.staged_ends) = (staged, ends);
@@ -77,7 +77,7 @@ impl NameTable {
     }
 
     #[inline]
-    fn find_hashed(&self, short: u32, name: &str) -> Option<u32> {
+    fn find_name_by_hash(&self, short: u32, name: &str) -> Option<u32> {
         let at = |i: u32| slice_name(&self.text, &self.ends, i);
         let same = |&(other, i): &(u32, u32)| other == short && at(i) == name;
         self.index
@@ -88,12 +88,12 @@ impl NameTable {
     /// Returns the index of `name`, and adds the name if it is new. Returns `None` if the arena is full (4 GiB).
     #[inline]
     pub fn intern_name(&mut self, name: &str) -> Option<u32> {
-        self.intern_hashed((HASHER.hash_one(name) >> 32) as u32, name)
+        self.intern_name_by_hash((HASHER.hash_one(name) >> 32) as u32, name)
     }
 
     #[inline]
-    fn intern_hashed(&mut self, short: u32, name: &str) -> Option<u32> {
-        if let Some(found) = self.find_hashed(short, name) {
+    fn intern_name_by_hash(&mut self, short: u32, name: &str) -> Option<u32> {
+        if let Some(found) = self.find_name_by_hash(short, name) {
             return Some(found);
         }
         let end = u32::try_from(self.text.len() + name.len()).ok()?;
@@ -109,7 +109,7 @@ impl NameTable {
 
     /// Appends `name` without searching for an equal one, and returns its index. This also works after
     /// [`Self::free_hash_table`].
-    pub fn push_new(&mut self, name: &str) -> u32 {
+    pub fn push_new_name(&mut self, name: &str) -> u32 {
         self.text.push_str(name);
         self.ends.push(self.text.len() as u32);
         self.ends.len() as u32 - 1
@@ -242,7 +242,7 @@ impl<K: Hash + Eq> Interner<K> {
 
 /// Map from node ids to indices: an array for dense ids, and a hash table for all others.
 #[derive(Clone, Debug, Default)]
-pub struct IdMap {
+pub struct NodeIdMap {
     dense: Vec<u32>,
     /// Ids from this limit on are in the hash table, so that a single huge id does not need a huge array.
     dense_limit: u64,
@@ -251,7 +251,7 @@ pub struct IdMap {
 
 const ABSENT: u32 = u32::MAX;
 
-impl IdMap {
+impl NodeIdMap {
     /// Creates a map that spends at most 4 bytes on each id below `dense_limit`.
     pub fn new(dense_limit: u64) -> Self {
         Self {
@@ -325,7 +325,7 @@ mod tests {
             names.stage_name(name);
         }
         let mut numbers = vec![9];
-        names.settle_staged_names(&mut numbers).unwrap();
+        names.intern_staged_names(&mut numbers).unwrap();
         assert_eq!(numbers, [9, 2, 3, 3, 1]);
         assert_eq!(
             (names.get(0), names.get(1), names.get(2)),
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn ids_map_whether_dense_or_not() {
-        let mut map = IdMap::new(100);
+        let mut map = NodeIdMap::new(100);
         for (index, id) in [0, 99, 100, u64::MAX, 5].into_iter().enumerate() {
             assert_eq!(map.insert(id, index as u32), None);
         }

@@ -31,7 +31,7 @@ impl Graph {
     /// Returns the graph with added launch nodes, which have the highest indices and run in program order. `launch`
     /// returns a node's launch, or `None` if the node has none. The host runs ahead of its device by at most `depth`
     /// launches (at least one).
-    pub fn with_launches(
+    pub fn with_launch_nodes(
         &self,
         launch: impl Fn(NodeIndex) -> Option<HostLaunch>,
         depth: usize,
@@ -50,7 +50,7 @@ impl Graph {
         let first = self.len() as u32;
         let all = first as usize + launched.len();
         let next_id = self.ids.last().map_or(0, |last| last + 1);
-        let name = graph.names.push_new(LAUNCH);
+        let name = graph.names.push_new_name(LAUNCH);
         let lane = graph.lanes.len() as u32;
         graph.lanes.push(Lane::Host(None));
         for (id, (_, launch)) in (next_id..).zip(&launched) {
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn every_node_waits_for_its_launch_and_launches_for_each_other() {
         let cost = Span(7);
-        let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 9);
+        let graph = chain().with_launch_nodes(|_| Some(HostLaunch { cost, waits: false }), 9);
         let edges: Vec<_> = graph.successor_rows().edges().collect();
         // Nodes 0 to 2 are the kernels, and nodes 3 to 5 are their launches.
         assert_eq!(
@@ -150,11 +150,11 @@ mod tests {
             (node.0 != 1).then_some(HostLaunch { cost, waits })
         };
         // Node 1 has no launch. Node 3 launches node 0, and node 4 launches node 2.
-        let graph = chain().with_launches(first_waits, 9);
+        let graph = chain().with_launch_nodes(first_waits, 9);
         let edges: Vec<_> = graph.successor_rows().edges().collect();
         assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);
         // With at most one launch ahead, the second launch waits for the end of the first node.
-        let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 1);
+        let graph = chain().with_launch_nodes(|_| Some(HostLaunch { cost, waits: false }), 1);
         let edges: Vec<_> = graph
             .successor_rows()
             .edges()

@@ -1,20 +1,20 @@
 //! Determines the callers, steps and Python calls of a graph's nodes.
 
 use super::sparse_columns::{NodeColumn, SparseColumn};
-use super::{Graph, IdMap};
+use super::{Graph, NodeIdMap};
 use crate::format::origin::{CallStacks, NodeOrigin};
 use chakram_base::ids::NodeIndex;
 
 /// Collects the nodes' origins (caller, step and Python call) while a graph is built. Values are stored plus 1; 0 means
 /// that the record omits the value.
 #[derive(Debug, Default)]
-pub(super) struct RecordedOrigins {
+pub(super) struct NodeOriginCollector {
     callers: SparseColumn<u64>,
     steps: SparseColumn<u64>,
     stacks: SparseColumn<u64>,
 }
 
-impl RecordedOrigins {
+impl NodeOriginCollector {
     /// Stores the origin of the latest node.
     #[inline]
     pub fn push_origin(&mut self, index: usize, origin: &NodeOrigin) {
@@ -41,7 +41,7 @@ const NONE: u32 = u32::MAX;
 impl Graph {
     /// Resolves the stated origins: replaces callers' ids by nodes, and lets nodes without a step or stack inherit it
     /// from their caller. Nodes on a cycle of callers do not inherit anything.
-    pub(super) fn resolve_origins(&mut self, stated: &RecordedOrigins, index_of: &IdMap) {
+    pub(super) fn resolve_origins(&mut self, stated: &NodeOriginCollector, index_of: &NodeIdMap) {
         let nodes = self.ids.len();
         if stated.callers.iter().next().is_some() {
             for node in 0..nodes {
@@ -137,7 +137,7 @@ impl Graph {
 
     /// Returns the innermost Python call that encloses a node, as an index into [`Graph::stacks`], or `None`.
     #[inline]
-    pub fn call_around(&self, node: NodeIndex) -> Option<u32> {
+    pub fn enclosing_python_call(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.stack_of.get(node).checked_sub(1)
     }
 }
@@ -154,7 +154,7 @@ mod tests {
     fn graph(nodes: &[(u64, NodeOrigin)]) -> Graph {
         let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 16);
         let call = |caller| PythonCall { name: 0, caller };
-        builder.set_stacks(CallStacks {
+        builder.set_call_stacks(CallStacks {
             names: vec!["nn.Module: Linear_0".to_owned()],
             calls: vec![call(None), call(Some(0))],
         });
@@ -192,7 +192,9 @@ mod tests {
             let steps: Vec<_> = all().map(|node| graph.step_of(node)).collect();
             let seven = Some(1);
             assert_eq!(steps, [seven, seven, seven, seven, None, None, Some(0)]);
-            let stacks: Vec<_> = all().map(|node| graph.call_around(node)).collect();
+            let stacks: Vec<_> = all()
+                .map(|node| graph.enclosing_python_call(node))
+                .collect();
             assert_eq!(stacks, [Some(0), Some(1), None, None, None, None, None]);
             let callers: Vec<_> = all()
                 .map(|node| graph.caller_of(node).map(|c| c.0))

@@ -6,7 +6,7 @@
 //! dependency. For each node, a raw trace takes 40 bytes plus the data that the reader [keeps](NodeRetention), which by default
 //! is nearly everything (about 200 bytes).
 
-use super::{Csr, IdMap, huge_pages};
+use super::{Csr, NodeIdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
 use crate::format::wire::{FrameCursor, RawRecord};
 use crate::format::{MemoryChanges, TraceError};
@@ -105,7 +105,7 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     /// Memory changes of nodes, in ascending order of indices in `nodes`.
     pub memory: Vec<(u32, MemoryChanges)>,
     deps: Vec<RawDependency>,
-    index_of: IdMap,
+    index_of: NodeIdMap,
     unsorted: bool,
 }
 
@@ -116,7 +116,7 @@ const USUAL_RECORD: usize = 64;
 /// single zero byte is a valid empty record (a node with default values), but several in a row are damage. A run of
 /// zeros is one fault, so that the file does not get a fault for each byte.
 #[cold]
-fn describe_zero_run(record: RawRecord<'_>) -> ReadFault {
+fn zero_run_fault(record: RawRecord<'_>) -> ReadFault {
     let found = "found zero bytes (a second empty record in a row), expected a node";
     let error = TraceError::malformed_at(record.offset, found);
     ReadFault {
@@ -154,7 +154,7 @@ impl<'a> RawTrace<'a> {
     /// Reads the decompressed contents of a trace file. Adds errors to [`faults`](Self::faults). A truncated file
     /// yields the nodes before the break.
     pub fn read_trace(contents: &'a [u8]) -> Self {
-        Self::read_retaining(contents)
+        Self::read_trace_retaining(contents)
     }
 }
 
@@ -163,7 +163,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     const MOST: usize = (u32::MAX - 1) as usize;
 
     /// Reads a trace like [`RawTrace::read_trace`], but keeps the data that `K` selects.
-    pub fn read_retaining(contents: &'a [u8]) -> Self {
+    pub fn read_trace_retaining(contents: &'a [u8]) -> Self {
         let mut raw = Self {
             metadata: TraceMetadata::default(),
             nodes: huge_pages::huge_page_vec(contents.len() / USUAL_RECORD),
@@ -172,7 +172,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
             memory: Vec::new(),
             deps: huge_pages::huge_page_vec(contents.len() / USUAL_RECORD),
             // A node with an id takes at least 3 bytes, so densely numbered ids are below this limit.
-            index_of: IdMap::new((contents.len() as u64 / 3).max(1024)),
+            index_of: NodeIdMap::new((contents.len() as u64 / 3).max(1024)),
             unsorted: false,
         };
         let mut frames = FrameCursor::new(contents);
@@ -192,7 +192,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                     Err(error) => raw.faults.push(ReadFault { node: None, error }),
                 }
             } else if after_empty && record.bytes.is_empty() {
-                raw.faults.push(describe_zero_run(record));
+                raw.faults.push(zero_run_fault(record));
                 break;
             } else if !raw.add_node(record) {
                 break;
@@ -203,7 +203,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
             let error = TraceError::malformed_at(0, "the file is empty");
             raw.faults.push(ReadFault { node: None, error });
         }
-        raw.resolve_targets();
+        raw.resolve_dependency_targets();
         raw
     }
 
@@ -234,7 +234,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                     node: Some(index),
                     error,
                 });
-                let view = scan::partial_node(record, &mut DependencyCollector(&mut self.deps));
+                let view =
+                    scan::recover_partial_node(record, &mut DependencyCollector(&mut self.deps));
                 self.retained.retain_view(&view)
             }
         };
@@ -253,7 +254,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     }
 
     /// Sorts the nodes by id, and resolves the predecessors of dependencies.
-    fn resolve_targets(&mut self) {
+    fn resolve_dependency_targets(&mut self) {
         if self.unsorted {
             let mut place: Vec<u32> = self.node_indices().collect();
             place.sort_by_key(|&i| K::node_id(&self.nodes[i as usize].view));

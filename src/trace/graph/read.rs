@@ -3,7 +3,7 @@
 use super::builder::{DependencyPolicy, GraphBuilder, SlotBinding};
 use super::{Graph, Lane};
 use crate::format::TraceError;
-use crate::format::profiler_cost::CaptureProfiler;
+use crate::format::profiler_cost::CaptureProfilerFacts;
 use crate::format::scan::{self, NodeView};
 use crate::format::wire::FrameCursor;
 use chakram_base::setting::SettingChoice;
@@ -11,7 +11,7 @@ use chakram_base::units::Span;
 
 /// Treatment of the profiler's estimated cost in a captured job's times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProfilerPolicy {
+pub enum ProfilerCostPolicy {
     /// Keep it: the times include the cost.
     Keep,
     /// Subtract it from the times.
@@ -21,7 +21,7 @@ pub enum ProfilerPolicy {
     RemoveIfMeasured,
 }
 
-impl SettingChoice for ProfilerPolicy {
+impl SettingChoice for ProfilerCostPolicy {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Remove,
@@ -34,13 +34,13 @@ impl SettingChoice for ProfilerPolicy {
 
 /// A trace's statements about the profiler that captured it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GraphProfiler {
+pub struct TraceProfilerFacts {
     /// True if the profiler's estimated cost was subtracted from the times.
     pub removed: bool,
     /// True if any node states how much of its times is the profiler's cost.
     pub charged: bool,
     /// The metadata record's statements about the profiler.
-    pub said: CaptureProfiler,
+    pub said: CaptureProfilerFacts,
 }
 
 impl Graph {
@@ -57,11 +57,11 @@ impl Graph {
     }
 
     /// Reads a trace like [`Self::read_graph`], with or without the profiler's estimated cost.
-    pub fn read_profiled(
+    pub fn read_with_profiler_policy(
         contents: &[u8],
         rank: u32,
         policy: DependencyPolicy,
-        profiler: ProfilerPolicy,
+        profiler: ProfilerCostPolicy,
     ) -> Result<(Self, SlotBinding), TraceError> {
         let mut profiled = false;
         let measured = FrameCursor::new(contents)
@@ -70,9 +70,9 @@ impl Graph {
             .transpose()?
             .is_some_and(|metadata| metadata.profiler.unprofiled.is_some());
         let removed = match profiler {
-            ProfilerPolicy::Keep => false,
-            ProfilerPolicy::Remove => true,
-            ProfilerPolicy::RemoveIfMeasured => measured,
+            ProfilerCostPolicy::Keep => false,
+            ProfilerCostPolicy::Remove => true,
+            ProfilerCostPolicy::RemoveIfMeasured => measured,
         };
         let (mut graph, binding) = Self::read_edited(contents, rank, policy, |node| {
             profiled |= node.profiler > Span::ZERO;
@@ -80,7 +80,7 @@ impl Graph {
         })?;
         graph.profiler.charged = profiled;
         if removed {
-            graph.leave_profiler_out();
+            graph.subtract_profiler_cost();
         }
         Ok((graph, binding))
     }
@@ -90,8 +90,8 @@ impl Graph {
     pub fn with_profiler_toggled(&self) -> Self {
         let mut other = self.clone();
         match self.profiler.removed {
-            true => other.put_profiler_back(),
-            false => other.leave_profiler_out(),
+            true => other.add_profiler_cost(),
+            false => other.subtract_profiler_cost(),
         }
         other
     }
@@ -114,12 +114,12 @@ impl Graph {
             builder.set_captured_end(at);
         }
         builder.set_kernels_on_cpu(metadata.kernels_on_cpu);
-        builder.set_profiler(metadata.profiler);
+        builder.set_capture_profiler(metadata.profiler);
         builder.set_dropped_kernels(metadata.dropped_kernels);
-        builder.set_context(metadata.world_size, metadata.captured_on);
-        builder.set_roles(metadata.roles);
-        builder.set_amounts(metadata.amounts);
-        builder.set_stacks(metadata.stacks);
+        builder.set_capture_environment(metadata.world_size, metadata.captured_on);
+        builder.set_group_roles(metadata.roles);
+        builder.set_work_amounts(metadata.amounts);
+        builder.set_call_stacks(metadata.stacks);
         for (host, number, name) in metadata.lanes {
             let lane = if host {
                 Lane::Host(Some(number))

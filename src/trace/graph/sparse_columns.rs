@@ -157,7 +157,7 @@ impl SparseColumns {
 
 impl Graph {
     /// Subtracts the profiler's cost from all node times that include it.
-    pub(super) fn leave_profiler_out(&mut self) {
+    pub(super) fn subtract_profiler_cost(&mut self) {
         let parts = self.sparse.profiler.0.iter();
         let delays = &mut self.sparse.delays.0;
         for (node, part) in parts.enumerate() {
@@ -173,7 +173,7 @@ impl Graph {
     }
 
     /// Adds the profiler's cost to all node times that do not include it.
-    pub(super) fn put_profiler_back(&mut self) {
+    pub(super) fn add_profiler_cost(&mut self) {
         let parts = self.sparse.profiler.0.iter();
         let delays = &mut self.sparse.delays.0;
         delays.resize(self.ids.len(), Span::ZERO);

@@ -119,9 +119,9 @@ pub fn first_difference<T: PartialEq>(
 
 /// A trace's calls, by group slot.
 #[derive(Clone, Debug, Default)]
-pub struct SlotCalls(Csr);
+pub struct CallsBySlot(Csr);
 
-impl SlotCalls {
+impl CallsBySlot {
     /// Builds the lists from the (slot, index) pairs of all calls, which must be in program order with ascending
     /// indices.
     pub fn new(slots: usize, calls: impl Iterator<Item = (u32, u32)> + Clone) -> Self {

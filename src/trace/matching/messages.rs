@@ -44,7 +44,7 @@ impl<S> MessageHalf<S> {
     }
 
     /// Returns the rank of this send or receive, and the rank at the other end.
-    pub fn sender_and_receiver(&self) -> (u32, u32) {
+    pub fn own_and_other_rank(&self) -> (u32, u32) {
         let MessageChannel { source, target, .. } = self.channel;
         if self.receive {
             (target, source)
@@ -168,7 +168,7 @@ impl<S> MessageDisagreement<S> {
                 } else {
                     ("send", "to", "receive")
                 };
-                let far = half.sender_and_receiver().1;
+                let far = half.own_and_other_rank().1;
                 format!(
                     "{} has no partner: this is {what} {k} (counted from 0) {end} rank {far} with \
                      tag {} and {} bytes, but rank {far} has only {k} such {other}s",

@@ -28,7 +28,7 @@ impl CommChannel {
 
 /// A communication node of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommStep {
+pub struct RankCommNode {
     /// The node's index in the raw trace.
     pub node: u32,
     /// Index of the channel among the rank's channels.
@@ -42,7 +42,7 @@ pub struct CommStep {
 pub struct RankComms {
     channels: Vec<CommChannel>,
     /// Communication nodes in program order.
-    pub steps: Vec<CommStep>,
+    pub steps: Vec<RankCommNode>,
 }
 
 impl RankComms {
@@ -84,7 +84,7 @@ impl RankComms {
             let count = &mut counts[channel as usize][usize::from(receive)];
             let k = *count;
             *count += 1;
-            steps.push(CommStep { node, channel, k });
+            steps.push(RankCommNode { node, channel, k });
         }
         let channels = channels.into_keys();
         Self { channels, steps }
@@ -126,7 +126,11 @@ impl<'r> CommMatches<'r> {
     }
 
     /// Iterates over the steps that match a rank's step, including the step itself, in ascending order of ranks.
-    pub fn matching_steps(&self, rank: u32, step: &CommStep) -> impl Iterator<Item = CommRef> + '_ {
+    pub fn matching_comm_nodes(
+        &self,
+        rank: u32,
+        step: &RankCommNode,
+    ) -> impl Iterator<Item = CommRef> + '_ {
         let number = self.numbers[rank as usize][step.channel as usize];
         let key = (number, step.k);
         let from = self.met.partition_point(|(other, _)| *other < key);

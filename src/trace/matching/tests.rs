@@ -43,7 +43,7 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
     assert_eq!(six.find_disagreement(|_| 8), None);
     let size = five.find_disagreement(|(rank, _)| u64::from(rank));
     assert!(matches!(size, Some(MessageDisagreement::Size { k: 0, .. })));
-    let named = |half: &MessageHalf| format!("rank {}", half.sender_and_receiver().0);
+    let named = |half: &MessageHalf| format!("rank {}", half.own_and_other_rank().0);
     assert_eq!(
         count.describe_disagreement(named, |_| 8),
         "rank 0 has no partner: this is send 1 (counted from 0) to rank 1 with tag 5 and 8 bytes, but \
@@ -95,7 +95,7 @@ fn members_disagree_where_one_first_differs() {
     ];
     let calls_of = said.clone().map(|calls| {
         let numbers = 0..calls.len() as u32;
-        SlotCalls::new(1, numbers.map(|call| (0, call)))
+        CallsBySlot::new(1, numbers.map(|call| (0, call)))
     });
     let member = |rank: u32, of: usize| calls_of[of].calls_of_member(rank, [0]);
     let signature = |(rank, call): CommRef| said[rank as usize][call as usize];
@@ -118,7 +118,7 @@ fn members_disagree_where_one_first_differs() {
 #[test]
 fn calls_by_several_slots_are_in_program_order() {
     let slots = [0, 1, 0, 2, 1];
-    let calls = SlotCalls::new(3, slots.into_iter().zip(0..));
+    let calls = CallsBySlot::new(3, slots.into_iter().zip(0..));
     let of = |slots: &[u32]| {
         calls
             .calls_of_member(0, slots.iter().copied())

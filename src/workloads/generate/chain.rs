@@ -10,7 +10,7 @@ use chakram_trace::format::{Dtype, Op, TraceError};
 /// Chains of kernels, the same on every rank. Node `i` of a rank (from 0) belongs to chain `i %
 /// chains` and waits for node `i - chains`; chain `c` uses lane `c`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ChainPattern {
+pub struct KernelChainPattern {
     /// Number of ranks.
     pub ranks: u32,
     /// Kernels per rank, in all its chains together.
@@ -27,7 +27,7 @@ pub struct ChainPattern {
     pub dtype: Option<Dtype>,
 }
 
-impl ChainPattern {
+impl KernelChainPattern {
     /// Returns one chain per rank, of `nodes` kernels that take 1 us each and have no FLOPs or
     /// bytes.
     pub fn new(ranks: u32, nodes: u32) -> Self {
@@ -42,7 +42,7 @@ impl ChainPattern {
         }
     }
 
-    pub(super) fn prepare_generator(self) -> Result<ChainGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<KernelChainGenerator, GenerateError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("nodes", self.nodes, 1)?;
         check_whole_ns("duration", self.duration)?;
@@ -52,15 +52,15 @@ impl ChainPattern {
         }
         check_limit("FLOPs of a kernel", self.flops.into(), MOST_WORK, "fewer")?;
         check_limit("bytes of a kernel", self.bytes.into(), MOST_WORK, "fewer")?;
-        Ok(ChainGenerator(self))
+        Ok(KernelChainGenerator(self))
     }
 }
 
 /// Generator of chains of kernels, with checked options.
 #[derive(Debug)]
-pub(super) struct ChainGenerator(ChainPattern);
+pub(super) struct KernelChainGenerator(KernelChainPattern);
 
-impl TraceGenerator for ChainGenerator {
+impl TraceGenerator for KernelChainGenerator {
     fn suggest_smaller(&self) -> &'static str {
         "fewer nodes"
     }
@@ -98,16 +98,16 @@ impl TraceGenerator for ChainGenerator {
 #[cfg(test)]
 mod tests {
     use super::super::WorkloadPattern;
-    use super::super::testing::{every_rank, refusal_of};
+    use super::super::testing::{record_every_rank, rejection_message};
     use super::*;
 
     #[test]
     fn nodes_take_turns_among_the_chains() {
         // 7 nodes in 3 chains: ids 1, 4, 7 on lane 0, ids 2, 5 on lane 1, and ids 3, 6 on lane 2.
-        let mut options = ChainPattern::new(2, 7);
+        let mut options = KernelChainPattern::new(2, 7);
         options.chains = 3;
         options.flops = 5;
-        let ranks = every_rank(WorkloadPattern::Chain(options));
+        let ranks = record_every_rank(WorkloadPattern::Chain(options));
         assert_eq!((ranks.len(), ranks[0].len()), (2, 7));
         let data: Vec<_> = ranks[0].iter().map(|node| &node.data[..]).collect();
         assert_eq!(data, [&[][..], &[], &[], &[1], &[2], &[3], &[4]]);
@@ -119,23 +119,23 @@ mod tests {
 
     #[test]
     fn a_single_chain_is_a_line() {
-        let ranks = every_rank(WorkloadPattern::Chain(ChainPattern::new(1, 4)));
+        let ranks = record_every_rank(WorkloadPattern::Chain(KernelChainPattern::new(1, 4)));
         let data: Vec<_> = ranks[0].iter().map(|node| &node.data[..]).collect();
         assert_eq!(data, [&[][..], &[1], &[2], &[3]]);
     }
 
     #[test]
     fn chains_without_nodes_are_refused() {
-        let mut options = ChainPattern::new(1, 2);
+        let mut options = KernelChainPattern::new(1, 2);
         options.chains = 3;
-        let why = refusal_of(WorkloadPattern::Chain(options.clone()));
+        let why = rejection_message(WorkloadPattern::Chain(options.clone()));
         assert_eq!(
             why,
             "`chains` is 3; expected 1 to 2, with at least one node per chain"
         );
         options.chains = 1;
         options.duration = Span(1500);
-        let why = refusal_of(WorkloadPattern::Chain(options));
+        let why = rejection_message(WorkloadPattern::Chain(options));
         assert!(why.contains("`duration` is 1500 ps"), "{why}");
     }
 }

@@ -197,7 +197,7 @@ impl CollectiveGenerator {
     }
 
     /// Returns the computing time of a member before its first collective.
-    fn lateness_of(&self, rank: u32) -> Span {
+    fn delay_before_first_collective(&self, rank: u32) -> Span {
         self.options.before + self.options.skew.times(rank.into())
     }
 }
@@ -230,7 +230,8 @@ impl TraceGenerator for CollectiveGenerator {
 
     fn node_count(&self, rank: u32) -> u64 {
         if self.takes_part(rank) {
-            u64::from(self.options.count) + u64::from(self.lateness_of(rank) != Span::ZERO)
+            u64::from(self.options.count)
+                + u64::from(self.delay_before_first_collective(rank) != Span::ZERO)
         } else {
             1
         }
@@ -255,7 +256,7 @@ impl TraceGenerator for CollectiveGenerator {
             host: false,
         };
         let mut before = None;
-        let lateness = self.lateness_of(rank);
+        let lateness = self.delay_before_first_collective(rank);
         if lateness != Span::ZERO {
             out.set_name(format_args!("before"));
             before = Some(out.emit_node(delay_op(), None, lateness, &[])?);
@@ -273,7 +274,7 @@ impl TraceGenerator for CollectiveGenerator {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{every_rank, refusal_of};
+    use super::super::testing::{record_every_rank, rejection_message};
     use super::super::{GeneratedJob, WorkloadPattern};
     use super::*;
 
@@ -281,10 +282,10 @@ mod tests {
     fn all_ranks_of_the_world_are_alike() {
         let mut options = CollectivePattern::new(CollectiveKind::AllReduce, 1 << 20, 4);
         options.count = 3;
-        let ranks = every_rank(WorkloadPattern::Collective(options.clone()));
+        let ranks = record_every_rank(WorkloadPattern::Collective(options.clone()));
         assert!(ranks[0].iter().all(|node| node.data.is_empty()));
         options.chained = true;
-        let ranks = every_rank(WorkloadPattern::Collective(options.clone()));
+        let ranks = record_every_rank(WorkloadPattern::Collective(options.clone()));
         let data: Vec<_> = ranks[3].iter().map(|node| &node.data[..]).collect();
         assert_eq!(data, [&[][..], &[1], &[2]]);
         assert_eq!(ranks[3][2].name, "all-reduce/2");
@@ -306,7 +307,7 @@ mod tests {
         // outside the group.
         let classes: Vec<_> = (0..6).map(|rank| job.class_of(rank)).collect();
         assert_eq!(classes, [0, 1, 0, 1, 1, 0]);
-        let ranks = every_rank(pattern);
+        let ranks = record_every_rank(pattern);
         assert_eq!(ranks[5][0].name, "idle");
         // Position 0 of the group is rank 4, so the broadcast starts there.
         assert!(ranks[3][0].op.contains("group: Number(1), root: Some(4)"));
@@ -325,7 +326,7 @@ mod tests {
                     .len(),
                 declared
             );
-            every_rank(pattern);
+            record_every_rank(pattern);
         }
     }
 
@@ -333,14 +334,14 @@ mod tests {
     fn skew_makes_stragglers() {
         let mut options = CollectivePattern::new(CollectiveKind::Barrier, 0, 3);
         options.skew = Span::from_ns(500);
-        let ranks = every_rank(WorkloadPattern::Collective(options.clone()));
+        let ranks = record_every_rank(WorkloadPattern::Collective(options.clone()));
         // Rank 0 computes for 0 x 500 ns, which needs no node; rank 2 first computes for 2 x 500
         // ns.
         assert_eq!((ranks[0].len(), ranks[2].len()), (1, 2));
         assert_eq!(ranks[2][0].recorded, Span::from_us(1));
         assert_eq!(ranks[2][1].data, [1]);
         options.before = Span::from_ns(7);
-        let ranks = every_rank(WorkloadPattern::Collective(options));
+        let ranks = record_every_rank(WorkloadPattern::Collective(options));
         assert_eq!(ranks[2][0].recorded, Span::from_ns(1007));
     }
 
@@ -350,7 +351,7 @@ mod tests {
         let why = |change: &dyn Fn(&mut CollectivePattern)| {
             let mut options = good.clone();
             change(&mut options);
-            refusal_of(WorkloadPattern::Collective(options))
+            rejection_message(WorkloadPattern::Collective(options))
         };
         let text = why(&|o| o.root = Some(4));
         assert_eq!(text, "`root` is 4; expected a rank, 0 to 3");

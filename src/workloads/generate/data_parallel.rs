@@ -99,7 +99,7 @@ impl DataParallelPattern {
     /// Returns the defaults, but with the fewest steps that give at least `nodes` nodes per rank.
     /// If one step of 32 layers already has more nodes, the pattern has one step of fewer layers
     /// (at least one).
-    pub fn with_nodes(ranks: u32, nodes: u32) -> Self {
+    pub fn defaults_with_min_node_count(ranks: u32, nodes: u32) -> Self {
         let layers = (nodes / NODES_PER_LAYER).clamp(1, 32);
         Self {
             layers,
@@ -145,11 +145,11 @@ impl DataParallelPattern {
             (8 * t * hh, 5 * th + 4 * hh),
         ];
         let parameters = 12 * hh;
-        let adam = self.value_bytes(2 * parameters) + 24 * parameters;
-        let gradient = self.value_bytes(parameters);
+        let adam = self.bytes_of_values(2 * parameters) + 24 * parameters;
+        let gradient = self.bytes_of_values(parameters);
         let mut kernels = [[KernelCost::default(); 2]; KERNELS.len()];
         for (costs, (flops, numbers)) in kernels.iter_mut().zip(forward) {
-            let bytes = self.value_bytes(numbers);
+            let bytes = self.bytes_of_values(numbers);
             *costs = [
                 self.kernel_cost(flops, bytes)?,
                 self.kernel_cost(2 * flops, 2 * bytes)?,
@@ -165,7 +165,7 @@ impl DataParallelPattern {
     }
 
     /// Bytes of `numbers` values in the model's format.
-    fn value_bytes(&self, numbers: u128) -> u128 {
+    fn bytes_of_values(&self, numbers: u128) -> u128 {
         let bits = match self.dtype {
             Dtype::Fp64 => 64,
             Dtype::Fp32 | Dtype::Tf32 => 32,
@@ -309,7 +309,7 @@ impl TraceGenerator for DataParallelGenerator {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{EmittedNode, every_rank, refusal_of};
+    use super::super::testing::{EmittedNode, record_every_rank, rejection_message};
     use super::super::{GeneratedJob, WorkloadPattern};
     use super::*;
 
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn layers_wait_for_what_they_need() {
-        let ranks = every_rank(WorkloadPattern::DataParallel(tiny()));
+        let ranks = record_every_rank(WorkloadPattern::DataParallel(tiny()));
         let nodes = &ranks[1];
         // 2 steps x 2 layers x 14 nodes = 56 nodes.
         assert_eq!(nodes.len(), 56);
@@ -420,7 +420,7 @@ mod tests {
         // 0 nodes, the result is one layer and one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = GeneratedJob::new(WorkloadPattern::DataParallel(
-                DataParallelPattern::with_nodes(8, nodes),
+                DataParallelPattern::defaults_with_min_node_count(8, nodes),
             ));
             assert_eq!(job.unwrap().node_count(7), expected);
         }
@@ -431,7 +431,7 @@ mod tests {
         let why = |change: &dyn Fn(&mut DataParallelPattern)| {
             let mut options = tiny();
             change(&mut options);
-            refusal_of(WorkloadPattern::DataParallel(options))
+            rejection_message(WorkloadPattern::DataParallel(options))
         };
         let text = why(&|o| o.tokens = 7);
         assert_eq!(

@@ -2,18 +2,18 @@
 //! cores.
 
 use super::GeneratedJob;
-use chakram_trace::format::members::TraceMembers;
+use chakram_trace::format::members::TraceMemberRanks;
 use chakram_trace::format::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
 /// A rank's peers and groups, in the order of first use in its trace.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct RankPartners {
+struct RankPeersAndGroups {
     peers: Vec<u32>,
     groups: Vec<String>,
 }
 
-impl Sink for RankPartners {
+impl Sink for RankPeersAndGroups {
     fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         match node.op {
             Op::Message { peer, .. } if !self.peers.contains(&peer) => self.peers.push(peer),
@@ -39,20 +39,20 @@ impl GeneratedJob {
     /// # Errors
     ///
     /// Fails only if emitting a node fails, which does not happen for a generated job.
-    pub fn find_member_runs(&self) -> Result<Vec<TraceMembers>, TraceError> {
-        let partners = |rank: u32| -> Result<RankPartners, TraceError> {
-            let mut partners = RankPartners::default();
+    pub fn find_equal_rank_ranges(&self) -> Result<Vec<TraceMemberRanks>, TraceError> {
+        let partners = |rank: u32| -> Result<RankPeersAndGroups, TraceError> {
+            let mut partners = RankPeersAndGroups::default();
             self.emit_nodes(rank, &mut partners)?;
             Ok(partners)
         };
         let mut all = Vec::new();
-        let mut run: Vec<RankPartners> = Vec::new();
+        let mut run: Vec<RankPeersAndGroups> = Vec::new();
         let mut first = 0;
         for rank in 0..=self.rank_count() {
             let own = (rank < self.rank_count())
                 .then(|| partners(rank))
                 .transpose()?;
-            let joins = |own: &RankPartners| {
+            let joins = |own: &RankPeersAndGroups| {
                 let among = first..rank;
                 run.first().is_some_and(|of| {
                     (of.peers.len(), of.groups.len()) == (own.peers.len(), own.groups.len())
@@ -70,7 +70,7 @@ impl GeneratedJob {
 
     /// Returns the members of a trace that represents a run of ranks from `first`, or `None` for a
     /// single rank.
-    fn members_of(&self, first: u32, run: &[RankPartners]) -> Option<TraceMembers> {
+    fn members_of(&self, first: u32, run: &[RankPeersAndGroups]) -> Option<TraceMemberRanks> {
         if run.len() < 2 {
             return None;
         }
@@ -85,9 +85,9 @@ impl GeneratedJob {
             let all: Vec<String> = run.iter().map(|of| of.groups[place].clone()).collect();
             (all[0].clone(), all)
         });
-        let members = TraceMembers {
-            peers: keep_differing(peers),
-            groups: keep_differing(groups),
+        let members = TraceMemberRanks {
+            peers: drop_equal_entries(peers),
+            groups: drop_equal_entries(groups),
             cores: cores.unwrap_or_default(),
             ranks,
         };
@@ -98,7 +98,7 @@ impl GeneratedJob {
 }
 
 /// Drops entries that have the same value for all members.
-fn keep_differing<T: Ord>(all: impl Iterator<Item = (T, Vec<T>)>) -> BTreeMap<T, Vec<T>> {
+fn drop_equal_entries<T: Ord>(all: impl Iterator<Item = (T, Vec<T>)>) -> BTreeMap<T, Vec<T>> {
     all.filter(|(first, of)| of.iter().any(|one| one != first))
         .collect()
 }

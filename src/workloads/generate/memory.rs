@@ -11,7 +11,7 @@ use chakram_trace::format::{MemoryLocation, Op, TraceError};
 /// each node waits for the node before it. With `prefetch`, a load waits only for the previous
 /// load. Loads are on lane 0, kernels on lane 1 and stores on lane 2.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MemoryPattern {
+pub struct MemoryAccessPattern {
     /// Number of ranks.
     pub ranks: u32,
     /// Number of rounds.
@@ -33,7 +33,7 @@ pub struct MemoryPattern {
     pub prefetch: bool,
 }
 
-impl MemoryPattern {
+impl MemoryAccessPattern {
     /// Returns `loads` loads of `bytes` from remote memory per rank, without kernels or stores.
     pub fn new(ranks: u32, loads: u32, bytes: u64) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl MemoryPattern {
         }
     }
 
-    pub(super) fn prepare_generator(self) -> Result<MemoryGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<MemoryAccessGenerator, GenerateError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("loads", self.loads, 1)?;
         check_whole_ns("kernel", self.kernel)?;
@@ -62,16 +62,16 @@ impl MemoryPattern {
             let expected = "no name, because the NPU's own memory has none";
             return Err(option_refused("memory", "a name, with local", expected));
         }
-        Ok(MemoryGenerator(self))
+        Ok(MemoryAccessGenerator(self))
     }
 }
 
 /// Generator of memory accesses, with checked options.
 #[derive(Debug)]
-pub(super) struct MemoryGenerator(MemoryPattern);
+pub(super) struct MemoryAccessGenerator(MemoryAccessPattern);
 
-impl MemoryGenerator {
-    fn access_op(&self, store: bool) -> Op<'_> {
+impl MemoryAccessGenerator {
+    fn create_access_op(&self, store: bool) -> Op<'_> {
         Op::Memory {
             store,
             place: match &self.0.memory {
@@ -89,7 +89,7 @@ impl MemoryGenerator {
     }
 }
 
-impl TraceGenerator for MemoryGenerator {
+impl TraceGenerator for MemoryAccessGenerator {
     fn suggest_smaller(&self) -> &'static str {
         "fewer loads"
     }
@@ -118,7 +118,7 @@ impl TraceGenerator for MemoryGenerator {
             let before = if self.0.prefetch { load } else { last };
             out.set_name(format_args!("load/{round}"));
             let id = out.emit_node(
-                self.access_op(false),
+                self.create_access_op(false),
                 Some(0),
                 Span::ZERO,
                 before.as_slice(),
@@ -131,7 +131,7 @@ impl TraceGenerator for MemoryGenerator {
             if self.0.store {
                 out.set_name(format_args!("store/{round}"));
                 last = Some(out.emit_node(
-                    self.access_op(true),
+                    self.create_access_op(true),
                     Some(2),
                     Span::ZERO,
                     last.as_slice(),
@@ -145,21 +145,21 @@ impl TraceGenerator for MemoryGenerator {
 #[cfg(test)]
 mod tests {
     use super::super::WorkloadPattern;
-    use super::super::testing::{every_rank, refusal_of};
+    use super::super::testing::{record_every_rank, rejection_message};
     use super::*;
 
-    fn data(options: MemoryPattern) -> Vec<Vec<u64>> {
-        let ranks = every_rank(WorkloadPattern::Memory(options));
+    fn data(options: MemoryAccessPattern) -> Vec<Vec<u64>> {
+        let ranks = record_every_rank(WorkloadPattern::Memory(options));
         ranks[0].iter().map(|node| node.data.clone()).collect()
     }
 
     #[test]
     fn rounds_follow_one_another_unless_loads_run_ahead() {
         assert_eq!(
-            data(MemoryPattern::new(2, 3, 8)),
+            data(MemoryAccessPattern::new(2, 3, 8)),
             [vec![], vec![1], vec![2]]
         );
-        let mut options = MemoryPattern::new(2, 2, 8);
+        let mut options = MemoryAccessPattern::new(2, 2, 8);
         (options.kernel, options.store) = (Span::from_us(1), true);
         // Ids 1 and 4 are loads, 2 and 5 kernels, and 3 and 6 stores.
         let line = [vec![], vec![1], vec![2], vec![3], vec![4], vec![5]];
@@ -167,26 +167,26 @@ mod tests {
         options.prefetch = true;
         let ahead = [vec![], vec![1], vec![2], vec![1], vec![4], vec![5]];
         assert_eq!(data(options.clone()), ahead);
-        let ranks = every_rank(WorkloadPattern::Memory(options));
+        let ranks = record_every_rank(WorkloadPattern::Memory(options));
         let lanes: Vec<_> = ranks[1].iter().map(|node| node.lane.unwrap()).collect();
         assert_eq!(lanes, [0, 1, 2, 0, 1, 2]);
     }
 
     #[test]
     fn switches_gather_loads_and_reduce_stores() {
-        let mut options = MemoryPattern::new(1, 1, 8);
+        let mut options = MemoryAccessPattern::new(1, 1, 8);
         (options.in_switch, options.store) = (true, true);
-        let ranks = every_rank(WorkloadPattern::Memory(options.clone()));
+        let ranks = record_every_rank(WorkloadPattern::Memory(options.clone()));
         let ops: Vec<_> = ranks[0].iter().map(|node| &node.op[..]).collect();
         let what = |store| {
             format!("Memory {{ store: {store}, place: Remote, bytes: 8, in_switch: true }}")
         };
         assert_eq!(ops, [what(false), what(true)]);
         options.local = true;
-        let why = refusal_of(WorkloadPattern::Memory(options.clone()));
+        let why = rejection_message(WorkloadPattern::Memory(options.clone()));
         assert!(why.contains("local memory has no switch"), "{why}");
         options.loads = 0;
-        let why = refusal_of(WorkloadPattern::Memory(options));
+        let why = rejection_message(WorkloadPattern::Memory(options));
         assert!(why.starts_with("`loads` is 0"), "{why}");
     }
 }

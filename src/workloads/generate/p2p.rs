@@ -126,7 +126,7 @@ impl P2pGenerator {
     /// Returns the rank that `rank` sends to, and the rank that `rank` receives from. If `rank` is
     /// idle, both are `rank` itself. Incast does not use this function, because its rank 0 has
     /// several senders.
-    fn peers_of(&self, rank: u32) -> (u32, u32) {
+    fn destination_and_source_of(&self, rank: u32) -> (u32, u32) {
         let ranks = self.options.ranks;
         let shifted = |by: u32| {
             let (rank, ranks) = (u64::from(rank), u64::from(ranks));
@@ -213,7 +213,7 @@ impl TraceGenerator for P2pGenerator {
         match self.options.traffic {
             TrafficPattern::Incast if rank == 0 => count * u64::from(self.options.ranks - 1),
             TrafficPattern::Incast => count,
-            _ if self.peers_of(rank).0 == rank => 1,
+            _ if self.destination_and_source_of(rank).0 == rank => 1,
             _ => count * 2,
         }
     }
@@ -221,7 +221,7 @@ impl TraceGenerator for P2pGenerator {
     fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let (to, from) = match self.options.traffic {
             TrafficPattern::Incast => return self.emit_incast(rank, out),
-            _ => self.peers_of(rank),
+            _ => self.destination_and_source_of(rank),
         };
         if to == rank {
             return out.emit_idle();
@@ -252,14 +252,14 @@ impl TraceGenerator for P2pGenerator {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{EmittedNode, every_rank, refusal_of};
+    use super::super::testing::{EmittedNode, record_every_rank, rejection_message};
     use super::super::{GeneratedJob, WorkloadPattern};
     use super::*;
 
     fn generate(traffic: TrafficPattern, ranks: u32, count: u32) -> Vec<Vec<EmittedNode>> {
         let mut options = P2pPattern::new(traffic, 1000, ranks);
         options.count = count;
-        every_rank(WorkloadPattern::P2p(options))
+        record_every_rank(WorkloadPattern::P2p(options))
     }
 
     fn names(nodes: &[EmittedNode]) -> Vec<&str> {
@@ -370,7 +370,7 @@ mod tests {
         let why = |traffic, ranks, count| {
             let mut options = P2pPattern::new(traffic, 1, ranks);
             options.count = count;
-            refusal_of(WorkloadPattern::P2p(options))
+            rejection_message(WorkloadPattern::P2p(options))
         };
         let text = why(TrafficPattern::Stride(8), 4, 1);
         assert_eq!(

@@ -33,7 +33,7 @@ use super::{
 };
 use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::work_amounts::{CountedAttention, WorkAmounts};
+use chakram_trace::format::work_amounts::{CountedAttention, JobWorkAmounts};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryLocation, Op, TraceError};
 
 /// Dies of the wafer, along x and y.
@@ -117,7 +117,7 @@ impl PalmPattern {
         let [b, s, h, a] =
             [self.micro_batch, self.sequence, self.hidden, self.heads].map(u128::from);
         let (d, t) = (u128::from(STAGE / self.tensor), u128::from(self.tensor));
-        let bsh = check_product([b, s, h])?;
+        let bsh = limit_size_product([b, s, h])?;
         let all = d * t;
         let wide = 4 * h;
         let macs = (4 * bsh * h + 2 * bsh * wide + 2 * bsh * s) / all;
@@ -155,7 +155,7 @@ impl Default for PalmPattern {
 }
 
 /// Limits a product of sizes to 2^48, so that later products with other sizes cannot overflow.
-fn check_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
+fn limit_size_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
     let product = factors.iter().product();
     check_limit(
         "numbers of a layer's input",
@@ -187,12 +187,12 @@ pub(super) struct PalmGenerator {
 
 /// A core: its stage and its index in the stage.
 #[derive(Clone, Copy)]
-struct PalmCore {
+struct PalmStageCore {
     stage: u32,
     place: u32,
 }
 
-impl PalmCore {
+impl PalmStageCore {
     fn of_rank(rank: u32) -> Self {
         Self {
             stage: rank / STAGE,
@@ -251,7 +251,7 @@ impl PalmGenerator {
 
     /// Returns the group numbers of a core: its stage, the two cores that forward activations in
     /// the stage, its tensor group, and its replicas.
-    fn group_numbers(&self, core: PalmCore) -> [u32; 4] {
+    fn group_numbers_of_core(&self, core: PalmStageCore) -> [u32; 4] {
         let tensor = self.options.tensor;
         let replicas = STAGE / tensor;
         let first = 1 + 2 * STAGES;
@@ -293,8 +293,8 @@ impl PalmGenerator {
     /// Emits one side (send or receive) of a message of `pass` between `core` and the core `peer`.
     fn emit_message(
         &self,
-        core: PalmCore,
-        (receive, peer): (bool, PalmCore),
+        core: PalmStageCore,
+        (receive, peer): (bool, PalmStageCore),
         pass: StagePass,
         data: &[u64],
         out: &mut TraceEmitter<'_>,
@@ -321,13 +321,13 @@ impl PalmGenerator {
     /// all cores of the stage. The nodes are a layer's pass or its update.
     fn emit_layer(
         &self,
-        core: PalmCore,
+        core: PalmStageCore,
         before: Option<u64>,
         sums: (Option<u64>, u64),
         access: u64,
         out: &mut TraceEmitter<'_>,
     ) -> Result<u64, TraceError> {
-        let [stage, _, tensor, replicas] = self.group_numbers(core);
+        let [stage, _, tensor, replicas] = self.group_numbers_of_core(core);
         let mut ends = Vec::new();
         let (flops, bytes) = sums;
         let computed = match flops {
@@ -374,18 +374,18 @@ impl PalmGenerator {
     /// pass starts after node `before`.
     fn emit_pass(
         &self,
-        core: PalmCore,
+        core: PalmStageCore,
         pass: StagePass,
         mut before: Option<u64>,
         out: &mut TraceEmitter<'_>,
     ) -> Result<Option<u64>, TraceError> {
         let (first, last) = (core.is_first(), core.is_last());
-        let [stage, pair, _, _] = self.group_numbers(core);
+        let [stage, pair, _, _] = self.group_numbers_of_core(core);
         let name = |out: &mut TraceEmitter<'_>, what: &str| {
             let (m, way) = (pass.micro_batch, if pass.backward { "bwd" } else { "fwd" });
             out.set_name(format_args!("mb{m}/{way}/{what}"));
         };
-        let other = |stage, place| PalmCore { stage, place };
+        let other = |stage, place| PalmStageCore { stage, place };
         let [from, to] = Self::adjacent_stages(core.stage, pass.backward);
         if let Some(from) = from {
             let mut arrived: Vec<u64> = before.into_iter().collect();
@@ -433,8 +433,8 @@ impl TraceGenerator for PalmGenerator {
     fn declared_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for rank in 0..self.rank_count() {
-            let core = PalmCore::of_rank(rank);
-            let [stage, pair, tensor, replicas] = self.group_numbers(core);
+            let core = PalmStageCore::of_rank(rank);
+            let [stage, pair, tensor, replicas] = self.group_numbers_of_core(core);
             let passes_on = core.is_first() || core.is_last();
             for number in [
                 Some(stage),
@@ -451,9 +451,9 @@ impl TraceGenerator for PalmGenerator {
         groups
     }
 
-    fn work_amounts(&self) -> Option<WorkAmounts> {
+    fn work_amounts(&self) -> Option<JobWorkAmounts> {
         let samples = u64::from(self.passes) * u64::from(self.options.micro_batch);
-        Some(WorkAmounts {
+        Some(JobWorkAmounts {
             steps: 1,
             samples,
             tokens: Some(samples * u64::from(self.options.sequence)),
@@ -469,7 +469,7 @@ impl TraceGenerator for PalmGenerator {
     /// Cores follow a serpentine path over the rows of a die, and dies follow a serpentine path
     /// over the columns of the wafer.
     fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
-        let core = PalmCore::of_rank(rank);
+        let core = PalmStageCore::of_rank(rank);
         let column = core.stage / DIES[1];
         let turned = column % 2 == 1;
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
@@ -485,7 +485,7 @@ impl TraceGenerator for PalmGenerator {
     }
 
     fn node_count(&self, rank: u32) -> u64 {
-        let core = PalmCore::of_rank(rank);
+        let core = PalmStageCore::of_rank(rank);
         let passes_on = u64::from(core.is_first() || core.is_last());
         let replicas = STAGE / self.options.tensor;
         let nodes = |access: u64, sums: bool, kernel: bool| {
@@ -506,7 +506,7 @@ impl TraceGenerator for PalmGenerator {
     }
 
     fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
-        let core = PalmCore::of_rank(rank);
+        let core = PalmStageCore::of_rank(rank);
         let mut before = None;
         for pass in self.pass_order(core.stage) {
             before = self.emit_pass(core, pass, before, out)?;

@@ -20,16 +20,16 @@ mod rank_memory;
 mod routing;
 mod tile_order;
 
-pub use axis_mapping::{AxisMapping, DimensionRef};
-pub use binding::MachineFacts;
+pub use axis_mapping::{AxisDimensionMapping, MachineDimensionRef};
+pub use binding::PlanMachineProperties;
 pub use core_placement::{CorePlacement, TensorNeighbours, TileOrder};
 pub use operators::{OperatorDegrees, OperatorPattern};
 pub use options::format_degrees;
-pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
+pub use options::{OPTIONS, OptionValueSyntax, ParallelismPlan, PlanDraft, PlanOption};
 pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
-pub use rank_memory::{RankMemory, RankPeak, streams_remote_memory};
-pub use routing::{CapacityFactor, RoutingBalance};
-pub(in crate::generate) use routing::{distinct_ranks, fullest_rank_load};
+pub use rank_memory::{RankMemoryCapacity, RankMemoryPeak, accesses_remote_memory};
+pub use routing::{ExpertCapacityFactor, ExpertRoutingBalance};
+pub(in crate::generate) use routing::{fullest_rank_load_ratio, mean_ranks_per_token};
 pub use tile_order::CoreGrid;
 
 impl ParallelismPlan {
@@ -68,27 +68,27 @@ impl ParallelismPlan {
     }
 
     /// Tensor-parallel degree of experts, which may differ from the degree of other layers.
-    pub fn tensor_of_experts(&self) -> u32 {
+    pub fn tensor_degree_of_experts(&self) -> u32 {
         self.expert_tensor.unwrap_or(self.tensor).max(1)
     }
 
     /// Returns true if members of a tensor group have different experts, or have the same experts
     /// but process different tokens.
-    pub fn shares_out_experts(&self) -> bool {
-        self.tensor_of_experts() != self.tensor
+    pub fn distributes_experts_in_group(&self) -> bool {
+        self.tensor_degree_of_experts() != self.tensor
     }
 
     /// Number of ranks of a stage that have the same shard index for experts. These ranks may have
     /// different experts.
-    pub fn expert_ranks(&self) -> u32 {
+    pub fn ranks_with_same_expert_shard(&self) -> u32 {
         self.replica_count()
-            .saturating_mul(self.tensor / self.tensor_of_experts())
+            .saturating_mul(self.tensor / self.tensor_degree_of_experts())
     }
 
     /// Number of ranks of a stage with the same shard of the same experts.
     pub fn expert_replicas(&self) -> u32 {
         // Avoid a division by zero, because degrees of 0 are rejected only after this call.
-        self.expert_ranks() / self.expert.max(1)
+        self.ranks_with_same_expert_shard() / self.expert.max(1)
     }
 
     /// Number of ranks with the same shard of the same experts, including copies on other stages.
@@ -115,7 +115,7 @@ impl ParallelismPlan {
     }
 
     /// Returns true if the plan numbers ranks in an order other than the default.
-    fn numbers_ranks(&self) -> bool {
+    fn has_custom_rank_order(&self) -> bool {
         let usual = Self::new();
         self.order != usual.order || !self.ranks.is_empty() || !self.place.is_empty()
     }
@@ -126,7 +126,7 @@ impl ParallelismPlan {
     }
 
     /// Returns the value of the option that freezes weights, for error messages.
-    fn frozen_setting(&self) -> String {
+    fn frozen_weights_setting(&self) -> String {
         match (self.lora, self.frozen.first()) {
             (Some(rank), _) => rank.to_string(),
             (None, Some(first)) => format!("none, and frozen is {first}"),
@@ -504,7 +504,7 @@ words! {
 
 impl ScheduleName {
     /// Returns the name of `schedule`, or `None` for an explicit list of passes.
-    pub fn of_schedule(schedule: &PipelineSchedule) -> Option<Self> {
+    pub fn from_schedule(schedule: &PipelineSchedule) -> Option<Self> {
         Some(match schedule {
             PipelineSchedule::GPipe => Self::GPipe,
             PipelineSchedule::OneForwardOneBackward => Self::OneForwardOneBackward,

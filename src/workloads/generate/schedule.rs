@@ -8,7 +8,7 @@
 //! al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21,
 //! figures 3 and 4). The other schedules are lists of steps. These lists compute weight gradients
 //! in separate passes ([`zero_bubble`]), run two passes at the same time ([`dual_pipe`]), or come
-//! from a file ([`PassOrders`]).
+//! from a file ([`StagePassOrders`]).
 //!
 //! The dependencies between stages follow the same rule in all schedules
 //! ([`PipelineSchedule::predecessor_of`]). If sends are buffered, no schedule deadlocks, even with
@@ -30,9 +30,9 @@ mod passes;
 mod tests;
 mod zero_bubble;
 
-pub use ideal::PassTimes;
-pub use pass_orders::{PassOrderError, PassOrders};
-pub use passes::StepIter;
+pub use ideal::PassDurations;
+pub use pass_orders::{PassOrderError, StagePassOrders};
+pub use passes::PipelineStepIter;
 
 /// A pipeline schedule, which determines the order of passes on each stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub enum PipelineSchedule {
     /// DualPipe with two chunks per stage, in a V.
     DualPipeV,
     /// Each stage's order of passes, as listed in a file.
-    Listed(Arc<PassOrders>),
+    Listed(Arc<StagePassOrders>),
 }
 
 /// Kind of a pass, which determines the results of the pass.
@@ -162,7 +162,7 @@ enum ChunkPlacement<'o> {
     /// stages.
     Mirrored,
     /// The file with the orders lists the parts that each stage has.
-    Listed(&'o PassOrders),
+    Listed(&'o StagePassOrders),
 }
 
 /// The parameters that define most schedules (see the module's documentation).
@@ -185,11 +185,11 @@ impl PipelineSchedule {
         check_at_least("micro_batches", micro_batches, 1)?;
         match self {
             Self::Interleaved { chunks } => {
-                interleaved::check_interleaved(*chunks, stages, micro_batches)?
+                interleaved::check_interleaved_schedule(*chunks, stages, micro_batches)?
             }
             Self::LayerWise { layers } => check_at_least("layers", *layers, 1)?,
             Self::DualPipe => dual_pipe::check_dual_pipe(stages, micro_batches)?,
-            Self::DualPipeV => dual_pipe::check_v(stages, micro_batches)?,
+            Self::DualPipeV => dual_pipe::check_dual_pipe_v(stages, micro_batches)?,
             Self::Listed(orders) => check_listed(orders, stages, micro_batches)?,
             Self::GPipe
             | Self::OneForwardOneBackward
@@ -302,10 +302,10 @@ impl PipelineSchedule {
     ///
     /// # Panics
     /// Panics if [`PipelineSchedule::check_size`] rejects the arguments, or if `stage` is not below `stages`.
-    pub fn steps_of_stage(&self, stage: u32, stages: u32, micro_batches: u32) -> StepIter {
+    pub fn steps_of_stage(&self, stage: u32, stages: u32, micro_batches: u32) -> PipelineStepIter {
         match self.stage_shape(stage, stages, micro_batches) {
-            Some(shape) => StepIter::from_shape(shape, micro_batches),
-            None => StepIter::from_steps(self.listed_steps(stage, stages, micro_batches)),
+            Some(shape) => PipelineStepIter::from_shape(shape, micro_batches),
+            None => PipelineStepIter::from_steps(self.listed_steps(stage, stages, micro_batches)),
         }
     }
 
@@ -327,7 +327,7 @@ impl PipelineSchedule {
         steps
     }
 
-    /// Returns the steps of all stages in the format of order files ([`PassOrders`]), one line per
+    /// Returns the steps of all stages in the format of order files ([`StagePassOrders`]), one line per
     /// stage.
     ///
     /// # Panics
@@ -336,7 +336,9 @@ impl PipelineSchedule {
         let line = |stage| {
             let steps = self.steps_of_stage(stage, stages, micro_batches);
             let cells = steps.map(|step| {
-                pass_orders::format_cell(&step, |chunk| self.part_of_chunk(stage, chunk, stages))
+                pass_orders::format_order_cell(&step, |chunk| {
+                    self.part_of_chunk(stage, chunk, stages)
+                })
             });
             cells.collect::<Vec<_>>().join(",")
         };
@@ -355,9 +357,9 @@ impl PipelineSchedule {
     /// Panics as [`PipelineSchedule::passes_of_stage`] does.
     pub fn max_stored_passes(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
         match self.stage_shape(stage, stages, micro_batches) {
-            Some(shape) if shape.training => {
-                shape.forward_count(micro_batches).min(shape.warm_up + 1)
-            }
+            Some(shape) if shape.training => shape
+                .forward_pass_count(micro_batches)
+                .min(shape.warm_up + 1),
             Some(_) => 0,
             None if self.has_training() => {
                 let (mut held, mut most) = (0, 0);
@@ -418,7 +420,7 @@ impl PipelineSchedule {
     pub fn stage_and_chunk_of(&self, part: u32, stages: u32) -> (u32, u32) {
         match self.chunk_placement() {
             ChunkPlacement::Folded if part >= stages => (2 * stages - 1 - part, 1),
-            ChunkPlacement::Listed(orders) => orders.chunk_of_part(part),
+            ChunkPlacement::Listed(orders) => orders.stage_and_chunk_of_part(part),
             _ => (part % stages, part / stages),
         }
     }
@@ -501,7 +503,11 @@ impl PipelineSchedule {
 }
 
 /// Rejects a listed order if its number of stages or micro-batches differs from the plan's.
-fn check_listed(orders: &PassOrders, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
+fn check_listed(
+    orders: &StagePassOrders,
+    stages: u32,
+    micro_batches: u32,
+) -> Result<(), GenerateError> {
     let lines = orders.stage_count();
     if lines != stages {
         let expected = format!("{lines}, the number of stages in the pass orders");

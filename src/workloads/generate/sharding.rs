@@ -27,7 +27,7 @@
 //! All shards are equal, so degrees must divide the sizes; other degrees are rejected.
 
 use super::{GenerateError, MOST_WORK, check_limit, option_refused};
-use crate::model::{OperatorKind, OperatorSpec};
+use crate::model::{OperatorAxesAndTensors, OperatorKind};
 use chakram_base::ids::Rank;
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 
-use grid::DeviceGrid;
+use grid::OperatorShardGrid;
 use sizes::{LETTERS, OperatorTotals};
 
 pub use crate::model::OperatorAxis;
@@ -129,9 +129,9 @@ pub struct ShardReduction {
 /// Sharding of one operator: each device's work, and the sums over devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorSharding {
-    grid: DeviceGrid,
+    grid: OperatorShardGrid,
     degrees: ShardingDegrees,
-    rows: Option<halo::WindowRows>,
+    rows: Option<halo::SlidingWindowRows>,
     /// FLOPs of a device's forward pass, two per multiplication, including multiplications by
     /// padding. Matrix products count, as in [`OperatorKind::multiplication_count`], and so do
     /// comparisons in the windows of a pooling, as in PALM's Table III.
@@ -153,12 +153,12 @@ impl OperatorSharding {
         degrees: ShardingDegrees,
         devices: u32,
     ) -> Result<Self, GenerateError> {
-        Self::from_spec(&work.to_spec(), batch, degrees, devices)
+        Self::from_spec(&work.to_axes_and_tensors(), batch, degrees, devices)
     }
 
     /// Like `new`, for an operator that is already converted to a spec.
     pub(super) fn from_spec(
-        spec: &OperatorSpec,
+        spec: &OperatorAxesAndTensors,
         batch: u64,
         degrees: ShardingDegrees,
         devices: u32,
@@ -181,7 +181,7 @@ impl OperatorSharding {
             return Err(option_refused("devices", devices, expected));
         }
         for axis in OperatorAxis::ALL {
-            sizes.check_degree(axis, degrees.degree_along(axis))?;
+            sizes.check_axis_degree(axis, degrees.degree_along(axis))?;
         }
         // The divisions have no remainder, because degrees that do not divide the sizes were
         // rejected. No degree exceeds the number of devices.
@@ -205,7 +205,9 @@ impl OperatorSharding {
         });
         let weights = weights.fold(0, u128::saturating_add);
         Ok(Self {
-            grid: DeviceGrid::new(sizes.order.map(|axis| (axis, degrees.degree_along(axis)))),
+            grid: OperatorShardGrid::new(
+                sizes.order.map(|axis| (axis, degrees.degree_along(axis))),
+            ),
             degrees,
             rows: sizes.rows,
             flops: limit("FLOPs of a device", sizes.flops / (b * m * n * k))?,
@@ -222,7 +224,7 @@ impl OperatorSharding {
 
     /// Returns the digit of a device's position that selects the device's shard along `axis`.
     pub fn mesh_axis_of(&self, axis: OperatorAxis) -> MeshAxis {
-        self.grid.axis_digit(axis)
+        self.grid.mesh_axis_for_operator_axis(axis)
     }
 
     /// Returns the groups of `devices` (in order of position) whose members sum `reduction`. Groups
@@ -232,7 +234,7 @@ impl OperatorSharding {
     /// Panics if the number of `devices` differs from the number of positions.
     pub fn reduction_groups(&self, reduction: &ShardReduction, devices: &[Rank]) -> Vec<Vec<Rank>> {
         assert_eq!(devices.len() as u128, self.degrees.device_count());
-        let groups = self.grid.groups_over(reduction.over);
+        let groups = self.grid.groups_along_axes(reduction.over);
         let of = |positions: Vec<u32>| positions.iter().map(|&p| devices[p as usize]).collect();
         (0..groups.group_count())
             .map(|group| of(groups.members_of(group)))
@@ -249,8 +251,8 @@ impl OperatorSharding {
     pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([
-            rows.own_rows(part, self.degrees.m),
-            rows.needed_rows(part, self.degrees.m),
+            rows.input_rows_of_part(part, self.degrees.m),
+            rows.rows_covered_by_windows(part, self.degrees.m),
         ])
     }
 }

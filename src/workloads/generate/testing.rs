@@ -80,7 +80,7 @@ fn write_rank(job: &GeneratedJob, rank: u32) -> Vec<u8> {
 /// gaps, and dependencies have lower ids. Node counts equal the announced counts. Ranks of one
 /// class, and repeated runs, give the same bytes. Ranks of one shape give the same graph, with the
 /// announced slots (peers and group names). Every message is sent once and received once.
-pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
+pub(super) fn record_every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     pattern.validate_options().unwrap();
     let (job, again) = (
         GeneratedJob::new(pattern.clone()).unwrap(),
@@ -106,7 +106,7 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
             "rank {rank} is like rank {class}"
         );
     }
-    assert_shapes_hold(&job);
+    assert_rank_shapes_match(&job);
     for (key, [sent, received]) in &recorder.messages {
         assert_eq!((sent.len(), sent), (1, received), "{key:?}");
     }
@@ -115,7 +115,7 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
 
 /// Checks that every rank's own graph and slots (peers and group names) equal the graph and slots
 /// that are derived from the rank that represents its shape.
-pub(super) fn assert_shapes_hold(job: &GeneratedJob) {
+pub(super) fn assert_rank_shapes_match(job: &GeneratedJob) {
     for rank in 0..job.rank_count() {
         let shape = job.shape_of(rank);
         assert_eq!(job.shape_of(shape), shape, "a shape stands for itself");
@@ -136,20 +136,20 @@ pub(super) fn assert_shapes_hold(job: &GeneratedJob) {
 }
 
 /// Returns the error message that rejects `pattern`.
-pub(super) fn refusal_of(pattern: WorkloadPattern) -> String {
+pub(super) fn rejection_message(pattern: WorkloadPattern) -> String {
     pattern.validate_options().unwrap_err().to_string()
 }
 
 /// A test pattern that generates ranks in pairs. Each pair reduces bytes and sends bytes to the
 /// next pair; the last pair reduces a different number of bytes.
 #[derive(Debug)]
-struct PairedRanks {
+struct PairedRanksPattern {
     pairs: u32,
     /// Deliberate error in the announced slots (peers and group names), which the checks must find.
     wrong: u32,
 }
 
-impl TraceGenerator for PairedRanks {
+impl TraceGenerator for PairedRanksPattern {
     fn rank_count(&self) -> u32 {
         self.pairs * 2
     }
@@ -216,8 +216,8 @@ impl TraceGenerator for PairedRanks {
 
 #[test]
 fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
-    let job = GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 0 }));
-    assert_shapes_hold(&job);
+    let job = GeneratedJob(Box::new(PairedRanksPattern { pairs: 3, wrong: 0 }));
+    assert_rank_shapes_match(&job);
     let workload = job.build_workload().unwrap();
     // Ranks 0 to 3 share a shape. Ranks 4 and 5 have shapes of their own, although their graphs are
     // equal.
@@ -239,5 +239,8 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
 #[test]
 #[should_panic(expected = "slots of rank 0")]
 fn slots_that_are_not_those_of_the_nodes_are_found() {
-    assert_shapes_hold(&GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 1 })));
+    assert_rank_shapes_match(&GeneratedJob(Box::new(PairedRanksPattern {
+        pairs: 3,
+        wrong: 1,
+    })));
 }

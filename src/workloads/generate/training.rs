@@ -6,12 +6,12 @@
 
 use super::plan::{
     AblationEffect, AttentionKernel, BucketPolicy, ExpertProducts, OffloadGather, OffloadedState,
-    Optimizer, ParallelGroupKind, ParallelismPlan, RankMemory, RankPeak, RankPlacement,
-    RecomputePolicy, ZeroStage,
+    Optimizer, ParallelGroupKind, ParallelismPlan, RankMemoryCapacity, RankMemoryPeak,
+    RankPlacement, RecomputePolicy, ZeroStage,
 };
 use super::schedule::{PassKind, PipelinePass, PipelineSchedule, PipelineStep};
 use super::{GenerateError, MOST_WORK, option_refused};
-use crate::model::{Model, WeightTraining};
+use crate::model::{Model, TrainedOperatorWeights};
 use chakram_trace::format::{Dtype, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -50,16 +50,16 @@ pub use emit::{
     COMPUTE_LANE, CONTEXT_LANE, EXPERT_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE,
     TENSOR_LANE,
 };
-pub use parameter_state::{ParameterState, ResidentBytes};
+pub use parameter_state::{ParameterMemory, ResidentBytes};
 pub use summary::{CommunicationTotals, ParallelGroups, PlanSummary, StageSummary};
 
-use adapters::AdapterGroups;
+use adapters::StageAdapterGroups;
 use buckets::GradientBucket;
-use cost::CostParameters;
+use cost::KernelCostParameters;
 use distinct_layers::DistinctLayers;
-use layer::{LoweredLayer, LoweringContext};
+use layer::{LayerLoweringOptions, LoweredLayer};
 use model_chunks::ModelChunks;
-use ranks::NodeCounts;
+use ranks::RankNodeCounts;
 
 /// Maximum number of groups of a job.
 const MOST_GROUPS: u64 = i32::MAX as u64;
@@ -83,7 +83,7 @@ impl TrainingPattern {
         }
         let micro_batches = check::check_plan(&self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
-            self.plan.ranks = self.plan.mapped_ranks()?;
+            self.plan.ranks = self.plan.ranks_by_position()?;
             // Clear the mapping; otherwise, it would number the ranks a second time.
             self.plan.place.clear();
         }
@@ -99,7 +99,7 @@ impl TrainingPattern {
         self,
         micro_batches: u32,
     ) -> Result<TrainingGenerator, GenerateError> {
-        let memory = RankMemory::new(self.plan.capacity.unwrap_or(u64::MAX), &self.plan);
+        let memory = RankMemoryCapacity::new(self.plan.capacity.unwrap_or(u64::MAX), &self.plan);
         let capacity = memory.capacity_with_streaming(true);
         let mut choices = vec![
             RecomputePolicy::None,
@@ -118,12 +118,12 @@ impl TrainingPattern {
             let model = self.model.clone();
             let prepared = TrainingGenerator::new(Self { model, plan }, micro_batches)?;
             let stages = 0..prepared.plan.pipeline;
-            let peaks: Vec<(RankPeak, u64)> = stages
+            let peaks: Vec<(RankMemoryPeak, u64)> = stages
                 .map(|stage| (prepared.peak_bytes(stage), prepared.plan.ranks_of(stage)))
                 .collect();
             let peak = peaks.iter().map(|(peak, _)| peak.bytes).max();
             least = least.min(peak.unwrap_or(0));
-            if memory.fits_peaks(peaks) {
+            if memory.can_fit_peaks(peaks) {
                 return Ok(prepared);
             }
         }
@@ -145,7 +145,7 @@ pub(super) struct TrainingGenerator {
     plan: ParallelismPlan,
     placement: RankPlacement,
     micro_batches: u32,
-    sizes: CostParameters,
+    sizes: KernelCostParameters,
     /// The distinct layers of the model, and for each layer of the model its index in this list.
     lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
@@ -158,10 +158,10 @@ pub(super) struct TrainingGenerator {
     ring_slots: u32,
     /// Groups whose adapters exchange activations with other stages; `None` if each member
     /// exchanges its own activations.
-    adapters: Option<AdapterGroups>,
+    adapters: Option<StageAdapterGroups>,
     /// Node counts of ranks: one entry for each stage, or for each member of a stage's tensor group
     /// if members have different nodes.
-    counts: Vec<NodeCounts>,
+    counts: Vec<RankNodeCounts>,
 }
 
 /// Bytes of a number, rounded up: 4-bit numbers have one byte.
@@ -182,7 +182,7 @@ impl TrainingGenerator {
         if plan.without.has_effect(AblationEffect::Recompute) {
             recompute = RecomputePolicy::None;
         }
-        let sizes = CostParameters {
+        let sizes = KernelCostParameters {
             samples: plan.micro_batch,
             number: bytes_of(plan.dtype),
             gradient: bytes_of(plan.gradients.unwrap_or(plan.dtype)),
@@ -198,10 +198,10 @@ impl TrainingGenerator {
             adds_expert_biases: false,
             counts_on_host: local_experts::counts_on_host(&plan),
             sent: plan.expert_exchange_dtype,
-            training: WeightTraining::All,
+            training: TrainedOperatorWeights::All,
         };
-        let loads = local_experts::exchange_loads(&model, &plan);
-        let context = LoweringContext {
+        let loads = local_experts::load_and_exchange_ratios(&model, &plan);
+        let context = LayerLoweringOptions {
             sizes,
             tensor: plan.tensor.into(),
             sequence: plan.sequence_parallel && plan.tensor > 1,
@@ -210,7 +210,7 @@ impl TrainingGenerator {
             exchange: plan.expert_exchange,
             exchange_dtype: plan.expert_exchange_dtype,
             loads,
-            experts_apart: plan.expert > 1 || plan.shares_out_experts(),
+            experts_apart: plan.expert > 1 || plan.distributes_experts_in_group(),
             context: (plan.context > 1).then_some(plan.context_exchange),
             context_ranks: plan.context,
             recompute,
@@ -234,18 +234,18 @@ impl TrainingGenerator {
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
         let parts = ModelChunks::new(&shard, &plan, &layers, sizes);
         let mut placement = RankPlacement::new(&plan);
-        let adapters = AdapterGroups::new(&plan, &mut partitions);
-        placement.use_partitions(partitions);
+        let adapters = StageAdapterGroups::new(&plan, &mut partitions);
+        placement.declare_operator_partitions(partitions);
         if parts.tied_weights().is_some() && plan.has_training() {
-            placement.use_embedding();
+            placement.declare_embedding_groups();
         }
         if plan.clip && plan.has_training() {
-            placement.use_model();
+            placement.declare_replica_groups();
         }
         // Counting nodes takes long, so count them once for each class of ranks.
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
-        let counts = (0..kinds).map(|_| NodeCounts::default()).collect();
+        let counts = (0..kinds).map(|_| RankNodeCounts::default()).collect();
         Ok(Self {
             model,
             plan,

@@ -12,12 +12,12 @@
 //!
 //! In training and prefill, latent vectors are expanded, so that each head has its own keys and
 //! values. In decoding, only the latent vectors are cached (see [`OperatorKind::cached_elements`]
-//! and [`OperatorKind::decode_multiplications`]).
+//! and [`OperatorKind::multiplications_per_decode_pair`]).
 
 use super::transformer::{TransformerBlock, TransformerModel};
 use super::{
-    ActivationFunction, AttentionSpan, LayerOperator, LayerRole, ModelLayer, OperatorKind,
-    RouterForm, TensorSplit,
+    ActivationFunction, AttentionSpan, ExpertRouterRule, LayerOperator, LayerRole, ModelLayer,
+    OperatorKind, TensorSplit,
 };
 
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
@@ -27,7 +27,7 @@ pub struct TransformerArchitecture {
     /// are not dense have experts.
     pub base: TransformerModel,
     /// Latent attention; if absent, keys and values are computed directly from the hidden state.
-    pub latent: Option<LatentAttention>,
+    pub latent: Option<LatentAttentionSizes>,
     /// Linear attention in all layers without full attention; if absent, no layer has linear
     /// attention.
     pub delta: Option<DeltaAttention>,
@@ -48,7 +48,7 @@ pub struct TransformerArchitecture {
     /// Intermediate size of the shared experts' MLP; 0 if there are no shared experts.
     pub shared_ffn: u64,
     /// The router's rule for choosing experts from scores.
-    pub router: RouterForm,
+    pub router: ExpertRouterRule,
     /// Number of layers without experts at the beginning of the model.
     pub dense_layers: u64,
     /// Number of layers from one layer with experts to the next; the last layer of each period has
@@ -62,7 +62,7 @@ pub struct TransformerArchitecture {
 
 /// Sizes of multi-head latent attention (MLA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LatentAttention {
+pub struct LatentAttentionSizes {
     /// Elements of the latent vector of queries; 0 if queries are computed directly from the hidden
     /// state.
     pub query_rank: u64,
@@ -111,7 +111,7 @@ impl DeltaAttention {
 
 impl TransformerArchitecture {
     /// Creates an architecture that equals `base`, without additional parts.
-    pub fn plain_model(base: TransformerModel) -> Self {
+    pub fn from_plain_transformer(base: TransformerModel) -> Self {
         Self {
             base,
             latent: None,
@@ -123,7 +123,7 @@ impl TransformerArchitecture {
             full_every: 0,
             sandwich_norm: false,
             shared_ffn: 0,
-            router: RouterForm::default(),
+            router: ExpertRouterRule::default(),
             dense_layers: 0,
             experts_every: 1,
             dense_ffn: base.block.ffn,
@@ -156,7 +156,7 @@ impl TransformerArchitecture {
             }
         }
         let head = layers.len() - 1;
-        let predict = |index| self.prediction_layer(index);
+        let predict = |index| self.multi_token_prediction_layer(index);
         layers.splice(head..head, (0..self.more_predictions).map(predict));
         layers
     }
@@ -245,7 +245,7 @@ impl TransformerArchitecture {
             "experts.dispatch" => operators.push(self.router_operator(operator)),
             "experts.combine" => {
                 operators.push(operator);
-                operators.extend(self.shared_experts(block));
+                operators.extend(self.shared_expert_operators(block));
             }
             "attention.out" => operators.push(self.product_after_attention(block, operator)),
             "residual1" | "residual2" if self.sandwich_norm => {
@@ -294,7 +294,7 @@ impl TransformerArchitecture {
             return vec![qkv];
         };
         let (rows, hidden) = (block.tokens, block.hidden);
-        let LatentAttention {
+        let LatentAttentionSizes {
             query_rank,
             kv_rank,
             plain,
@@ -391,7 +391,7 @@ impl TransformerArchitecture {
     }
 
     /// Returns the shared experts' MLP, placed on the skip path around the routed experts.
-    fn shared_experts(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
+    fn shared_expert_operators(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
         if self.shared_ffn == 0 {
             return Vec::new();
         }
@@ -404,7 +404,7 @@ impl TransformerArchitecture {
         let perceptron = operators.filter_map(|operator| {
             let name = operator.name.strip_prefix("mlp.")?;
             let name = format!("shared.{name}");
-            Some(LayerOperator { name, ..operator }.on_skip_path())
+            Some(LayerOperator { name, ..operator }.move_to_skip_path())
         });
         perceptron.collect()
     }
@@ -412,7 +412,7 @@ impl TransformerArchitecture {
     /// Returns a block that predicts one more token. The block has norms of the hidden state and of
     /// the token's embedding, a matrix product that joins the two, a copy of the last block, and a
     /// norm before the model's logits.
-    fn prediction_layer(&self, index: u64) -> ModelLayer {
+    fn multi_token_prediction_layer(&self, index: u64) -> ModelLayer {
         let block = self.base.block;
         let (rows, hidden) = (block.tokens, block.hidden);
         let join = OperatorKind::Linear {

@@ -1,7 +1,7 @@
 //! Conversion of a model file's tables to a [`ModelDefinition`]: the file format, and all rules for
 //! models.
 
-use super::{DefinitionKind, Model, ModelDefinition, ModelError, ModelSizes};
+use super::{Model, ModelDefinition, ModelDefinitionForm, ModelError, ModelSizes};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
 
 mod chain;
@@ -27,7 +27,7 @@ impl ModelDefinition {
     ///
     /// Fails if the text is invalid, or if samples of the model cannot have this number of tokens.
     pub fn parse(text: &str, file: &str, tokens: Option<u64>) -> Result<Self, ModelError> {
-        Self::of_sizes(
+        Self::parse_with_sizes(
             text,
             file,
             ModelSizes {
@@ -42,7 +42,7 @@ impl ModelDefinition {
     /// # Errors
     ///
     /// Fails if the text is invalid, or if the model cannot have these sizes.
-    pub fn of_sizes(text: &str, file: &str, sizes: ModelSizes) -> Result<Self, ModelError> {
+    pub fn parse_with_sizes(text: &str, file: &str, sizes: ModelSizes) -> Result<Self, ModelError> {
         parse_definition(text, file, sizes)
     }
 }
@@ -58,9 +58,9 @@ fn parse_definition(
     // A TOML file never starts with a brace, so this file is JSON.
     if text.trim_start().starts_with('{') {
         let (hidden, model) = hub_config::parse_model(text, file, sizes)?;
-        check_counts(&model, file)?;
+        check_counts_fit_64_bits(&model, file)?;
         return Ok(ModelDefinition {
-            kind: DefinitionKind::Transformer,
+            kind: ModelDefinitionForm::Transformer,
             hidden: Some(hidden),
             model,
         });
@@ -68,11 +68,11 @@ fn parse_definition(
     let document = ConfigDocument::parse(text, file)?;
     let kind = document
         .unchecked_root()
-        .read_choice("kind", &DefinitionKind::ALL)?;
+        .read_choice("kind", &ModelDefinitionForm::ALL)?;
     let keys = match kind {
-        DefinitionKind::Transformer => transformer::KEYS,
-        DefinitionKind::Vit => vit::KEYS,
-        DefinitionKind::Layers => chain::KEYS,
+        ModelDefinitionForm::Transformer => transformer::KEYS,
+        ModelDefinitionForm::Vit => vit::KEYS,
+        ModelDefinitionForm::Layers => chain::KEYS,
     };
     let root = document.root_table(&[&COMMON, keys].concat())?;
     let text = |key: &str, expected: &str| {
@@ -83,9 +83,9 @@ fn parse_definition(
     let name = text("name", "the model's name")?;
     let source = text("source", "where its sizes are published, in quotes")?;
     let (sequence, hidden, layers) = match kind {
-        DefinitionKind::Transformer => transformer::parse_layers(&root, sizes)?,
-        DefinitionKind::Vit => vit::parse_layers(&root, sizes)?,
-        DefinitionKind::Layers => {
+        ModelDefinitionForm::Transformer => transformer::parse_layers(&root, sizes)?,
+        ModelDefinitionForm::Vit => vit::parse_layers(&root, sizes)?,
+        ModelDefinitionForm::Layers => {
             if let Some(layers) = layers {
                 let found = format_args!(
                     "a request for {layers} layers of a model with a fixed list of layers"
@@ -105,7 +105,7 @@ fn parse_definition(
         sequence,
         layers,
     };
-    check_counts(&model, file)?;
+    check_counts_fit_64_bits(&model, file)?;
     Ok(ModelDefinition {
         kind,
         hidden,
@@ -114,7 +114,7 @@ fn parse_definition(
 }
 
 /// Rejects models that have counts above 64 bits.
-fn check_counts(model: &Model, file: &str) -> Result<(), ModelError> {
+fn check_counts_fit_64_bits(model: &Model, file: &str) -> Result<(), ModelError> {
     let between = model.layers.iter().flat_map(|layer| &layer.operators);
     let widest = between.map(|o| o.work.input_elements().max(o.work.output_elements()));
     // Counts saturate, so `u64::MAX` means an overflow.
@@ -158,7 +158,7 @@ fn parse_size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
 }
 
 /// Reads the integer at `key`, at least `least`. If the key is missing, returns `default`.
-fn size_or(
+fn read_size_or_default(
     table: &ConfigTable<'_>,
     key: &str,
     least: u64,
@@ -170,12 +170,16 @@ fn size_or(
 }
 
 /// Reads the boolean at `key`. If the key is missing, returns `default`.
-fn flag_or(table: &ConfigTable<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
+fn read_flag_or_default(
+    table: &ConfigTable<'_>,
+    key: &str,
+    default: bool,
+) -> Result<bool, ConfigError> {
     table.read_or_default(key, default, |field| field.read_flag())
 }
 
 /// Reads height and width: one number for both, or a list of two numbers.
-fn parse_area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
+fn parse_height_and_width(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     if field.as_whole_number().is_some() {
         let side = field.read_integer_between(1, MOST)?;
         return Ok([side, side]);

@@ -1,7 +1,7 @@
 //! Counts of operators: weights, multiplications and elements, and their sums over layers and
 //! models.
 
-use super::spec::{ProductSpec, saturate_to_u64};
+use super::spec::{TensorContraction, saturate_to_u64};
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
 /// Sum that saturates at `u64::MAX`.
@@ -12,18 +12,20 @@ pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
 impl OperatorKind {
     /// Number of weights. 0 if another operator owns the weights (tied weights).
     pub fn parameter_count(&self) -> u64 {
-        saturate_to_u64(saturating_total(self.to_spec().gradient_sizes(false)))
+        saturate_to_u64(saturating_total(
+            self.to_axes_and_tensors().weight_gradient_sizes(false),
+        ))
     }
 
     /// Multiplications of matrix products in the forward pass of one sample. Elementwise work does
     /// not count, because publications usually omit it. Attention counts all pairs of tokens, even
     /// under a causal mask.
     pub fn multiplication_count(&self) -> u64 {
-        let spec = self.to_spec();
+        let spec = self.to_axes_and_tensors();
         let products = spec.products.iter().filter(|one| one.multiplies);
-        let each = |one: &ProductSpec| {
-            spec.tensor_volume(one.result)
-                .saturating_mul(spec.tensor_volume(one.over))
+        let each = |one: &TensorContraction| {
+            spec.tensor_element_count(one.result)
+                .saturating_mul(spec.tensor_element_count(one.over))
         };
         saturate_to_u64(saturating_total(products.map(each)))
     }
@@ -31,10 +33,10 @@ impl OperatorKind {
     /// The part of [`multiplications`](Self::multiplication_count) that a causal kernel skips:
     /// products of tokens with later tokens, `s (s - 1) / 2` of `s s` pairs.
     pub fn causally_skipped_multiplications(&self) -> u64 {
-        let spec = self.to_spec();
+        let spec = self.to_axes_and_tensors();
         let products = spec.products.iter().filter(|one| !one.skipped.is_empty());
         saturate_to_u64(saturating_total(
-            products.map(|one| spec.tensor_volume(one.skipped)),
+            products.map(|one| spec.tensor_element_count(one.skipped)),
         ))
     }
 
@@ -84,7 +86,7 @@ impl OperatorKind {
     /// Multiplications per pair of a decoded token and an earlier token: queries with keys, and
     /// scores with values. With latent vectors, heads multiply directly by the latent vectors,
     /// because queries and weighted sums include the up-projections.
-    pub fn decode_multiplications(&self) -> u64 {
+    pub fn multiplications_per_decode_pair(&self) -> u64 {
         let [heads, keys, values] = match *self {
             Self::Attention { heads, width, .. } => [heads, width, width],
             Self::ShapedAttention {
@@ -112,7 +114,7 @@ impl OperatorKind {
     /// GPT-2, BERT and DLRM in Table 5.2. The values of MegatronBERT (3.57e9) and DLRM (3.14e9) in
     /// Table 5.2 do not follow from any published sizes.
     pub fn table_weights(&self) -> u64 {
-        if self.to_spec().looks_up() {
+        if self.to_axes_and_tensors().looks_up() {
             self.parameter_count()
         } else {
             0
@@ -122,19 +124,19 @@ impl OperatorKind {
     /// Number of elements per sample that the operator reads from earlier operators or the previous
     /// layer; for a look-up, the number of token ids.
     pub fn input_elements(&self) -> u64 {
-        let spec = self.to_spec();
-        saturate_to_u64(spec.sum_volumes(&spec.inputs))
+        let spec = self.to_axes_and_tensors();
+        saturate_to_u64(spec.sum_tensor_volumes(&spec.inputs))
     }
 
     /// Number of elements of the operator's output, per sample.
     pub fn output_elements(&self) -> u64 {
-        let spec = self.to_spec();
-        saturate_to_u64(spec.sum_volumes(&spec.outputs))
+        let spec = self.to_axes_and_tensors();
+        saturate_to_u64(spec.sum_tensor_volumes(&spec.outputs))
     }
 
     /// Number of rows of the output, for operators with windows; 0 for all other operators.
-    pub fn window_rows(&self) -> u64 {
-        self.to_spec().extent_of_axis('h')
+    pub fn output_rows_of_windows(&self) -> u64 {
+        self.to_axes_and_tensors().extent_of_axis('h')
     }
 }
 

@@ -65,7 +65,7 @@ use super::Model;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelDefinition {
     /// Form in which the file describes the model.
-    pub kind: DefinitionKind,
+    pub kind: ModelDefinitionForm,
     /// Width of the activations between blocks; `None` if blocks differ in width.
     pub hidden: Option<u64>,
     /// The model that the file describes.
@@ -83,7 +83,7 @@ pub struct ModelSizes {
 
 /// Form in which a file describes its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DefinitionKind {
+pub enum ModelDefinitionForm {
     /// A few numbers of a transformer over tokens.
     Transformer,
     /// A few numbers of a transformer over an image's patches.
@@ -92,7 +92,7 @@ pub enum DefinitionKind {
     Layers,
 }
 
-impl DefinitionKind {
+impl ModelDefinitionForm {
     /// Every form, with its word in files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Transformer, "transformer"),

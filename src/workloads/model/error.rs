@@ -36,7 +36,7 @@ pub enum ModelError {
     #[error(
         "no file is called {name}, {}\n  \
          try: a preset, which `chakram model list` names, or a file like those that `chakram model show` prints",
-        describe_missing_hub(*closest)
+        describe_hubs_unsupported(*closest)
     )]
     OnHub {
         /// Name that the user gave.
@@ -56,7 +56,7 @@ pub enum ModelError {
 
 /// Returns a note for messages: models are not loaded from hubs, but the preset `closest` is
 /// similar.
-pub fn describe_missing_hub(closest: Option<&str>) -> String {
+pub fn describe_hubs_unsupported(closest: Option<&str>) -> String {
     let nearest = closest.map(|preset| format!("; the nearest preset is `{preset}`"));
     format!(
         "and models are not read from hubs{}",

@@ -159,8 +159,11 @@ impl ModelSource {
     /// # Errors
     ///
     /// Fails if the text is invalid, or if the model cannot have these sizes.
-    pub fn definition_of(&self, sizes: ModelSizes) -> Result<ModelDefinition, ModelError> {
-        ModelDefinition::of_sizes(&self.text, &self.file, sizes)
+    pub fn parse_definition_with_sizes(
+        &self,
+        sizes: ModelSizes,
+    ) -> Result<ModelDefinition, ModelError> {
+        ModelDefinition::parse_with_sizes(&self.text, &self.file, sizes)
     }
 
     /// Returns the size `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`) of a
@@ -201,7 +204,7 @@ impl Model {
     ///
     /// Fails like [`Model::load_named`], and also if samples of the model cannot have this number
     /// of tokens.
-    pub fn with_sequence(name: &str, tokens: u64) -> Result<Self, ModelError> {
+    pub fn load_with_token_count(name: &str, tokens: u64) -> Result<Self, ModelError> {
         Ok(ModelSource::find_source(name)?
             .parse_definition(Some(tokens))?
             .model)

@@ -24,7 +24,7 @@ impl OperatorKind {
     /// `fused` attention (FlashAttention) never writes scores to memory; it saves a 4-byte number
     /// per row of scores instead.
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
-        self.to_spec().kept_bytes(element, fused)[0]
+        self.to_axes_and_tensors().kept_bytes(element, fused)[0]
     }
 }
 

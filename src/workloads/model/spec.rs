@@ -2,7 +2,7 @@
 //! that are saved for the backward pass.
 //!
 //! Letters name axes, and sequences of letters name tensors, as in `einsum`: a linear operator
-//! multiplies `mk` by `kn` to `mn`. An operator is one entry of [`OperatorKind::to_spec`]. From
+//! multiplies `mk` by `kn` to `mn`. An operator is one entry of [`OperatorKind::to_axes_and_tensors`]. From
 //! this entry, other modules compute parameters, multiplications, elements, saved bytes, the
 //! volumes of PALM's Table III, shards, layouts and kernels.
 //!
@@ -36,7 +36,7 @@
 mod kernels;
 mod operators;
 
-pub use kernels::{ElementBytes, KernelSpec, MemoryBoundKernels, MemoryBoundSpec};
+pub use kernels::{BytesPerElement, MemoryBoundKernelSpec, MemoryBoundKernels, OperatorKernelSpec};
 
 /// An axis along which an operator can be sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,18 +58,18 @@ impl OperatorAxis {
 
 /// An axis of an operator's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AxisSpec {
+pub struct TensorAxis {
     /// Letter that represents the axis in the names of tensors.
     pub letter: char,
     /// Size of the axis in one sample.
     pub extent: u64,
     /// The degree that divides the axis, if there is one.
-    pub cut: AxisCut,
+    pub cut: AxisDivision,
 }
 
 /// The degree that divides an axis, or the reason that no degree does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AxisCut {
+pub enum AxisDivision {
     /// The degree of the given operator axis divides this axis; the text is a plural noun for the
     /// axis's units, for error messages.
     By(OperatorAxis, &'static str),
@@ -82,7 +82,7 @@ pub enum AxisCut {
 
 /// Weights of an operator that have one gradient tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WeightSpec {
+pub struct WeightTensorAxes {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
     /// True if the weights belong to another operator, where they are counted.
@@ -92,7 +92,7 @@ pub struct WeightSpec {
 /// A product of tensors, summed over axes. The number of multiplications is the product of the
 /// sizes of the result's axes and the summed axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProductSpec {
+pub struct TensorContraction {
     /// Letters of the result's axes.
     pub result: &'static str,
     /// Letters of the summed axes.
@@ -106,18 +106,18 @@ pub struct ProductSpec {
 
 /// A tensor that is saved for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptTensor {
+pub struct TensorKeptForBackward {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
     /// Bytes per element; `None` for the size of a number in the model's format.
     pub bytes: Option<u64>,
     /// Kinds of attention kernels that save the tensor.
-    pub with: KeptByKernels,
+    pub with: KeepingAttentionKernels,
 }
 
 /// Kinds of attention kernels that save a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptByKernels {
+pub enum KeepingAttentionKernels {
     /// All attention kernels save the tensor.
     Any,
     /// Only fused attention saves the tensor.
@@ -140,7 +140,7 @@ pub struct WindowSpec {
 
 /// Results that an operator uses: from its layer's chain, or from outside the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChainInput {
+pub enum OperatorInputSource {
     /// The previous operator's output.
     Next,
     /// The previous operator's output, and a result outside the chain: the skip path's result, or
@@ -159,7 +159,7 @@ pub enum ChainInput {
 /// Side of an operator (before or after it) where ranks with different experts of a layer exchange
 /// tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpertExchange {
+pub enum ExpertExchangeSide {
     /// After the operator: copies of tokens are sent to their experts.
     Dispatch,
     /// Before the operator: results return from the experts to the ranks of the tokens.
@@ -168,37 +168,37 @@ pub enum ExpertExchange {
 
 /// Description of an operator: its axes, tensors, matrix products and kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OperatorSpec {
+pub struct OperatorAxesAndTensors {
     /// Name of the operator in model files.
     pub name: &'static str,
     /// Axes of all tensors of the operator.
-    pub axes: Vec<AxisSpec>,
+    pub axes: Vec<TensorAxis>,
     /// Inputs, each as the letters of its axes; they are outputs of earlier operators or of the
     /// previous layer.
     pub inputs: Vec<&'static str>,
     /// Outputs, each as the letters of its axes.
     pub outputs: Vec<&'static str>,
     /// Weights in the order in which the backward pass computes their gradients.
-    pub weights: Vec<WeightSpec>,
+    pub weights: Vec<WeightTensorAxes>,
     /// Matrix products of the forward pass.
-    pub products: Vec<ProductSpec>,
+    pub products: Vec<TensorContraction>,
     /// Tensors that are saved for the backward pass.
-    pub kept: Vec<KeptTensor>,
+    pub kept: Vec<TensorKeptForBackward>,
     /// Letters of the axes that count as rows (tokens or pixels); all other axes count as columns
     /// (or channels).
     pub rows: &'static str,
     /// Sliding windows over an image, if the operator has them.
     pub windows: Option<WindowSpec>,
     /// Results of the layer's chain that the operator uses.
-    pub role: ChainInput,
+    pub role: OperatorInputSource,
     /// Kernels of the forward and the backward pass.
-    pub kernels: KernelSpec,
+    pub kernels: OperatorKernelSpec,
     /// The exchange of tokens that precedes or follows the operator with expert parallelism, if
     /// there is one.
-    pub exchange: Option<ExpertExchange>,
+    pub exchange: Option<ExpertExchangeSide>,
 }
 
-impl OperatorSpec {
+impl OperatorAxesAndTensors {
     /// Returns true if the operator has an axis with the letter `letter`.
     pub fn has_axis(&self, letter: char) -> bool {
         self.axes.iter().any(|axis| axis.letter == letter)
@@ -211,21 +211,26 @@ impl OperatorSpec {
     }
 
     /// Number of elements of a tensor over `axes`; saturates.
-    pub fn tensor_volume(&self, axes: &str) -> u128 {
+    pub fn tensor_element_count(&self, axes: &str) -> u128 {
         axes.chars().fold(1, |all: u128, letter| {
             all.saturating_mul(self.extent_of_axis(letter).into())
         })
     }
 
     /// Sum of the numbers of elements of `tensors`; saturates.
-    pub fn sum_volumes<'a>(&self, tensors: impl IntoIterator<Item = &'a &'static str>) -> u128 {
-        let each = tensors.into_iter().map(|axes| self.tensor_volume(axes));
+    pub fn sum_tensor_volumes<'a>(
+        &self,
+        tensors: impl IntoIterator<Item = &'a &'static str>,
+    ) -> u128 {
+        let each = tensors
+            .into_iter()
+            .map(|axes| self.tensor_element_count(axes));
         each.fold(0, u128::saturating_add)
     }
 
     /// Returns true if the degree of `axis` divides the tensor over `axes`.
-    pub fn axis_cuts(&self, axis: OperatorAxis, axes: &str) -> bool {
-        let cut = |one: &&AxisSpec| matches!(one.cut, AxisCut::By(by, _) if by == axis);
+    pub fn is_tensor_divided_along_axis(&self, axis: OperatorAxis, axes: &str) -> bool {
+        let cut = |one: &&TensorAxis| matches!(one.cut, AxisDivision::By(by, _) if by == axis);
         let mut all = self.axes.iter().filter(cut);
         all.any(|one| axes.contains(one.letter))
     }
@@ -236,7 +241,7 @@ impl OperatorSpec {
         axis: OperatorAxis,
     ) -> impl Iterator<Item = (u64, &'static str)> {
         self.axes.iter().filter_map(move |one| match one.cut {
-            AxisCut::By(by, what) if by == axis => Some((one.extent, what)),
+            AxisDivision::By(by, what) if by == axis => Some((one.extent, what)),
             _ => None,
         })
     }
@@ -248,13 +253,13 @@ impl OperatorSpec {
     }
 
     /// Returns true if the operator's products sum over the columns of its input.
-    pub fn sums_partial_results(&self) -> bool {
+    pub fn sums_over_input_columns(&self) -> bool {
         self.inputs.iter().any(|axes| axes.contains('k'))
     }
 
     /// Returns true for a matrix product, but not for a product over sliding windows.
-    pub fn is_linear(&self) -> bool {
-        self.sums_partial_results() && self.windows.is_none()
+    pub fn is_plain_matrix_product(&self) -> bool {
+        self.sums_over_input_columns() && self.windows.is_none()
     }
 
     /// Returns the number of experts that have their own weights; 0 for operators without experts.
@@ -269,7 +274,7 @@ impl OperatorSpec {
     }
 
     /// Returns true if each row of the input becomes one number, as in a loss over classes.
-    pub fn reduces_columns(&self) -> bool {
+    pub fn reduces_rows_to_numbers(&self) -> bool {
         let has = |tensors: &[&'static str]| tensors.iter().any(|axes| axes.contains('n'));
         has(&self.inputs) && !has(&self.outputs)
     }
@@ -277,28 +282,33 @@ impl OperatorSpec {
     /// Returns true for operators on the chain that process each row or element independently:
     /// norms and activations.
     pub fn is_elementwise(&self) -> bool {
-        self.is_by_column() && self.products.is_empty() && self.role == ChainInput::Next
+        self.computes_columns_independently()
+            && self.products.is_empty()
+            && self.role == OperatorInputSource::Next
     }
 
     /// Number of the operator's weights that belong to another operator, if any.
     pub fn tied_weights(&self) -> Option<u64> {
         let tied = self.weights.iter().find(|one| one.tied);
-        tied.map(|one| saturate_to_u64(self.tensor_volume(one.axes)))
+        tied.map(|one| saturate_to_u64(self.tensor_element_count(one.axes)))
     }
 
     /// Returns true if the operator looks up rows of a table.
     pub fn looks_up(&self) -> bool {
-        matches!(self.role, ChainInput::Table | ChainInput::Beside)
+        matches!(
+            self.role,
+            OperatorInputSource::Table | OperatorInputSource::Beside
+        )
     }
 
     /// Returns true if each column of the output (a head or a channel) depends only on the same column of the input.
-    pub fn is_by_column(&self) -> bool {
+    pub fn computes_columns_independently(&self) -> bool {
         let has = |tensors: &[&'static str]| tensors.iter().any(|axes| axes.contains('n'));
         has(&self.inputs) && has(&self.outputs)
     }
 
     /// Number of columns of the output; for an image, the number of channels.
-    pub fn column_count(&self) -> u64 {
+    pub fn output_column_count(&self) -> u64 {
         let each = |axes: &&'static str| {
             let columns = axes.chars().filter(|letter| !self.rows.contains(*letter));
             columns.fold(1, |all: u64, one| {
@@ -310,7 +320,7 @@ impl OperatorSpec {
 
     /// Number of rows of a sample that a degree can divide: tokens, but not rows of images
     /// (`None`).
-    pub fn token_rows(&self) -> Option<u64> {
+    pub fn divisible_token_rows(&self) -> Option<u64> {
         let mut sizes = self.sizes_along_axis(OperatorAxis::M);
         sizes
             .next()
@@ -320,11 +330,11 @@ impl OperatorSpec {
 
     /// Allows degrees to divide columns, if each column is computed independently, as in a norm
     /// over the channels of images.
-    pub fn free_columns(mut self) -> Self {
-        let alone = self.is_by_column();
+    pub fn allow_column_division(mut self) -> Self {
+        let alone = self.computes_columns_independently();
         for axis in &mut self.axes {
-            if let (AxisCut::Whole(OperatorAxis::N, _), true) = (axis.cut, alone) {
-                axis.cut = AxisCut::By(OperatorAxis::N, "columns");
+            if let (AxisDivision::Whole(OperatorAxis::N, _), true) = (axis.cut, alone) {
+                axis.cut = AxisDivision::By(OperatorAxis::N, "columns");
             }
         }
         self
@@ -332,23 +342,29 @@ impl OperatorSpec {
 
     /// Returns the number of elements of the gradient of each weight tensor. If `tied`, includes
     /// weights that belong to other operators.
-    pub fn gradient_sizes(&self, tied: bool) -> impl Iterator<Item = u128> {
+    pub fn weight_gradient_sizes(&self, tied: bool) -> impl Iterator<Item = u128> {
         let own = self.weights.iter().filter(move |one| tied || !one.tied);
-        own.map(|one| self.tensor_volume(one.axes))
+        own.map(|one| self.tensor_element_count(one.axes))
     }
 
     /// Returns the bytes per sample of all saved tensors, and of the saved tensors that selective
     /// recomputation recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
-        let bytes = |one: &KeptTensor| {
+        let bytes = |one: &TensorKeptForBackward| {
             let each = one.bytes.unwrap_or(element);
-            saturate_to_u64(self.tensor_volume(one.axes).saturating_mul(each.into()))
+            saturate_to_u64(
+                self.tensor_element_count(one.axes)
+                    .saturating_mul(each.into()),
+            )
         };
         let mut sums = [0_u64; 2];
         for one in &self.kept {
             match (one.with, fused) {
-                (KeptByKernels::Fused, false) | (KeptByKernels::Unfused, true) => continue,
-                (KeptByKernels::Unfused, false) => sums[1] = sums[1].saturating_add(bytes(one)),
+                (KeepingAttentionKernels::Fused, false)
+                | (KeepingAttentionKernels::Unfused, true) => continue,
+                (KeepingAttentionKernels::Unfused, false) => {
+                    sums[1] = sums[1].saturating_add(bytes(one))
+                }
                 _ => {}
             }
             sums[0] = sums[0].saturating_add(bytes(one));
@@ -359,7 +375,12 @@ impl OperatorSpec {
 
 /// Number of positions of a window of length `kernel` along a side of `size` pixels, with `padding`
 /// pixels at both ends.
-pub(in crate::model) fn window_count(size: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
+pub(in crate::model) fn window_position_count(
+    size: u64,
+    kernel: u64,
+    stride: u64,
+    padding: u64,
+) -> u64 {
     let padded = size.saturating_add(padding.saturating_mul(2));
     match padded.checked_sub(kernel) {
         // Strides are at least 1 in model files; `max` avoids a division by zero for models that

@@ -1,7 +1,8 @@
 //! Transformers that a few numbers describe, such as GPT, BERT, Llama and Mixtral.
 
 use super::{
-    ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, RouterForm, TensorSplit,
+    ActivationFunction, ExpertRouterRule, LayerOperator, LayerRole, ModelLayer, OperatorKind,
+    TensorSplit,
 };
 
 /// A transformer that processes tokens.
@@ -61,12 +62,12 @@ pub struct TransformerBlock {
     /// True if query heads and key heads are normalised to length 1.
     pub qk_norm: bool,
     /// Experts that replace the MLP; each has the intermediate size `ffn`.
-    pub experts: Option<ExpertRouting>,
+    pub experts: Option<ExpertRoutingCounts>,
 }
 
 /// Number of experts of a block, and number of experts that a token uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertRouting {
+pub struct ExpertRoutingCounts {
     /// Number of experts.
     pub experts: u64,
     /// Number of experts that each token chooses.
@@ -154,9 +155,9 @@ impl TransformerBlock {
     }
 
     /// Returns the operators of the experts, including dispatch and combine.
-    fn expert_operators(&self, routing: ExpertRouting) -> Vec<LayerOperator> {
+    fn expert_operators(&self, routing: ExpertRoutingCounts) -> Vec<LayerOperator> {
         let (tokens, width) = (self.tokens, self.hidden);
-        let ExpertRouting { experts, chosen } = routing;
+        let ExpertRoutingCounts { experts, chosen } = routing;
         let rows = tokens.saturating_mul(chosen);
         let linear = |name, [inputs, outputs]: [u64; 2], cut| {
             let bias = self.biases;
@@ -174,7 +175,7 @@ impl TransformerBlock {
             width,
             experts,
             chosen,
-            form: RouterForm::default(),
+            form: ExpertRouterRule::default(),
         };
         let combine = OperatorKind::ExpertCombine {
             tokens,

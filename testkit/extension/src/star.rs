@@ -1,7 +1,7 @@
 //! A collective algorithm: an all-reduce through the first member.
 
 use chakram::extend::{
-    AlgorithmModel, CollectivePrimitive, CollectiveStage, LinePosition, SendStep,
+    CollectivePrimitive, CollectiveStage, LinePosition, SendStep, UserAlgorithmModel,
 };
 
 /// All members send their buffers to the first member, and the first member sends the sum back to
@@ -9,7 +9,7 @@ use chakram::extend::{
 #[derive(Debug)]
 pub struct StarAllReduce;
 
-impl AlgorithmModel for StarAllReduce {
+impl UserAlgorithmModel for StarAllReduce {
     fn name(&self) -> &'static str {
         "star"
     }

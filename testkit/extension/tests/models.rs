@@ -3,7 +3,8 @@
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::extend::{AlgorithmChoice, CollectiveAlgorithm, UserAlgorithm};
 use chakram::generate::{
-    ChainPattern, CollectivePattern, MemoryPattern, P2pPattern, TrafficPattern, WorkloadPattern,
+    CollectivePattern, KernelChainPattern, MemoryAccessPattern, P2pPattern, TrafficPattern,
+    WorkloadPattern,
 };
 use chakram::trace::CollectiveKind;
 use chakram::units::{Bandwidth, FlopRate, Span};
@@ -36,7 +37,7 @@ fn messages_pass_a_hub_one_after_another() {
     )));
     let prepared = CompiledReplay::new(ring.workload(), &machine, &options).unwrap();
     let hub = HubNetwork::new(Bandwidth::new(0.5e9).unwrap(), Span::from_ns(1000));
-    let outcome = prepared.run_over(&mut (), hub).unwrap();
+    let outcome = prepared.run_on_network(&mut (), hub).unwrap();
     assert_eq!(outcome.makespan, Span::from_ns(9000));
     // On the machine's own network, the messages do not contend, so each takes 1 us plus a latency
     // of 0.2 us.
@@ -66,7 +67,7 @@ fn a_star_carries_out_an_all_reduce() {
 /// Ten kernels of 2 GFLOP run at 1 TFLOP/s, regardless of the machine's peak rate.
 #[test]
 fn kernels_take_what_their_model_says() {
-    let mut chain = ChainPattern::new(1, 10);
+    let mut chain = KernelChainPattern::new(1, 10);
     chain.flops = 2_000_000_000;
     let options = ReplayOptions::with_changes(|options| {
         let speed = UniformRateModel(FlopRate::new(1e12).unwrap());
@@ -86,7 +87,9 @@ fn loads_come_from_tape() {
     let remote = "\n[remote_memory]\nattachment = \"per_npu\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n\
                   capacity = \"1 TB\"\n";
     let machine = Machine::parse(&format!("{text}{remote}"), "tape").unwrap();
-    let loads = job(WorkloadPattern::Memory(MemoryPattern::new(2, 1, 1_000_000)));
+    let loads = job(WorkloadPattern::Memory(MemoryAccessPattern::new(
+        2, 1, 1_000_000,
+    )));
     let options = ReplayOptions::with_changes(|options| {
         options.extensions.memory = Some(Arc::new(TapeLibrary {
             rate: Bandwidth::new(1e9).unwrap(),

@@ -36,7 +36,7 @@ pub enum DelayedCall {
     /// The memory server takes the next request.
     MemoryNext(usize),
     /// A delay on a side of the shared bus ends.
-    Bus(usize, super::bus::BusSignal),
+    Bus(usize, super::bus::BusDelayEnd),
 }
 
 /// A packet: data of a stream on the way between network and memory.
@@ -72,7 +72,7 @@ impl EventAgenda {
     }
 
     /// Removes the next event, and advances the time to this event.
-    pub fn next_event(&mut self) -> Option<AgendaEvent> {
+    pub fn take_next_event(&mut self) -> Option<AgendaEvent> {
         loop {
             let mut first = self.events.first_entry()?;
             if let Some(event) = first.get_mut().pop_front() {
@@ -84,7 +84,7 @@ impl EventAgenda {
     }
 
     /// Removes the next call that is due now on an NPU.
-    pub fn next_call(&mut self, npu: usize) -> Option<DelayedCall> {
+    pub fn take_due_call(&mut self, npu: usize) -> Option<DelayedCall> {
         let call = self.calls.get_mut(&(npu, self.now))?.pop_front();
         if call.is_none() {
             self.calls.remove(&(npu, self.now));

@@ -90,7 +90,7 @@ impl RingPeers {
 
     /// Returns the ring of the `n` NPUs that differ from `npu` only in the dimension with this
     /// stride.
-    pub fn along_line(npu: usize, n: usize, stride: usize) -> Self {
+    pub fn from_dimension_line(npu: usize, n: usize, stride: usize) -> Self {
         let me = npu / stride % n;
         let first = npu - me * stride;
         Self {
@@ -101,7 +101,7 @@ impl RingPeers {
     }
 
     /// Returns the index that is `steps` positions away from `index`.
-    pub fn walk_ring(&self, index: usize, steps: usize, clockwise: bool) -> usize {
+    pub fn ring_index_after_steps(&self, index: usize, steps: usize, clockwise: bool) -> usize {
         let n = self.ids.len();
         let steps = steps % n;
         (index + if clockwise { steps } else { n - steps }) % n
@@ -137,7 +137,7 @@ impl RunningAlgorithm {
 
 impl OracleSimulator<'_> {
     /// Passes an event to a stream's algorithm, and executes the algorithm's actions in order.
-    pub fn step_stream(&mut self, stream: usize, input: AlgorithmInput) {
+    pub fn step_stream_algorithm(&mut self, stream: usize, input: AlgorithmInput) {
         let Some(phase) = self.streams[stream].current.as_mut() else {
             return;
         };
@@ -151,7 +151,7 @@ impl OracleSimulator<'_> {
         };
         for act in acts {
             match act {
-                AlgorithmAction::Move(how) => self.move_data(npu, stream, how),
+                AlgorithmAction::Move(how) => self.move_data_to_or_from_memory(npu, stream, how),
                 AlgorithmAction::Send { dst, bytes } => {
                     self.send_message(on(tag, npu, dst, bytes), ArrivalHandler::Nothing);
                 }
@@ -187,7 +187,7 @@ impl OracleSimulator<'_> {
 
     /// Moves data between NPU and memory. As in ASTRA-sim 2.x, a move without the shared bus has a
     /// constant delay (10 ns in groups).
-    fn move_data(&mut self, npu: usize, stream: usize, how: MemoryMove) {
+    fn move_data_to_or_from_memory(&mut self, npu: usize, stream: usize, how: MemoryMove) {
         let packet = StreamPacket {
             stream,
             bytes: how.bytes,
@@ -196,7 +196,7 @@ impl OracleSimulator<'_> {
         if how.fast {
             self.agenda.add_delay(npu, 10, DelayedCall::Packet(packet));
         } else if self.config.system.bus.is_some() {
-            self.bus_request(npu, packet, how);
+            self.move_packet_over_bus(npu, packet, how);
         } else {
             let ns = self.config.endpoint_delay_ns();
             self.agenda.add_delay(npu, ns, DelayedCall::Packet(packet));
@@ -219,7 +219,7 @@ impl OracleSimulator<'_> {
             };
             self.agenda.add_delay(npu, ns, DelayedCall::Packet(done));
         } else {
-            self.step_stream(packet.stream, AlgorithmInput::Ready);
+            self.step_stream_algorithm(packet.stream, AlgorithmInput::Ready);
         }
     }
 }

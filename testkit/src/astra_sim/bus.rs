@@ -24,7 +24,7 @@ const INNER_GAP: f64 = 0.0038;
 
 /// The end of a delay on the given side of a bus.
 #[derive(Clone, Copy, Debug)]
-pub enum BusSignal {
+pub enum BusDelayEnd {
     Sent(usize),
     Received(usize),
     Reduced(usize),
@@ -56,7 +56,7 @@ enum BusStage {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum SideState {
+enum SharedBusSideState {
     #[default]
     Free,
     Sending,
@@ -66,8 +66,8 @@ enum SideState {
 /// State of one side of a bus.
 #[derive(Debug, Default)]
 pub struct SharedBusSide {
-    state: SideState,
-    before: SideState,
+    state: SharedBusSideState,
+    before: SharedBusSideState,
     last: u64,
     in_a_row: u64,
     reducing: bool,
@@ -78,7 +78,7 @@ pub struct SharedBusSide {
 
 impl OracleSimulator<'_> {
     /// Moves a packet over the bus.
-    pub fn bus_request(&mut self, npu: usize, packet: StreamPacket, how: MemoryMove) {
+    pub fn move_packet_over_bus(&mut self, npu: usize, packet: StreamPacket, how: MemoryMove) {
         let request = BusRequest {
             bytes: packet.bytes as i32,
             reduce: packet.reduce,
@@ -86,18 +86,18 @@ impl OracleSimulator<'_> {
             then: BusFollowUp::Packet(packet),
         };
         if how.to_memory {
-            self.through_inner(npu, INNER_MEMORY, BusStage::Send, request, false);
+            self.move_over_second_bus(npu, INNER_MEMORY, BusStage::Send, request, false);
         } else {
-            self.request_bus(npu, MEMORY, request);
+            self.queue_bus_request(npu, MEMORY, request);
         }
     }
 
-    fn side_mut(&mut self, npu: usize, side: usize) -> &mut SharedBusSide {
+    fn bus_side_mut(&mut self, npu: usize, side: usize) -> &mut SharedBusSide {
         &mut self.npus[npu].sides[side]
     }
 
     /// Moves the data of a request over the second bus, and also back if `back` is true.
-    fn through_inner(
+    fn move_over_second_bus(
         &mut self,
         npu: usize,
         from: usize,
@@ -111,24 +111,24 @@ impl OracleSimulator<'_> {
             send_back: back,
             then: BusFollowUp::Outer(stage, Box::new(what)),
         };
-        self.request_bus(npu, from, request);
+        self.queue_bus_request(npu, from, request);
     }
 
-    fn request_bus(&mut self, npu: usize, side: usize, request: BusRequest) {
-        self.side_mut(npu, side).sends.push_back(request);
-        self.go_on(npu, side);
+    fn queue_bus_request(&mut self, npu: usize, side: usize, request: BusRequest) {
+        self.bus_side_mut(npu, side).sends.push_back(request);
+        self.send_next_bus_transfer(npu, side);
     }
 
     /// Sends the next waiting transfer if the side is free and has the turn.
-    fn go_on(&mut self, npu: usize, side: usize) {
+    fn send_next_bus_transfer(&mut self, npu: usize, side: usize) {
         let this = &self.npus[npu].sides[side];
-        if this.state != SideState::Free || this.sends.is_empty() {
+        if this.state != SharedBusSideState::Free || this.sends.is_empty() {
             return;
         }
         let partner = &self.npus[npu].sides[side ^ 1];
         if this.in_a_row > FAIR && !partner.sends.is_empty() && partner.in_a_row <= FAIR {
-            if partner.state == SideState::Free {
-                self.go_on(npu, side ^ 1);
+            if partner.state == SharedBusSideState::Free {
+                self.send_next_bus_transfer(npu, side ^ 1);
             }
             return;
         }
@@ -145,9 +145,9 @@ impl OracleSimulator<'_> {
             INNER_GAP
         };
         let now = self.agenda.now;
-        let this = self.side_mut(npu, side);
+        let this = self.bus_side_mut(npu, side);
         let idle = now - this.last;
-        let offset = if this.before == SideState::Sending && bus.o + idle <= bus.g {
+        let offset = if this.before == SharedBusSideState::Sending && bus.o + idle <= bus.g {
             bus.g - idle
         } else {
             bus.o
@@ -155,96 +155,97 @@ impl OracleSimulator<'_> {
         let Some(request) = this.sends.pop_front() else {
             return;
         };
-        this.state = SideState::Sending;
+        this.state = SharedBusSideState::Sending;
         let bytes = f64::from(request.bytes - 1);
-        let partner = self.side_mut(npu, side ^ 1);
+        let partner = self.bus_side_mut(npu, side ^ 1);
         partner.receives.push_back(request);
         partner.before = partner.state;
-        partner.state = SideState::Receiving;
+        partner.state = SharedBusSideState::Receiving;
         partner.in_a_row = 0;
         let there = offset as f64 + bytes * gap + bus.l as f64 + bus.o as f64;
         let sent = offset as f64 + gap * bytes;
-        let received = DelayedCall::Bus(npu, BusSignal::Received(side ^ 1));
+        let received = DelayedCall::Bus(npu, BusDelayEnd::Received(side ^ 1));
         self.agenda.add_delay(npu, there as u64, received);
         self.agenda.add_delay(
             npu,
             sent as u64,
-            DelayedCall::Bus(npu, BusSignal::Sent(side)),
+            DelayedCall::Bus(npu, BusDelayEnd::Sent(side)),
         );
     }
 
     /// Continues a transfer at the end of a bus delay.
-    pub fn bus_signal(&mut self, npu: usize, signal: BusSignal) {
+    pub fn handle_bus_delay_end(&mut self, npu: usize, signal: BusDelayEnd) {
         let now = self.agenda.now;
-        let (BusSignal::Sent(side) | BusSignal::Received(side) | BusSignal::Reduced(side)) = signal;
-        let this = self.side_mut(npu, side);
+        let (BusDelayEnd::Sent(side) | BusDelayEnd::Received(side) | BusDelayEnd::Reduced(side)) =
+            signal;
+        let this = self.bus_side_mut(npu, side);
         match signal {
-            BusSignal::Sent(_) => {
+            BusDelayEnd::Sent(_) => {
                 this.last = now;
                 this.before = this.state;
-                this.state = SideState::Free;
+                this.state = SharedBusSideState::Free;
                 this.in_a_row += 1;
             }
-            BusSignal::Received(_) => {
+            BusDelayEnd::Received(_) => {
                 this.last = now;
                 this.before = this.state;
                 if this.receives.len() < 2 {
-                    this.state = SideState::Free;
+                    this.state = SharedBusSideState::Free;
                 }
                 if let Some(mut request) = this.receives.pop_front() {
                     if request.reduce {
                         request.reduce = false;
                         self.queue_reduction(npu, side, request);
-                        self.reduce_next(npu, side);
+                        self.start_next_reduction(npu, side);
                     } else {
-                        self.back_or_done(npu, side, request);
+                        self.return_or_finish_bus_request(npu, side, request);
                     }
                 }
             }
-            BusSignal::Reduced(_) => {
+            BusDelayEnd::Reduced(_) => {
                 this.reducing = false;
                 if let Some(request) = this.reductions.pop_front() {
-                    self.back_or_done(npu, side, request);
+                    self.return_or_finish_bus_request(npu, side, request);
                 }
-                self.reduce_next(npu, side);
+                self.start_next_reduction(npu, side);
             }
         }
-        self.go_on(npu, side);
+        self.send_next_bus_transfer(npu, side);
     }
 
     fn queue_reduction(&mut self, npu: usize, side: usize, request: BusRequest) {
         if side == NPU {
-            self.through_inner(npu, INNER_NPU, BusStage::Reduce, request, true);
+            self.move_over_second_bus(npu, INNER_NPU, BusStage::Reduce, request, true);
         } else {
-            self.side_mut(npu, side).reductions.push_back(request);
+            self.bus_side_mut(npu, side).reductions.push_back(request);
         }
     }
 
-    fn back_or_done(&mut self, npu: usize, side: usize, mut request: BusRequest) {
+    fn return_or_finish_bus_request(&mut self, npu: usize, side: usize, mut request: BusRequest) {
         if request.send_back {
             request.send_back = false;
             if side == NPU {
-                self.through_inner(npu, INNER_NPU, BusStage::Send, request, true);
+                self.move_over_second_bus(npu, INNER_NPU, BusStage::Send, request, true);
             } else {
-                self.side_mut(npu, side).sends.push_back(request);
+                self.bus_side_mut(npu, side).sends.push_back(request);
             }
         } else if side == NPU {
-            self.through_inner(npu, INNER_NPU, BusStage::Retire, request, false);
+            self.move_over_second_bus(npu, INNER_NPU, BusStage::Retire, request, false);
         } else {
             self.finish_request(npu, request);
         }
     }
 
-    fn reduce_next(&mut self, npu: usize, side: usize) {
+    fn start_next_reduction(&mut self, npu: usize, side: usize) {
         let delay = self.config.system.reduction_delay;
-        let this = self.side_mut(npu, side);
+        let this = self.bus_side_mut(npu, side);
         if this.reducing {
             return;
         }
         if let Some(request) = this.reductions.front() {
             let ns = request.bytes as u64 / 100 * delay + 50;
             this.reducing = true;
-            let call = DelayedCall::Bus(npu, BusSignal::Reduced(side));
+            let call = DelayedCall::Bus(npu, BusDelayEnd::Reduced(side));
             self.agenda.add_delay(npu, ns, call);
         }
     }
@@ -254,14 +255,14 @@ impl OracleSimulator<'_> {
             BusFollowUp::Packet(packet) => self.continue_packet(packet),
             BusFollowUp::Outer(stage, what) => {
                 match stage {
-                    BusStage::Send => self.side_mut(npu, NPU).sends.push_back(*what),
+                    BusStage::Send => self.bus_side_mut(npu, NPU).sends.push_back(*what),
                     BusStage::Reduce => {
-                        self.side_mut(npu, NPU).reductions.push_back(*what);
-                        self.reduce_next(npu, NPU);
+                        self.bus_side_mut(npu, NPU).reductions.push_back(*what);
+                        self.start_next_reduction(npu, NPU);
                     }
                     BusStage::Retire => self.finish_request(npu, *what),
                 }
-                self.go_on(npu, NPU);
+                self.send_next_bus_transfer(npu, NPU);
             }
         }
     }

@@ -8,7 +8,7 @@ use super::algorithms::{AlgorithmStyle, NativeAlgorithm};
 use super::config::{CollectiveOperation, NodeWork, PriorityPolicy, TraceNode};
 use super::post::encode_collective_tag as tag_of;
 use super::{ChunkNumbering, ChunkStream, OracleSimulator};
-use plan::{chunk_sizes, plan_phases};
+use plan::{padded_and_chunk_size, plan_phases};
 use std::collections::VecDeque;
 
 /// A phase of a collective: one chunk in one dimension.
@@ -68,7 +68,8 @@ impl OracleSimulator<'_> {
         };
         let small = members.filter(|members| members.len() != config.npu_count());
         let priority = self.chunk_priority(npu, priority);
-        let (bytes, chunk) = chunk_sizes(config.system.splits, config.npu_count(), kind, bytes);
+        let (bytes, chunk) =
+            padded_and_chunk_size(config.system.splits, config.npu_count(), kind, bytes);
         if chunk == 0 {
             return true;
         }
@@ -105,7 +106,7 @@ impl OracleSimulator<'_> {
         };
         let places = match small {
             Some(members) => vec![PhaseMembers::Ring(RingPeers::of_group(members, npu))],
-            None => self.list_dimension_groups(npu, &list),
+            None => self.phase_members_by_dimension(npu, &list),
         };
         let involved = |dim: usize| match dims {
             Some(dims) if members.is_none() => dims.get(dim).copied().unwrap_or(false),
@@ -160,12 +161,16 @@ impl OracleSimulator<'_> {
     /// For a collective of all NPUs, returns the NPUs that run a phase with `npu` in each
     /// dimension, one entry per algorithm in the list. If an algorithm uses one ring of all NPUs,
     /// the list ends there.
-    fn list_dimension_groups(&self, npu: usize, list: &[NativeAlgorithm]) -> Vec<PhaseMembers> {
+    fn phase_members_by_dimension(
+        &self,
+        npu: usize,
+        list: &[NativeAlgorithm],
+    ) -> Vec<PhaseMembers> {
         let mut places = Vec::new();
         let mut stride = 1;
         for (dim, algorithm) in list.iter().enumerate().take(self.config.dims.len()) {
             if algorithm.one {
-                places.push(PhaseMembers::Ring(RingPeers::along_line(
+                places.push(PhaseMembers::Ring(RingPeers::from_dimension_line(
                     npu,
                     self.config.npu_count(),
                     1,
@@ -182,7 +187,7 @@ impl OracleSimulator<'_> {
                     };
                     PhaseMembers::Tree { n, start, stride }
                 }
-                _ => PhaseMembers::Ring(RingPeers::along_line(npu, n, stride)),
+                _ => PhaseMembers::Ring(RingPeers::from_dimension_line(npu, n, stride)),
             });
             stride *= n;
         }

@@ -38,7 +38,7 @@ pub fn parse(files: &FileLoader<'_>) -> SimulationConfig {
         let mut words = args.split_whitespace();
         words.find_map(|w| w.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('='))
     };
-    let dims = parse_dims(&text("network.yml").expect("a network"));
+    let dims = parse_network_dimensions(&text("network.yml").expect("a network"));
     let npus: usize = dims.iter().map(|d| d.n).product();
     let groups = match arg("comm-group-configuration") {
         Some(file) if !file.contains("empty") => parse_groups(&json(file).expect("groups")),
@@ -70,7 +70,7 @@ pub fn parse(files: &FileLoader<'_>) -> SimulationConfig {
     }
 }
 
-fn parse_dims(text: &str) -> Vec<NetworkDimension> {
+fn parse_network_dimensions(text: &str) -> Vec<NetworkDimension> {
     let list = |key: &str| -> Vec<String> {
         let line = text.lines().find_map(|l| l.strip_prefix(key));
         let line = line

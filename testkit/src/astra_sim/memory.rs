@@ -66,7 +66,7 @@ impl OracleSimulator<'_> {
     }
 
     /// Serves the request that has waited longest.
-    pub fn memory_next(&mut self, server: usize) {
+    pub fn serve_next_memory_request(&mut self, server: usize) {
         let waiting = &mut self.servers.entry(server).or_default().waiting;
         match waiting.pop_front() {
             Some(request) => self.serve_access(server, request),

@@ -78,7 +78,7 @@ pub fn encode_collective_tag(id: u64) -> u64 {
 }
 
 /// Returns the message that signals that the receiver of `message` is ready.
-fn handshake_of(message: MessageEnvelope) -> MessageEnvelope {
+fn handshake_message_for(message: MessageEnvelope) -> MessageEnvelope {
     MessageEnvelope {
         tag: message.tag + 2 * RANGE,
         src: message.dst,
@@ -102,9 +102,9 @@ impl OracleSimulator<'_> {
     pub fn send_message(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
         if self.config.rendezvous {
             let then = ArrivalHandler::DataMayLeave(message, Box::new(handler));
-            self.receive_now(handshake_of(message), then);
+            self.receive_message_now(handshake_message_for(message), then);
         } else {
-            self.send_now(message, handler);
+            self.send_message_now(message, handler);
         }
     }
 
@@ -112,13 +112,13 @@ impl OracleSimulator<'_> {
     pub fn post_receive(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
         if self.config.rendezvous {
             let then = ArrivalHandler::PostReceive(message, Box::new(handler));
-            self.send_now(handshake_of(message), then);
+            self.send_message_now(handshake_message_for(message), then);
         } else {
-            self.receive_now(message, handler);
+            self.receive_message_now(message, handler);
         }
     }
 
-    fn send_now(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
+    fn send_message_now(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
         let count = self.post.counts.entry(message).or_default();
         let key = with_number(message, count.0);
         count.0 += 1;
@@ -127,7 +127,7 @@ impl OracleSimulator<'_> {
         self.network.send_message(key, &mut self.agenda);
     }
 
-    fn receive_now(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
+    fn receive_message_now(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
         let count = self.post.counts.entry(message).or_default();
         let key = with_number(message, count.1);
         count.1 += 1;
@@ -162,13 +162,15 @@ impl OracleSimulator<'_> {
         use super::algorithm::AlgorithmInput;
         match handler {
             ArrivalHandler::Nothing => {}
-            ArrivalHandler::Stream(stream) => self.step_stream(stream, AlgorithmInput::Received),
-            ArrivalHandler::NodeEnds { npu, node } => self.node_ends(npu, node),
-            ArrivalHandler::CustomEnds { stream, node } => {
-                self.step_stream(stream, AlgorithmInput::Ended(node))
+            ArrivalHandler::Stream(stream) => {
+                self.step_stream_algorithm(stream, AlgorithmInput::Received)
             }
-            ArrivalHandler::DataMayLeave(message, then) => self.send_now(message, *then),
-            ArrivalHandler::PostReceive(message, then) => self.receive_now(message, *then),
+            ArrivalHandler::NodeEnds { npu, node } => self.handle_node_end(npu, node),
+            ArrivalHandler::CustomEnds { stream, node } => {
+                self.step_stream_algorithm(stream, AlgorithmInput::Ended(node))
+            }
+            ArrivalHandler::DataMayLeave(message, then) => self.send_message_now(message, *then),
+            ArrivalHandler::PostReceive(message, then) => self.receive_message_now(message, *then),
         }
     }
 }

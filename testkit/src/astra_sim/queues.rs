@@ -22,7 +22,7 @@ impl OracleSimulator<'_> {
         let last = self.streams[stream].phases.is_empty();
         if last {
             // The workload must continue before the stream leaves its queue.
-            self.chunk_ends(stream);
+            self.handle_chunk_end(stream);
         }
         if let Some(old) = old {
             self.npus[npu].queues[old].list.retain(|&s| s != stream);
@@ -43,14 +43,14 @@ impl OracleSimulator<'_> {
         }
     }
 
-    fn chunk_ends(&mut self, stream: usize) {
+    fn handle_chunk_end(&mut self, stream: usize) {
         let stream = &self.streams[stream];
         let npu = stream.npu;
         let dataset = &mut self.datasets[stream.dataset];
         dataset.left -= 1;
         if dataset.left == 0 {
             let node = dataset.node;
-            self.node_ends(npu, node);
+            self.handle_node_end(npu, node);
         }
     }
 
@@ -82,7 +82,7 @@ impl OracleSimulator<'_> {
                 return;
             };
             self.streams[stream].started = true;
-            self.step_stream(stream, AlgorithmInput::Start);
+            self.step_stream_algorithm(stream, AlgorithmInput::Start);
             self.npus[npu].queues[queue].running += 1;
         }
     }

@@ -62,7 +62,7 @@ impl<'c> NpuGraph<'c> {
         graph
     }
 
-    pub fn take_node(&mut self, id: u64) {
+    pub fn mark_node_ongoing(&mut self, id: u64) {
         self.ready.remove(&id);
         self.ongoing.insert(id);
     }
@@ -114,7 +114,7 @@ impl OracleSimulator<'_> {
     }
 
     /// Handles the end of a node.
-    pub fn node_ends(&mut self, npu: usize, id: u64) {
+    pub fn handle_node_end(&mut self, npu: usize, id: u64) {
         let workload = &mut self.npus[npu].workload;
         if workload.finish.is_some() {
             return;
@@ -153,7 +153,7 @@ impl OracleSimulator<'_> {
             if slot.is_some_and(|slot| workload.occupied.contains(&slot)) {
                 continue;
             }
-            workload.graph.take_node(id);
+            workload.graph.mark_node_ongoing(id);
             workload.occupied.extend(slot);
             if !self.issue_node(npu, node) {
                 return false;
@@ -165,7 +165,7 @@ impl OracleSimulator<'_> {
     fn issue_node(&mut self, npu: usize, node: &TraceNode) -> bool {
         let system = &self.config.system;
         if system.replay_only {
-            self.replay_node(npu, node);
+            self.run_for_recorded_duration(npu, node);
             return true;
         }
         match node.work {
@@ -176,9 +176,9 @@ impl OracleSimulator<'_> {
             }
             NodeWork::Compute { ops, bytes } if system.roofline && !node.cpu => {
                 let ns = roofline_ns(ops, bytes, system.local_mem_bw, system.peak_perf);
-                self.compute_node(npu, node, ns);
+                self.run_for_duration(npu, node, ns);
             }
-            NodeWork::Compute { .. } => self.replay_node(npu, node),
+            NodeWork::Compute { .. } => self.run_for_recorded_duration(npu, node),
             NodeWork::Send { dst, bytes, tag } => {
                 let tag = encode_native_tag(tag);
                 let message = MessageEnvelope {
@@ -218,11 +218,11 @@ impl OracleSimulator<'_> {
         }
     }
 
-    fn replay_node(&mut self, npu: usize, node: &TraceNode) {
-        self.compute_node(npu, node, recorded_ns(node));
+    fn run_for_recorded_duration(&mut self, npu: usize, node: &TraceNode) {
+        self.run_for_duration(npu, node, recorded_ns(node));
     }
 
-    fn compute_node(&mut self, npu: usize, node: &TraceNode, ns: u64) {
+    fn run_for_duration(&mut self, npu: usize, node: &TraceNode, ns: u64) {
         if !node.cpu {
             let computed = &mut self.npus[npu].workload.computed;
             *computed = computed.wrapping_add(ns);

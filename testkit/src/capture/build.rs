@@ -1,10 +1,10 @@
 //! Builds a rank's program: operators with their work, and meetings with other ranks. A meeting is
 //! a collective or a message.
 
-use super::cost::{self, ExchangeKind, PYTHON};
+use super::cost::{self, CommunicationOperation, PYTHON};
 use super::layout::JobLayout;
 use super::program::{
-    AutogradRole, CopyDirection, GroupAxis, MeetingMember, ProgramOperator, StepProgram,
+    AutogradRole, CommunicationMember, CopyDirection, GroupAxis, ProgramOperator, StepProgram,
     ThreadInstruction,
 };
 use super::schema::schema_of_operator;
@@ -20,7 +20,7 @@ pub(super) struct StepProgramBuilder<'o> {
     pub rank: u32,
     /// The program's meetings (collectives and messages), each with its kind, its bytes, and the
     /// number of earlier meetings of its group.
-    pub asked: Vec<(ExchangeKind, u64, u32)>,
+    pub asked: Vec<(CommunicationOperation, u64, u32)>,
     /// Operators with an axis each; such an operator gets the number of the last meeting
     /// (collective or message) along its axis.
     numbered: Vec<(u32, GroupAxis)>,
@@ -88,7 +88,9 @@ impl<'o> StepProgramBuilder<'o> {
     }
 
     /// Ends the program, and returns it with its meetings.
-    pub(super) fn finish_program(mut self) -> (StepProgram, Vec<(ExchangeKind, u64, u32)>) {
+    pub(super) fn finish_program(
+        mut self,
+    ) -> (StepProgram, Vec<(CommunicationOperation, u64, u32)>) {
         for (op, axis) in self.numbered {
             self.program.ops[op as usize].number.1 = self.counts[axis as usize];
         }
@@ -122,7 +124,7 @@ impl<'o> StepProgramBuilder<'o> {
     }
 
     /// Creates a tensor that exists for all steps.
-    pub(super) fn create_kept_tensor(&mut self, shape: &[u64]) -> ProgramTensor {
+    pub(super) fn create_persistent_tensor(&mut self, shape: &[u64]) -> ProgramTensor {
         self.add_tensor(shape, ElementType::Float, true)
     }
 
@@ -224,7 +226,7 @@ impl<'o> StepProgramBuilder<'o> {
     }
 
     /// Adds an operator without children.
-    pub(super) fn add_leaf(
+    pub(super) fn add_leaf_operator(
         &mut self,
         name: &str,
         inputs: &[OperatorOperand<'_>],
@@ -284,7 +286,7 @@ impl<'o> StepProgramBuilder<'o> {
     /// start of the meeting.
     pub(super) fn add_exchange(
         &mut self,
-        exchange: ExchangeKind,
+        exchange: CommunicationOperation,
         axis: GroupAxis,
         bytes: u64,
         op: u32,
@@ -292,7 +294,7 @@ impl<'o> StepProgramBuilder<'o> {
         let nth = self.counts[axis as usize];
         self.counts[axis as usize] += 1;
         self.asked.push((exchange, bytes, nth));
-        self.program.meets.push(MeetingMember {
+        self.program.meets.push(CommunicationMember {
             global: 0,
             axis,
             op,
@@ -303,7 +305,7 @@ impl<'o> StepProgramBuilder<'o> {
 
     /// Gives the next operator the number of the next meeting (collective or message) along `axis`,
     /// and returns this number.
-    pub(super) fn assign_group_and_number(&mut self, axis: GroupAxis) -> (u32, u32) {
+    pub(super) fn assign_next_communication_number(&mut self, axis: GroupAxis) -> (u32, u32) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
         (self.counts[axis as usize], 0)
@@ -311,7 +313,7 @@ impl<'o> StepProgramBuilder<'o> {
 
     /// Gives the next operator the number of the last meeting (collective or message) along `axis`
     /// again.
-    pub(super) fn repeat_meeting_number(&mut self, axis: GroupAxis) {
+    pub(super) fn repeat_communication_number(&mut self, axis: GroupAxis) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
     }

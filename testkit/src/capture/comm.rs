@@ -3,7 +3,7 @@
 use super::Device;
 use super::build::{OperatorCall, StepProgramBuilder, annotation_call, operator_call};
 use super::cost::CollectiveKind;
-use super::cost::ExchangeKind;
+use super::cost::CommunicationOperation;
 use super::layout::record_name;
 use super::program::{GroupAxis, ThreadInstruction};
 use super::tensor::{NUMBER, OperatorOperand, ProgramTensor};
@@ -19,7 +19,7 @@ pub(super) struct RequestedCollective<'t> {
 
 impl StepProgramBuilder<'_> {
     /// Adds the start of the collective inside `c10d`'s operator.
-    pub(super) fn start_collective(&mut self, ask: RequestedCollective<'_>) -> u32 {
+    pub(super) fn add_collective_start(&mut self, ask: RequestedCollective<'_>) -> u32 {
         let RequestedCollective {
             kind,
             axis,
@@ -27,7 +27,7 @@ impl StepProgramBuilder<'_> {
             output,
         } = ask;
         let bytes = input.byte_count().max(output.byte_count());
-        let exchange = ExchangeKind::Collective(kind);
+        let exchange = CommunicationOperation::Collective(kind);
         if self.options.device == Device::Cpu {
             // Gloo implements a reduce-scatter as an all-reduce.
             let name = match kind {
@@ -44,10 +44,10 @@ impl StepProgramBuilder<'_> {
             self.push_instruction(ThreadInstruction::Issue(meet));
             return meet;
         }
-        self.start_nccl(ask, bytes)
+        self.start_nccl_collective(ask, bytes)
     }
 
-    fn start_nccl(&mut self, ask: RequestedCollective<'_>, bytes: u64) -> u32 {
+    fn start_nccl_collective(&mut self, ask: RequestedCollective<'_>, bytes: u64) -> u32 {
         let (group, root) = (
             self.layout.group_of_rank(ask.axis, self.rank).clone(),
             self.rank,
@@ -87,7 +87,7 @@ impl StepProgramBuilder<'_> {
              \"Rank\": {root}, \"Seq\": {NUMBER}"
         );
         let call = OperatorCall {
-            number: self.assign_group_and_number(ask.axis),
+            number: self.assign_next_communication_number(ask.axis),
             more: [&attrs, &recorded],
             ..operator_call("record_param_comms")
         };
@@ -126,14 +126,14 @@ impl StepProgramBuilder<'_> {
                     ),
                     _ => ("nccl:broadcast", "ncclDevKernel_Broadcast_RING_LL"),
                 };
-                let number = b.assign_group_and_number(ask.axis);
+                let number = b.assign_next_communication_number(ask.axis);
                 let frame = OperatorCall {
                     number,
                     ..annotation_call(frame)
                 };
                 b.add_operator(frame, &[OperatorOperand::Tensor(ask.input)], &[], |b| {
                     let op = (b.program.ops.len() - 1) as u32;
-                    meet = b.add_exchange(ExchangeKind::Collective(ask.kind), ask.axis, bytes, op);
+                    meet = b.add_exchange(CommunicationOperation::Collective(ask.kind), ask.axis, bytes, op);
                     let name = format!(
                         "{kernel}(ncclDevComm*, unsigned long, ncclWork*)"
                     );
@@ -154,7 +154,7 @@ impl StepProgramBuilder<'_> {
 
     /// Adds the wait for the meeting `meet` (a collective or message), as in `work.wait()`: with
     /// Gloo on the thread, with NCCL on the compute stream.
-    pub(super) fn wait_for_meeting(&mut self, meet: u32) {
+    pub(super) fn add_communication_wait(&mut self, meet: u32) {
         if self.options.device == Device::Cpu {
             self.push_instruction(ThreadInstruction::Block(meet));
             return;
@@ -181,7 +181,7 @@ impl StepProgramBuilder<'_> {
             more: [&attrs, recorded],
             ..operator_call("record_param_comms")
         };
-        self.repeat_meeting_number(self.program.meets[meet as usize].axis);
+        self.repeat_communication_number(self.program.meets[meet as usize].axis);
         self.add_operator(
             call,
             &[
@@ -218,7 +218,7 @@ impl StepProgramBuilder<'_> {
         let list = [ask.output];
         let list = OperatorOperand::Tensors(&list);
         let mut meet = 0;
-        let body = |b: &mut Self| meet = b.start_collective(ask);
+        let body = |b: &mut Self| meet = b.add_collective_start(ask);
         match ask.kind {
             CollectiveKind::AllReduce => self.add_operator(
                 operator_call("c10d::allreduce_"),
@@ -323,7 +323,7 @@ impl StepProgramBuilder<'_> {
                         OperatorOperand::Bool(true),
                     ];
                     b.add_operator(call, &args, &[OperatorOperand::Object], |b| {
-                        meet = b.start_collective(ask)
+                        meet = b.add_collective_start(ask)
                     });
                 });
             }
@@ -342,7 +342,7 @@ impl StepProgramBuilder<'_> {
                         OperatorOperand::Int(-1),
                     ];
                     b.add_operator(call, &args, &[OperatorOperand::Object], |b| {
-                        meet = b.start_collective(ask)
+                        meet = b.add_collective_start(ask)
                     });
                 });
             }
@@ -354,11 +354,11 @@ impl StepProgramBuilder<'_> {
     pub(super) fn wait_tensor(&mut self, meet: u32, tensor: &ProgramTensor) {
         let tensor = [OperatorOperand::Tensor(tensor)];
         let call = operator_call("_c10d_functional::wait_tensor");
-        self.add_operator(call, &tensor, &tensor, |b| b.wait_for_meeting(meet));
+        self.add_operator(call, &tensor, &tensor, |b| b.add_communication_wait(meet));
     }
 
     /// Adds the start of a message to or from the neighbour `peer`. `global` is the message's index in the step.
-    pub(super) fn start_message(
+    pub(super) fn add_message_start(
         &mut self,
         receive: bool,
         peer: u32,
@@ -388,7 +388,7 @@ impl StepProgramBuilder<'_> {
                     &[],
                 );
                 meet = b.add_exchange(
-                    ExchangeKind::Message,
+                    CommunicationOperation::Message,
                     GroupAxis::Pair,
                     tensor.byte_count(),
                     op,

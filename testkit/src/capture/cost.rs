@@ -51,18 +51,18 @@ pub(super) fn price_kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
 
 /// Returns the duration of a collective or message, from its last member's start to its end.
 /// `bytes` is the larger of input and output.
-pub(super) fn price_transfer(
-    kind: ExchangeKind,
+pub(super) fn simulated_transfer_duration(
+    kind: CommunicationOperation,
     bytes: u64,
     members: u32,
     bytes_per_second: u64,
 ) -> u64 {
     let (bytes, n) = (u128::from(bytes), u128::from(members.max(1)));
     let carried = match kind {
-        ExchangeKind::Collective(CollectiveKind::AllReduce) => bytes * 2 * (n - 1) / n,
-        ExchangeKind::Collective(CollectiveKind::AllGather | CollectiveKind::ReduceScatter) => {
-            bytes * (n - 1) / n
-        }
+        CommunicationOperation::Collective(CollectiveKind::AllReduce) => bytes * 2 * (n - 1) / n,
+        CommunicationOperation::Collective(
+            CollectiveKind::AllGather | CollectiveKind::ReduceScatter,
+        ) => bytes * (n - 1) / n,
         _ => bytes,
     };
     let ns = (carried * 1_000_000_000).div_ceil(u128::from(bytes_per_second.max(1)));
@@ -91,14 +91,14 @@ impl CollectiveKind {
 
 /// Operations that involve several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExchangeKind {
+pub(super) enum CommunicationOperation {
     /// A collective.
     Collective(CollectiveKind),
     /// A message from the first member to the second.
     Message,
 }
 
-impl ExchangeKind {
+impl CommunicationOperation {
     /// Returns the operation's name in the file of true times.
     pub(super) fn operation_name(self) -> String {
         match self {

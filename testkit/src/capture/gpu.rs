@@ -2,7 +2,7 @@
 //! streams.
 
 use super::kineto::KinetoFileWriter;
-use super::out::number_of_hole;
+use super::out::template_number_in_step;
 use super::program::{CopyDirection, ProgramKernel};
 use super::records::{GpuRecord, StepRecords};
 use super::simulate::{COMPUTE, RuntimeCall, StreamWork};
@@ -139,14 +139,18 @@ fn write_metadata(
 }
 
 /// Writes the last events, and the end of the file.
-pub(super) fn write_tail(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32, last: u64) {
+pub(super) fn write_kineto_file_end(
+    file: &mut KinetoFileWriter<'_, impl Write>,
+    rank: u32,
+    last: u64,
+) {
     file.out.write_str(
         "  {\n    \"ph\": \"X\",\n    \"cat\": \"Trace\",\n    \"name\": \"PyTorch Profiler (0)\",\n    \
          \"pid\": \"Spans\",\n    \"tid\": \"PyTorch Profiler\",\n    \"ts\": ",
     );
     file.write_time(0);
     file.out.write_str(",\n    \"dur\": ");
-    file.out.write_us(last);
+    file.out.write_microseconds(last);
     file.out.write_str(
         "\n    ,\n    \"args\": {\n      \"Op count\": 0\n    }\n  },\n  {\n    \"ph\": \"M\",\n    \
          \"name\": \"process_sort_index\",\n    \"ts\": ",
@@ -172,7 +176,7 @@ pub(super) fn write_tail(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32,
 }
 
 /// Writes a step's runtime calls, and their kernels and copies.
-pub(super) fn write_step(
+pub(super) fn write_gpu_step(
     file: &mut KinetoFileWriter<'_, impl Write>,
     records: &StepRecords<'_>,
     rank: u32,
@@ -200,7 +204,7 @@ pub(super) fn write_step(
                 };
                 let (pid, tid) = (file.pid, file.thread_id(thread));
                 file.open_event("cuda_runtime", name);
-                file.write_place(pid, tid, at, ns);
+                file.write_thread_and_times(pid, tid, at, ns);
                 file.out.write_str("\"External id\": ");
                 file.out.write_number(external);
                 file.out.write_str(", \"cbid\": ");
@@ -209,7 +213,7 @@ pub(super) fn write_step(
                 file.out.write_number(correlation);
                 file.close_event();
                 if !matches!(call, RuntimeCall::RecordEvent | RuntimeCall::WaitEvent) {
-                    file.write_flow("ac2g", false, correlation, pid, tid, at);
+                    file.write_flow_arrow_end("ac2g", false, correlation, pid, tid, at);
                 }
             }
             GpuRecord::Device {
@@ -239,10 +243,10 @@ pub(super) fn write_step(
                         let op = &file.program.ops[meet.op as usize];
                         let kernel = meet.kernel.expect("it is one of NCCL");
                         let known = &file.program.kernels[kernel as usize];
-                        ids.write_kernel(file, known, at, ns, number_of_hole(op, nth));
+                        ids.write_kernel(file, known, at, ns, template_number_in_step(op, nth));
                         let frame_name = &file.program.templates[op.template as usize].name[0].0;
                         file.open_event("gpu_user_annotation", frame_name);
-                        file.write_place(device, stream.into(), at, ns);
+                        file.write_thread_and_times(device, stream.into(), at, ns);
                         file.out.write_str("\"External id\": ");
                         file.out.write_number(frame);
                         file.close_event();
@@ -250,7 +254,7 @@ pub(super) fn write_step(
                     StreamWork::WaitEvent { recorded, on, .. } => {
                         ids.wait_event(file, recorded, on, at, ns);
                     }
-                    StreamWork::Synchronize => ids.write_synchronize(file, at, ns),
+                    StreamWork::Synchronize => ids.write_stream_sync(file, at, ns),
                 }
             }
         }
@@ -261,7 +265,7 @@ pub(super) fn write_step(
             "gpu_user_annotation",
             &format!("ProfilerStep#{}", step::FIRST_STEP + nth),
         );
-        file.write_place(device, COMPUTE.into(), first, last - first);
+        file.write_thread_and_times(device, COMPUTE.into(), first, last - first);
         file.out.write_str("\"External id\": ");
         file.out.write_number(frame.external);
         file.close_event();
@@ -292,7 +296,7 @@ impl StreamEventIds {
             None => "kernel",
         };
         file.open_event(category, &kernel.name);
-        file.write_place(self.device, self.stream, at, ns);
+        file.write_thread_and_times(self.device, self.stream, at, ns);
         file.out.write_str("\"External id\": ");
         file.out.write_number(self.external);
         if kernel.copy.is_none() {
@@ -305,14 +309,20 @@ impl StreamEventIds {
         file.out.write_str(", \"correlation\": ");
         file.out.write_number(self.correlation);
         file.out.write_str(",");
-        file.out.write_numbered(&kernel.args, number);
+        file.out.write_text_with_number(&kernel.args, number);
         file.close_event();
-        file.write_flow("ac2g", true, self.correlation, self.device, self.stream, at);
+        file.write_flow_arrow_end("ac2g", true, self.correlation, self.device, self.stream, at);
     }
 
-    fn write_sync(self, file: &mut KinetoFileWriter<'_, impl Write>, kind: &str, at: u64, ns: u64) {
+    fn begin_sync_event(
+        self,
+        file: &mut KinetoFileWriter<'_, impl Write>,
+        kind: &str,
+        at: u64,
+        ns: u64,
+    ) {
         file.open_event("cuda_sync", kind);
-        file.write_place(self.device, self.stream, at, ns);
+        file.write_thread_and_times(self.device, self.stream, at, ns);
         file.out.write_str("\"External id\": ");
         file.out.write_number(self.external);
         file.out.write_str(", \"cuda_sync_kind\": \"");
@@ -320,7 +330,7 @@ impl StreamEventIds {
         file.out.write_str("\",\n      ");
     }
 
-    fn write_rest(self, file: &mut KinetoFileWriter<'_, impl Write>) {
+    fn finish_stream_event(self, file: &mut KinetoFileWriter<'_, impl Write>) {
         file.out.write_str("\"stream\": ");
         file.out.write_number(self.stream);
         file.out.write_str(", \"correlation\": ");
@@ -339,7 +349,7 @@ impl StreamEventIds {
         at: u64,
         ns: u64,
     ) {
-        self.write_sync(file, "Stream Wait Event", at, ns);
+        self.begin_sync_event(file, "Stream Wait Event", at, ns);
         file.out.write_str("\"wait_on_stream\": ");
         file.out.write_number(on.into());
         file.out
@@ -350,12 +360,12 @@ impl StreamEventIds {
         // event.
         file.out.write_number(recorded);
         file.out.write_str(", ");
-        self.write_rest(file);
+        self.finish_stream_event(file);
     }
 
-    fn write_synchronize(self, file: &mut KinetoFileWriter<'_, impl Write>, at: u64, ns: u64) {
-        self.write_sync(file, "Stream Sync", at, ns);
-        self.write_rest(file);
-        file.write_flow("ac2g", true, self.correlation, self.device, self.stream, at);
+    fn write_stream_sync(self, file: &mut KinetoFileWriter<'_, impl Write>, at: u64, ns: u64) {
+        self.begin_sync_event(file, "Stream Sync", at, ns);
+        self.finish_stream_event(file);
+        file.write_flow_arrow_end("ac2g", true, self.correlation, self.device, self.stream, at);
     }
 }

@@ -19,7 +19,7 @@ pub struct HandwrittenEvent {
     pub inputs: (String, String),
 }
 
-pub fn create_event(
+pub fn create_handwritten_event(
     category: &'static str,
     name: &str,
     tid: u64,
@@ -40,11 +40,11 @@ pub fn create_event(
 }
 
 pub fn create_operator_event(name: &str, start: i64, ns: u64, id: u64) -> HandwrittenEvent {
-    create_event("cpu_op", name, 1, start, ns, id)
+    create_handwritten_event("cpu_op", name, 1, start, ns, id)
 }
 
 impl HandwrittenEvent {
-    pub fn on_thread(self, tid: u64) -> Self {
+    pub fn with_thread_id(self, tid: u64) -> Self {
         Self { tid, ..self }
     }
 
@@ -71,7 +71,7 @@ pub fn create_all_reduce(
     let types = r#"["GenericList[Tensor(float)]","Object","Object","None","Bool","Int"]"#;
     let mut asks = create_operator_event("c10d::allreduce_", start, 100, id);
     asks.inputs = (values, types.to_owned());
-    let flight = create_event(
+    let flight = create_handwritten_event(
         "user_annotation",
         "gloo:all_reduce",
         worker,

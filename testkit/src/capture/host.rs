@@ -1,7 +1,7 @@
 //! Writes the file of PyTorch's `ExecutionTraceObserver`.
 
-use super::meet::HistoryReplay;
-use super::out::{BufferedOutput, number_of_hole, slots_of_operator};
+use super::meet::CommunicationHistoryReplay;
+use super::out::{BufferedOutput, template_number_in_step, tensor_slots_of_operator};
 use super::program::{AutogradRole, StepProgram};
 use super::records::{HostRecord, ROOT, StepRecords};
 use super::simulate::RankClock;
@@ -36,17 +36,27 @@ pub(super) fn write_host_file(
     out.write_str(", \"time\": \"2026-11-20 10:32:10\", \"start_ts\": ");
     out.write_number(start);
     out.write_str(",\n  \"nodes\": [\n      {\n");
-    write_thread(&mut out, "thread", 2, 1, 1);
+    write_thread_root_node(&mut out, "thread", 2, 1, 1);
     out.write_str(BETWEEN);
     write_groups(&mut out, capture, rank);
     for step in 0..capture.options.steps {
-        assert!(clock.run(&program, &mut HistoryReplay(history), &mut records));
+        assert!(clock.run(
+            &program,
+            &mut CommunicationHistoryReplay(history),
+            &mut records
+        ));
         records.finish_step();
         for record in &records.done {
             out.write_str(BETWEEN);
             let record = &records.list[*record as usize];
             match record.op {
-                ROOT => write_thread(&mut out, "thread", record.id, 1, record.host_thread()),
+                ROOT => write_thread_root_node(
+                    &mut out,
+                    "thread",
+                    record.id,
+                    1,
+                    record.thread_in_host_file(),
+                ),
                 _ => write_node(&mut out, &program, &records, record, step),
             }
             out.flush_full_chunk()?;
@@ -54,7 +64,7 @@ pub(super) fn write_host_file(
         records.clear();
     }
     out.write_str(BETWEEN);
-    write_thread(&mut out, "process", 1, 1, 0);
+    write_thread_root_node(&mut out, "process", 1, 1, 0);
     out.write_str("\n  ],\n  \"finish_ts\": ");
     out.write_number(start + RankClock::current_time(&clock) / 1_000_000);
     out.write_str("\n}");
@@ -67,7 +77,7 @@ fn write_head(out: &mut BufferedOutput<impl Write>, id: u64) {
     out.write_str(", \"name\": \"");
 }
 
-fn write_parent(out: &mut BufferedOutput<impl Write>, parent: u64) {
+fn write_parent_id(out: &mut BufferedOutput<impl Write>, parent: u64) {
     out.write_str("\", \"ctrl_deps\": ");
     out.write_number(parent);
     out.write_str(",\n        ");
@@ -101,12 +111,18 @@ fn write_attributes(
 }
 
 /// Writes the root node of a thread or of the process.
-fn write_thread(out: &mut BufferedOutput<impl Write>, what: &str, id: u64, above: u64, tid: u8) {
+fn write_thread_root_node(
+    out: &mut BufferedOutput<impl Write>,
+    what: &str,
+    id: u64,
+    above: u64,
+    tid: u8,
+) {
     write_head(out, id);
     out.write_str("[pytorch|profiler|execution_trace|");
     out.write_str(what);
     out.write_str("]");
-    write_parent(out, above);
+    write_parent_id(out, above);
     out.write_str(NONE);
     write_attributes(out, 0, 0, None, [7, tid, 0]);
     out.write_str(NO_SCHEMA);
@@ -117,7 +133,7 @@ fn write_thread(out: &mut BufferedOutput<impl Write>, what: &str, id: u64, above
 fn write_groups(out: &mut BufferedOutput<impl Write>, capture: &SimulatedCapture, rank: u32) {
     write_head(out, 3);
     out.write_str("## process_group:init ##");
-    write_parent(out, 2);
+    write_parent_id(out, 2);
     out.write_str("\"inputs\": {\"values\": [\"[");
     for (i, group) in capture.layout.groups_of(rank).enumerate() {
         let ranks = match i {
@@ -155,12 +171,17 @@ fn write_node(
 ) {
     let op = &program.ops[record.op as usize];
     let template = &program.templates[op.template as usize];
-    let number = number_of_hole(op, step);
+    let number = template_number_in_step(op, step);
     write_head(out, record.id);
-    out.write_numbered(&template.name, number);
-    write_parent(out, record.parent);
+    out.write_text_with_number(&template.name, number);
+    write_parent_id(out, record.parent);
     let ids = [&records.tensors[..], &records.storages];
-    out.write_filled(&template.host, slots_of_operator(program, op), ids, number);
+    out.write_text_with_tensor_ids(
+        &template.host,
+        tensor_slots_of_operator(program, op),
+        ids,
+        number,
+    );
     out.write_str(",\n");
     let scope = match template.role {
         AutogradRole::Annotation => 7,
@@ -177,9 +198,9 @@ fn write_node(
         record.rf,
         record.fw_parent,
         seq,
-        [scope, record.host_thread(), fw_tid],
+        [scope, record.thread_in_host_file(), fw_tid],
     );
-    out.write_numbered(&template.attrs, number);
+    out.write_text_with_number(&template.attrs, number);
     out.write_str("]\n      }");
 }
 

@@ -1,8 +1,8 @@
 //! Writes Kineto's file: first the host's threads, one after another, then the device.
 
 use super::host::sequence_number_of;
-use super::meet::HistoryReplay;
-use super::out::{BufferedOutput, number_of_hole};
+use super::meet::CommunicationHistoryReplay;
+use super::out::{BufferedOutput, template_number_in_step};
 use super::program::{AutogradRole, StepProgram};
 use super::records::{HostRecord, ROOT, StepRecords};
 use super::{Device, EPOCH, PID, SimulatedCapture, gpu};
@@ -25,7 +25,7 @@ pub(super) struct KinetoFileWriter<'c, W: Write> {
 impl<W: Write> KinetoFileWriter<'_, W> {
     /// Writes a time of the job, converted to the file's clock and unit.
     pub(super) fn write_time(&mut self, ns: u64) {
-        self.out.write_us(self.clock + ns);
+        self.out.write_microseconds(self.clock + ns);
     }
 
     /// Returns the operating system's id of a thread.
@@ -49,7 +49,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
     }
 
     /// Writes the part of an event from its name to its arguments.
-    pub(super) fn write_place(&mut self, pid: u64, tid: u64, start: u64, ns: u64) {
+    pub(super) fn write_thread_and_times(&mut self, pid: u64, tid: u64, start: u64, ns: u64) {
         self.out.write_str("\",\n    \"pid\": ");
         self.out.write_number(pid);
         self.out.write_str(",\n    \"tid\": ");
@@ -57,7 +57,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
         self.out.write_str(",\n    \"ts\": ");
         self.write_time(start);
         self.out.write_str(",\n    \"dur\": ");
-        self.out.write_us(ns);
+        self.out.write_microseconds(ns);
         self.out.write_str("\n    ,\n    \"args\": {\n      ");
     }
 
@@ -67,7 +67,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
     }
 
     /// Writes one end of a flow arrow.
-    pub(super) fn write_flow(
+    pub(super) fn write_flow_arrow_end(
         &mut self,
         category: &str,
         end: bool,
@@ -99,7 +99,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
     }
 
     /// Writes an operator's fields from autograd.
-    fn write_sequence(&mut self, before: &str, seq: Option<u64>, forward: bool) {
+    fn write_autograd_fields(&mut self, before: &str, seq: Option<u64>, forward: bool) {
         let Some(seq) = seq else { return };
         self.out.write_str(before);
         self.out.write_str("\"Sequence number\": ");
@@ -112,15 +112,15 @@ impl<W: Write> KinetoFileWriter<'_, W> {
         let program = self.program;
         let op = &program.ops[record.op as usize];
         let template = &program.templates[op.template as usize];
-        let number = number_of_hole(op, step);
+        let number = template_number_in_step(op, step);
         let category = match template.role {
             AutogradRole::Annotation => "user_annotation",
             _ => "cpu_op",
         };
         self.open_event(category, "");
-        self.out.write_numbered(&template.name, number);
+        self.out.write_text_with_number(&template.name, number);
         let tid = self.thread_id(record.thread);
-        self.write_place(self.pid, tid, record.start, record.end - record.start);
+        self.write_thread_and_times(self.pid, tid, record.start, record.end - record.start);
         self.out.write_str("\"External id\": ");
         self.out.write_number(record.external);
         let seq = op.seq.map(|seq| sequence_number_of(program, seq, step));
@@ -129,16 +129,16 @@ impl<W: Write> KinetoFileWriter<'_, W> {
         if template.kineto[0].0.is_empty() {
             self.out.write_str(",\"Record function id\": ");
             self.out.write_number(record.rf);
-            self.write_sequence(", ", seq, forward);
+            self.write_autograd_fields(", ", seq, forward);
         } else {
-            self.write_sequence(",", seq, forward);
+            self.write_autograd_fields(",", seq, forward);
             self.out.write_str(match seq {
                 Some(_) => ", \"Record function id\": ",
                 None => ",\"Record function id\": ",
             });
             self.out.write_number(record.rf);
             self.out.write_str(", ");
-            self.out.write_numbered(&template.kineto, number);
+            self.out.write_text_with_number(&template.kineto, number);
         }
         self.out.write_str(", \"Ev Idx\": ");
         self.out.write_number(self.events);
@@ -150,7 +150,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
             let seqs = u64::from(program.seqs);
             let id = u64::from(step) * seqs + seqs - u64::from(seq);
             let end = template.role == AutogradRole::Backward;
-            self.write_flow("fwdbwd", end, id, self.pid, tid, record.start);
+            self.write_flow_arrow_end("fwdbwd", end, id, self.pid, tid, record.start);
         }
     }
 }
@@ -178,12 +178,12 @@ pub(super) fn write_kineto_file(
     for pass in 0..1 + 2 * u8::from(cuda) {
         let mut records = StepRecords::new(program, pass == 2);
         let mut clock = capture.clock_of_rank(rank);
-        let mut again = HistoryReplay(&capture.outcome.histories[rank as usize]);
+        let mut again = CommunicationHistoryReplay(&capture.outcome.histories[rank as usize]);
         for step in 0..capture.options.steps {
             assert!(clock.run(program, &mut again, &mut records));
             records.finish_step();
             if pass == 2 {
-                gpu::write_step(&mut file, &records, rank, step)?;
+                gpu::write_gpu_step(&mut file, &records, rank, step)?;
                 records.clear();
                 continue;
             }
@@ -205,6 +205,6 @@ pub(super) fn write_kineto_file(
         }
     }
     let last = capture.outcome.tallies[rank as usize].last;
-    gpu::write_tail(&mut file, rank, last);
+    gpu::write_kineto_file_end(&mut file, rank, last);
     file.out.flush_rest()
 }

@@ -1,8 +1,8 @@
 //! Members of groups, and the meetings (collectives and messages) of a step.
 
 use super::cost::CollectiveKind;
-use super::cost::ExchangeKind;
-use super::program::{CommonMeeting, GroupAxis, MeetingMember, StepProgram};
+use super::cost::CommunicationOperation;
+use super::program::{CommunicationMember, CommunicationProperties, GroupAxis, StepProgram};
 use super::{Options, Style};
 
 /// A process group.
@@ -19,7 +19,7 @@ pub(super) struct LayoutGroup {
 pub(super) struct JobLayout {
     /// The group of all ranks, then the tensor-parallel groups, then the data-parallel groups.
     pub groups: Vec<LayoutGroup>,
-    pub meetings: Vec<CommonMeeting>,
+    pub meetings: Vec<CommunicationProperties>,
     /// Number of tensor-parallel groups, and number of ranks per group.
     tensor: (u32, u32),
 }
@@ -78,7 +78,7 @@ impl JobLayout {
 
     /// Converts the index of a meeting (collective or message) in the program of `rank` to its
     /// index in the list for all ranks.
-    pub(super) fn global_index(&self, meet: &MeetingMember, rank: u32) -> u32 {
+    pub(super) fn global_communication_index(&self, meet: &CommunicationMember, rank: u32) -> u32 {
         match meet.axis {
             GroupAxis::Pair => meet.global,
             axis => meet.global + self.group_along_axis(axis, rank).2,
@@ -87,18 +87,18 @@ impl JobLayout {
 
     /// Lists the meetings (collectives and messages) of a step, and stores the indices of each
     /// program's meetings in the program.
-    pub(super) fn settle_meetings(
+    pub(super) fn list_communications_of_step(
         &mut self,
         options: &Options,
         program: &mut StepProgram,
-        asked: &[(ExchangeKind, u64, u32)],
+        asked: &[(CommunicationOperation, u64, u32)],
     ) {
         if options.style == Style::Pipeline {
             let bytes = u64::from(options.tokens) * u64::from(options.hidden) * 4;
             let stages = options.ranks - 1;
             for nth in 0..stages * options.microbatches * 2 {
-                self.meetings.push(CommonMeeting {
-                    exchange: ExchangeKind::Message,
+                self.meetings.push(CommunicationProperties {
+                    exchange: CommunicationOperation::Message,
                     group: 0,
                     nth: nth / 2 % options.microbatches,
                     bytes,
@@ -109,12 +109,13 @@ impl JobLayout {
         for (meet, (exchange, bytes, nth)) in program.meets.iter_mut().zip(asked) {
             meet.global = self.meetings.len() as u32;
             let (first, count, _) = self.group_along_axis(meet.axis, 0);
-            self.meetings.extend((0..count).map(|group| CommonMeeting {
-                exchange: *exchange,
-                group: first + group,
-                nth: *nth,
-                bytes: *bytes,
-            }));
+            self.meetings
+                .extend((0..count).map(|group| CommunicationProperties {
+                    exchange: *exchange,
+                    group: first + group,
+                    nth: *nth,
+                    bytes: *bytes,
+                }));
         }
     }
 }

@@ -2,14 +2,14 @@
 //! members of every meeting have arrived.
 
 use super::Options;
-use super::cost::{hash_parts, price_transfer};
+use super::cost::{hash_parts, simulated_transfer_duration};
 use super::layout::JobLayout;
 use super::program::StepProgram;
-use super::simulate::{EventRecorder, MeetingAccess, RankClock, RankPace, WaiterKind};
+use super::simulate::{CommunicationAccess, EventRecorder, RankClock, RankPace, WaiterKind};
 
 /// One member's part in a meeting (collective or message); times are in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct MeetingPart {
+pub(super) struct MemberCommunicationTimes {
     pub start: u64,
     pub end: u64,
     pub waited: Option<(WaiterKind, u64, u64)>,
@@ -17,39 +17,39 @@ pub(super) struct MeetingPart {
 
 /// A rank's parts in meetings (collectives and messages), by step and in program order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RankHistory {
-    pub parts: Vec<MeetingPart>,
+pub(super) struct RankCommunicationHistory {
+    pub parts: Vec<MemberCommunicationTimes>,
     per_step: usize,
 }
 
-impl RankHistory {
-    fn part_index(&self, step: u32, m: u32) -> usize {
+impl RankCommunicationHistory {
+    fn communication_position(&self, step: u32, m: u32) -> usize {
         step as usize * self.per_step + m as usize
     }
 
     /// Returns the parts of one step.
-    pub(super) fn parts_of_step(&self, step: u32) -> &[MeetingPart] {
-        &self.parts[self.part_index(step, 0)..self.part_index(step + 1, 0)]
+    pub(super) fn communications_of_step(&self, step: u32) -> &[MemberCommunicationTimes] {
+        &self.parts[self.communication_position(step, 0)..self.communication_position(step + 1, 0)]
     }
 }
 
 /// Answers a rank's questions about meetings from its history, so that the rank can run again.
-pub(super) struct HistoryReplay<'h>(pub &'h RankHistory);
+pub(super) struct CommunicationHistoryReplay<'h>(pub &'h RankCommunicationHistory);
 
-impl MeetingAccess for HistoryReplay<'_> {
+impl CommunicationAccess for CommunicationHistoryReplay<'_> {
     fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64) {
-        let known = self.0.parts[self.0.part_index(step, m)].start;
+        let known = self.0.parts[self.0.communication_position(step, m)].start;
         assert_eq!(known, start, "a rank does the same when it is asked again");
     }
     fn meeting_end(&self, step: u32, m: u32) -> Option<u64> {
-        Some(self.0.parts[self.0.part_index(step, m)].end)
+        Some(self.0.parts[self.0.communication_position(step, m)].end)
     }
     fn record_wait(&mut self, _: u32, _: u32, _: WaiterKind, _: u64, _: u64) {}
 }
 
 /// Number of a rank's events, start of the first event, and end of the last.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct EventTally {
+pub(super) struct EventCountAndBounds {
     pub ops: u64,
     pub calls: u64,
     pub kernels: u64,
@@ -59,7 +59,11 @@ pub(super) struct EventTally {
 }
 
 /// Counts a rank's events. A step starts and ends with its outermost operator.
-struct EventCounter<'a>(&'a mut EventTally, &'a StepProgram, &'a mut Vec<(u64, u64)>);
+struct EventCounter<'a>(
+    &'a mut EventCountAndBounds,
+    &'a StepProgram,
+    &'a mut Vec<(u64, u64)>,
+);
 
 impl EventRecorder for EventCounter<'_> {
     fn enter_operator(&mut self, _: u32, at: u64) {
@@ -106,8 +110,8 @@ impl EventRecorder for EventCounter<'_> {
 /// Result of a simulation: histories, tallies and steps of all ranks.
 #[derive(Debug)]
 pub(super) struct SimulationOutcome {
-    pub histories: Vec<RankHistory>,
-    pub tallies: Vec<EventTally>,
+    pub histories: Vec<RankCommunicationHistory>,
+    pub tallies: Vec<EventCountAndBounds>,
     /// For each rank, start and end of each step.
     pub steps: Vec<Vec<(u64, u64)>>,
 }
@@ -115,7 +119,7 @@ pub(super) struct SimulationOutcome {
 /// Number of members that have arrived at a meeting in the current step, and the latest start of
 /// these members.
 #[derive(Clone, Default)]
-struct OpenMeeting {
+struct CommunicationArrivals {
     arrived: u32,
     last: u64,
 }
@@ -138,37 +142,37 @@ pub(super) fn create_clock(options: &Options, rank: u32) -> RankClock {
 }
 
 /// One rank's view of the meetings (collectives and messages), while the ends of some are unknown.
-struct LiveMeetings<'a> {
-    history: &'a mut RankHistory,
+struct UnfinishedCommunications<'a> {
+    history: &'a mut RankCommunicationHistory,
     rank: u32,
     layout: &'a JobLayout,
     program: &'a StepProgram,
-    gatherings: &'a mut [OpenMeeting],
+    gatherings: &'a mut [CommunicationArrivals],
     arrived: &'a mut Vec<u32>,
 }
 
-impl MeetingAccess for LiveMeetings<'_> {
+impl CommunicationAccess for UnfinishedCommunications<'_> {
     fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64) {
-        let at = self.history.part_index(step, m);
-        self.history.parts[at] = MeetingPart {
+        let at = self.history.communication_position(step, m);
+        self.history.parts[at] = MemberCommunicationTimes {
             start,
             end: u64::MAX,
             waited: None,
         };
         let global = self
             .layout
-            .global_index(&self.program.meets[m as usize], self.rank);
+            .global_communication_index(&self.program.meets[m as usize], self.rank);
         let gathering = &mut self.gatherings[global as usize];
         gathering.arrived += 1;
         gathering.last = gathering.last.max(start);
         self.arrived.push(global);
     }
     fn meeting_end(&self, step: u32, m: u32) -> Option<u64> {
-        let end = self.history.parts[self.history.part_index(step, m)].end;
+        let end = self.history.parts[self.history.communication_position(step, m)].end;
         (end != u64::MAX).then_some(end)
     }
     fn record_wait(&mut self, step: u32, m: u32, by: WaiterKind, from: u64, until: u64) {
-        let at = self.history.part_index(step, m);
+        let at = self.history.communication_position(step, m);
         self.history.parts[at].waited = Some((by, from, until));
     }
 }
@@ -189,18 +193,18 @@ pub(super) fn simulate_job(
         histories: (0..ranks)
             .map(|rank| {
                 let per_step = program(rank).meets.len();
-                let none = MeetingPart {
+                let none = MemberCommunicationTimes {
                     start: 0,
                     end: u64::MAX,
                     waited: None,
                 };
-                RankHistory {
+                RankCommunicationHistory {
                     parts: vec![none; per_step * options.steps as usize],
                     per_step,
                 }
             })
             .collect(),
-        tallies: vec![EventTally::default(); ranks],
+        tallies: vec![EventCountAndBounds::default(); ranks],
         steps: vec![Vec::new(); ranks],
     };
     // For each meeting, its members: each with its rank, and the meeting's index in the rank's
@@ -208,13 +212,13 @@ pub(super) fn simulate_job(
     let mut members: Vec<Vec<(u32, u32)>> = vec![Vec::new(); layout.meetings.len()];
     for rank in 0..options.ranks {
         for (m, meet) in program(rank as usize).meets.iter().enumerate() {
-            let global = layout.global_index(meet, rank);
+            let global = layout.global_communication_index(meet, rank);
             members[global as usize].push((rank, m as u32));
         }
     }
     let mut arrived = Vec::new();
     for step in 0..options.steps {
-        let mut gatherings = vec![OpenMeeting::default(); layout.meetings.len()];
+        let mut gatherings = vec![CommunicationArrivals::default(); layout.meetings.len()];
         let mut ready: Vec<u32> = (0..options.ranks).rev().collect();
         let mut done = vec![false; ranks];
         while let Some(rank) = ready.pop() {
@@ -223,7 +227,7 @@ pub(super) fn simulate_job(
                 continue;
             }
             arrived.clear();
-            let mut live = LiveMeetings {
+            let mut live = UnfinishedCommunications {
                 history: &mut outcome.histories[rank],
                 rank: rank as u32,
                 layout,
@@ -246,13 +250,14 @@ pub(super) fn simulate_job(
                 let meeting = &layout.meetings[global as usize];
                 let count = layout.groups[meeting.group as usize].ranks.len() as u32;
                 let bandwidth = options.bandwidth;
-                let ns = price_transfer(meeting.exchange, meeting.bytes, count, bandwidth);
+                let ns =
+                    simulated_transfer_duration(meeting.exchange, meeting.bytes, count, bandwidth);
                 for (member, m) in who {
                     let key = u64::from(step) << 32 | u64::from(global);
                     let late = hash_parts([options.seed ^ 0xe4d, (*member).into(), key]);
                     let late = late % (u64::from(options.jitter) + 1);
                     let history = &mut outcome.histories[*member as usize];
-                    let at = history.part_index(step, *m);
+                    let at = history.communication_position(step, *m);
                     history.parts[at].end = gathering.last + ns + late;
                     outcome.tallies[*member as usize].last = outcome.tallies[*member as usize]
                         .last

@@ -41,7 +41,7 @@ impl StepProgramBuilder<'_> {
         let shapes: [&[u64]; 6] = [&[h], &[h], &[wide, h], &[wide], &[h, wide], &[h]];
         (0..count)
             .map(|_| LayerParameters {
-                params: shapes.map(|shape| self.create_kept_tensor(shape)),
+                params: shapes.map(|shape| self.create_persistent_tensor(shape)),
             })
             .collect()
     }
@@ -52,7 +52,11 @@ impl StepProgramBuilder<'_> {
 
     /// Adds an all-gather or reduce-scatter along the first dimension, and the wait for this
     /// collective.
-    fn add_reshard(&mut self, kind: CollectiveKind, input: &ProgramTensor) -> ProgramTensor {
+    fn add_reshard_collective(
+        &mut self,
+        kind: CollectiveKind,
+        input: &ProgramTensor,
+    ) -> ProgramTensor {
         let tp = u64::from(self.options.tensor_parallel);
         let rows = match kind {
             CollectiveKind::AllGather => input.shape[0] * tp,
@@ -71,13 +75,13 @@ impl StepProgramBuilder<'_> {
         } else {
             self.add_empty(&output);
             let meet = self.add_c10d_collective(ask, false);
-            self.wait_for_meeting(meet);
+            self.add_communication_wait(meet);
         }
         output
     }
 
-    /// Adds [`StepProgramBuilder::add_reshard`] as an autograd function.
-    fn reshard_forward(
+    /// Adds [`StepProgramBuilder::add_reshard_collective`] as an autograd function.
+    fn add_reshard_forward(
         &mut self,
         kind: CollectiveKind,
         input: &ProgramTensor,
@@ -94,7 +98,7 @@ impl StepProgramBuilder<'_> {
             ..forward_call(name, seq)
         };
         self.add_operator(call, &[OperatorOperand::Tensor(input)], &[], |b| {
-            output = Some(b.add_reshard(kind, input));
+            output = Some(b.add_reshard_collective(kind, input));
         });
         (output.expect("it was made"), seq)
     }
@@ -109,7 +113,7 @@ impl StepProgramBuilder<'_> {
         let (normal, statistics, norm) = self.layer_norm(x, gain, shift);
         let (input, gather) = match self.is_sharded() {
             true => {
-                let (whole, seq) = self.reshard_forward(CollectiveKind::AllGather, &normal);
+                let (whole, seq) = self.add_reshard_forward(CollectiveKind::AllGather, &normal);
                 (whole, Some(seq))
             }
             false => (normal, None),
@@ -131,7 +135,7 @@ impl StepProgramBuilder<'_> {
         let (output, scatter) = match self.is_sharded() {
             true => {
                 let kind = CollectiveKind::ReduceScatter;
-                let (shard, seq) = self.reshard_forward(kind, &second.y);
+                let (shard, seq) = self.add_reshard_forward(kind, &second.y);
                 (shard, Some(seq))
             }
             false => (second.y.clone(), None),
@@ -214,7 +218,7 @@ impl StepProgramBuilder<'_> {
     }
 
     /// Adds a layer's backward pass. Returns the gradient of the layer's input.
-    pub(super) fn layer_backward(
+    pub(super) fn add_layer_backward(
         &mut self,
         nth: usize,
         layer: &LayerParameters,
@@ -225,8 +229,8 @@ impl StepProgramBuilder<'_> {
         let [gain, shift, ..] = &layer.params;
         let param = 6 * nth;
         self.add_backward_node("AddBackward0", Some(saved.add), grad, |_| {}, |_| {});
-        let wide = self.reshard_backward(saved.scatter, CollectiveKind::AllGather, grad);
-        let bent = self.linear_backward(&saved.second, &wide, param + 4, reducer);
+        let wide = self.add_reshard_backward(saved.scatter, CollectiveKind::AllGather, grad);
+        let bent = self.add_linear_backward(&saved.second, &wide, param + 4, reducer);
         let inner = self.create_temporary(&bent.shape);
         self.add_backward_node(
             "GeluBackward0",
@@ -242,8 +246,9 @@ impl StepProgramBuilder<'_> {
             },
             |_| {},
         );
-        let normal = self.linear_backward(&saved.first, &inner, param + 2, reducer);
-        let normal = self.reshard_backward(saved.gather, CollectiveKind::ReduceScatter, &normal);
+        let normal = self.add_linear_backward(&saved.first, &inner, param + 2, reducer);
+        let normal =
+            self.add_reshard_backward(saved.gather, CollectiveKind::ReduceScatter, &normal);
         let h = gain.shape[0];
         let (dx, dgain, dshift) = (
             self.create_temporary(&saved.x.shape),
@@ -280,12 +285,12 @@ impl StepProgramBuilder<'_> {
             },
             |_| {},
         );
-        self.add_accumulation(param, &dgain, reducer);
-        self.add_accumulation(param + 1, &dshift, reducer);
+        self.add_gradient_accumulation(param, &dgain, reducer);
+        self.add_gradient_accumulation(param + 1, &dshift, reducer);
         dx
     }
 
-    fn reshard_backward(
+    fn add_reshard_backward(
         &mut self,
         seq: Option<u32>,
         kind: CollectiveKind,
@@ -300,24 +305,30 @@ impl StepProgramBuilder<'_> {
             CollectiveKind::AllGather => "_ReduceScatterBackward",
             _ => "_AllGatherBackward",
         };
-        self.add_backward_node(name, Some(seq), grad, |b| b.add_reshard(kind, grad), |_| {})
-            .0
+        self.add_backward_node(
+            name,
+            Some(seq),
+            grad,
+            |b| b.add_reshard_collective(kind, grad),
+            |_| {},
+        )
+        .0
     }
 
     /// Adds the backward pass of a linear layer. The weight is the parameter with index `param`,
     /// and the bias is the parameter after it.
-    fn linear_backward(
+    fn add_linear_backward(
         &mut self,
         of: &LinearResult,
         grad: &ProgramTensor,
         param: usize,
         reducer: &mut GradientReducer,
     ) -> ProgramTensor {
-        let [dx, dw, db] = self.addmm_backward(of, grad);
-        self.add_accumulation(param + 1, &db, reducer);
+        let [dx, dw, db] = self.add_addmm_backward(of, grad);
+        self.add_gradient_accumulation(param + 1, &db, reducer);
         let turn = |b: &mut Self| b.add_transpose(operator_call("aten::t"), &dw);
         let (dw, ()) = self.add_backward_node("TBackward0", Some(of.seqs[0]), &dw, turn, |_| {});
-        self.add_accumulation(param, &dw, reducer);
+        self.add_gradient_accumulation(param, &dw, reducer);
         dx
     }
 }

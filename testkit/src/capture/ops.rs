@@ -16,7 +16,7 @@ impl StepProgramBuilder<'_> {
             none,
             none,
         ];
-        self.add_leaf("aten::empty", &args, &[OperatorOperand::Tensor(tensor)]);
+        self.add_leaf_operator("aten::empty", &args, &[OperatorOperand::Tensor(tensor)]);
     }
 
     pub(super) fn empty_strided(&mut self, tensor: &ProgramTensor) {
@@ -32,7 +32,7 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Device,
             OperatorOperand::None,
         ];
-        self.add_leaf(
+        self.add_leaf_operator(
             "aten::empty_strided",
             &args,
             &[OperatorOperand::Tensor(tensor)],
@@ -91,7 +91,7 @@ impl StepProgramBuilder<'_> {
             OperatorOperand::Ints(&view.strides),
         );
         let args = [OperatorOperand::Tensor(of), shape, strides, offset];
-        self.add_leaf("aten::as_strided", &args, &[OperatorOperand::Tensor(view)]);
+        self.add_leaf_operator("aten::as_strided", &args, &[OperatorOperand::Tensor(view)]);
     }
 
     /// Adds a transposition, and returns the transposed tensor.
@@ -135,7 +135,7 @@ impl StepProgramBuilder<'_> {
 
     fn resolve_conj(&mut self, tensor: &ProgramTensor) {
         let tensor = [OperatorOperand::Tensor(tensor)];
-        self.add_leaf("aten::resolve_conj", &tensor, &tensor);
+        self.add_leaf_operator("aten::resolve_conj", &tensor, &tensor);
     }
 
     fn add_mm(&mut self, a: &ProgramTensor, b: &ProgramTensor) -> ProgramTensor {
@@ -226,7 +226,7 @@ impl StepProgramBuilder<'_> {
 
     /// Adds the backward node of a product. Returns the gradients of `x`, of the transposed weight, and
     /// of the bias.
-    pub(super) fn addmm_backward(
+    pub(super) fn add_addmm_backward(
         &mut self,
         of: &LinearResult,
         grad: &ProgramTensor,
@@ -267,7 +267,7 @@ impl StepProgramBuilder<'_> {
                 );
                 let flat = b.create_alias(&sum, &[m], &[1], 0);
                 let args = [OperatorOperand::Tensor(&sum), OperatorOperand::Ints(&[m])];
-                b.add_leaf("aten::view", &args, &[OperatorOperand::Tensor(&flat)]);
+                b.add_leaf_operator("aten::view", &args, &[OperatorOperand::Tensor(&flat)]);
                 flat
             },
         );
@@ -375,7 +375,7 @@ impl StepProgramBuilder<'_> {
     }
 
     /// Adds the backward node of the loss.
-    pub(super) fn loss_backward(
+    pub(super) fn add_loss_backward(
         &mut self,
         ones: &ProgramTensor,
         seq: u32,
@@ -387,7 +387,7 @@ impl StepProgramBuilder<'_> {
     }
 
     /// Adds a view of a bucket for one parameter.
-    pub(super) fn view_of_bucket(
+    pub(super) fn add_bucket_view(
         &mut self,
         bucket: &ProgramTensor,
         like: &ProgramTensor,

@@ -39,7 +39,7 @@ impl<W: Write> BufferedOutput<W> {
     }
 
     /// Writes ns as microseconds with three decimals.
-    pub(super) fn write_us(&mut self, ns: u64) {
+    pub(super) fn write_microseconds(&mut self, ns: u64) {
         self.write_number(ns / 1000);
         let part = ns % 1000;
         let digit = |n: u64| b'0' + (n % 10) as u8;
@@ -48,7 +48,7 @@ impl<W: Write> BufferedOutput<W> {
     }
 
     /// Writes a text that has no tensors; `number` fills its number placeholder.
-    pub(super) fn write_numbered(&mut self, text: &TemplateText, number: u64) {
+    pub(super) fn write_text_with_number(&mut self, text: &TemplateText, number: u64) {
         for (part, hole) in text {
             self.write_str(part);
             if *hole == TemplateHole::Number {
@@ -58,7 +58,7 @@ impl<W: Write> BufferedOutput<W> {
     }
 
     /// Writes a text; ids of the operator's tensors and storages fill its placeholders.
-    pub(super) fn write_filled(
+    pub(super) fn write_text_with_tensor_ids(
         &mut self,
         text: &TemplateText,
         slots: &[u32],
@@ -98,12 +98,15 @@ impl<W: Write> BufferedOutput<W> {
 }
 
 /// Returns the integer that an operator's [`TemplateHole::Number`] has in a step.
-pub(super) fn number_of_hole(op: &ProgramOperator, step: u32) -> u64 {
+pub(super) fn template_number_in_step(op: &ProgramOperator, step: u32) -> u64 {
     u64::from(op.number.0) + u64::from(op.number.1) * u64::from(step)
 }
 
 /// Returns the slots (indices) of an operator's tensors in the program.
-pub(super) fn slots_of_operator<'p>(program: &'p StepProgram, op: &ProgramOperator) -> &'p [u32] {
+pub(super) fn tensor_slots_of_operator<'p>(
+    program: &'p StepProgram,
+    op: &ProgramOperator,
+) -> &'p [u32] {
     let from = op.args as usize;
     &program.args[from..from + usize::from(op.inputs) + usize::from(op.outputs)]
 }

@@ -1,6 +1,6 @@
 //! A rank's program for one step: instructions, and the texts that the instructions record.
 
-use super::cost::ExchangeKind;
+use super::cost::CommunicationOperation;
 use super::tensor::{NUMBER, TENSOR};
 use std::collections::BTreeMap;
 
@@ -122,7 +122,7 @@ pub(super) enum CopyDirection {
 
 /// One member's part in a collective or message.
 #[derive(Debug)]
-pub(super) struct MeetingMember {
+pub(super) struct CommunicationMember {
     /// Index of the meeting in the list of all ranks' meetings of a step.
     pub global: u32,
     pub axis: GroupAxis,
@@ -142,8 +142,8 @@ pub(super) enum GroupAxis {
 
 /// Properties of a meeting (collective or message) that all its members have in common.
 #[derive(Clone, Debug)]
-pub(super) struct CommonMeeting {
-    pub exchange: ExchangeKind,
+pub(super) struct CommunicationProperties {
+    pub exchange: CommunicationOperation,
     /// Index of the group in the job's list of groups.
     pub group: u32,
     /// Number of the group's earlier meetings (collectives or messages) in this step.
@@ -160,7 +160,7 @@ pub(super) struct StepProgram {
     pub args: Vec<u32>,
     pub templates: Vec<OperatorTemplate>,
     pub kernels: Vec<ProgramKernel>,
-    pub meets: Vec<MeetingMember>,
+    pub meets: Vec<CommunicationMember>,
     /// For each tensor slot: the slot with the same storage (or the slot itself), and `true` if the
     /// tensor exists for all steps.
     pub slots: Vec<(u32, bool)>,

@@ -28,7 +28,7 @@ pub(super) const ROOT: u32 = u32::MAX;
 
 impl HostRecord {
     /// The thread's id in the host file.
-    pub(super) fn host_thread(&self) -> u8 {
+    pub(super) fn thread_in_host_file(&self) -> u8 {
         if self.thread == 1 { 2 } else { 1 }
     }
 }
@@ -123,7 +123,7 @@ impl<'p> StepRecords<'p> {
 
     /// Ends the step and all open operators.
     pub(super) fn finish_step(&mut self) {
-        self.catch_up(u64::MAX);
+        self.update_annotations_until(u64::MAX);
     }
 
     /// Removes the step's records. Tensors that exist only for one step will get new ids.
@@ -181,7 +181,7 @@ impl<'p> StepRecords<'p> {
         }
     }
 
-    fn next_number(&mut self) -> u64 {
+    fn next_record_function_id(&mut self) -> u64 {
         self.next_rf += 1;
         self.next_rf - 1
     }
@@ -222,7 +222,7 @@ impl<'p> StepRecords<'p> {
     }
 
     /// Starts and ends the workers' annotations that start or end up to the time `at`.
-    fn catch_up(&mut self, at: u64) {
+    fn update_annotations_until(&mut self, at: u64) {
         loop {
             let start = self.starting.iter().enumerate().min_by_key(|(_, p)| p.at);
             let end = self.ending.iter().enumerate().min_by_key(|(_, e)| e.0);
@@ -249,7 +249,7 @@ impl<'p> StepRecords<'p> {
 
 impl EventRecorder for StepRecords<'_> {
     fn enter_operator(&mut self, op: u32, at: u64) {
-        self.catch_up(at);
+        self.update_annotations_until(at);
         let thread = usize::from(self.thread);
         if self.rooted[thread] == 0 {
             let id = self.next_id();
@@ -267,13 +267,13 @@ impl EventRecorder for StepRecords<'_> {
                 fw_parent: 0,
             });
         }
-        let rf = self.next_number();
+        let rf = self.next_record_function_id();
         let record = self.begin_operator(op, (self.thread, self.thread), (at, at), rf);
         self.stacks[thread].push(record);
     }
 
     fn exit_operator(&mut self, at: u64) {
-        self.catch_up(at);
+        self.update_annotations_until(at);
         let record = self.stacks[usize::from(self.thread)].pop();
         let record = record.expect("what ends has begun");
         self.list[record as usize].end = at;
@@ -289,7 +289,7 @@ impl EventRecorder for StepRecords<'_> {
     fn record_meeting(&mut self, m: u32, worker: Option<u8>, start: u64, end: u64) {
         let thread = worker.map_or(self.thread, |worker| worker + 2);
         debug_assert!(worker.is_some() || self.program.meets[m as usize].axis == GroupAxis::Pair);
-        let rf = self.next_number();
+        let rf = self.next_record_function_id();
         self.starting.push(PendingAnnotation {
             rf,
             at: start,
@@ -298,13 +298,13 @@ impl EventRecorder for StepRecords<'_> {
             end,
         });
         if worker.is_none() {
-            self.catch_up(start);
+            self.update_annotations_until(start);
         }
     }
 
     fn record_call(&mut self, call: RuntimeCall, at: u64, ns: u64, correlation: u64) {
         if self.with_gpu {
-            let external = self.enclosing_id(None);
+            let external = self.enclosing_external_id(None);
             self.gpu.push(GpuRecord::Call {
                 call,
                 thread: self.thread,
@@ -326,8 +326,8 @@ impl EventRecorder for StepRecords<'_> {
     ) {
         if self.with_gpu {
             let (external, frame) = (
-                self.enclosing_id(None),
-                self.enclosing_id(Some(AutogradRole::Annotation)),
+                self.enclosing_external_id(None),
+                self.enclosing_external_id(Some(AutogradRole::Annotation)),
             );
             self.gpu.push(GpuRecord::Device {
                 what,
@@ -346,7 +346,7 @@ impl StepRecords<'_> {
     /// Returns the external id of the innermost open record of a kind; 0 if there is none. With
     /// `role`, the record is an annotation; without `role`, it is an operator that is not an
     /// annotation.
-    fn enclosing_id(&self, role: Option<AutogradRole>) -> u64 {
+    fn enclosing_external_id(&self, role: Option<AutogradRole>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack
             .iter()

@@ -68,7 +68,7 @@ impl GradientReducer {
             *elements += params[param].value.element_count();
         }
         let buckets = buckets.into_iter().map(|(params, elements)| ReducerBucket {
-            tensor: builder.create_kept_tensor(&[elements]),
+            tensor: builder.create_persistent_tensor(&[elements]),
             left: params.len(),
             params,
             meet: None,
@@ -90,7 +90,7 @@ impl GradientReducer {
 
 impl StepProgramBuilder<'_> {
     /// Adds the node that adds `grad` to the gradient of `param`, including its hook.
-    pub(super) fn add_accumulation(
+    pub(super) fn add_gradient_accumulation(
         &mut self,
         param: usize,
         grad: &ProgramTensor,
@@ -121,7 +121,7 @@ impl StepProgramBuilder<'_> {
                         &args,
                         &[OperatorOperand::Tensor(&kept)],
                         |b| {
-                            b.add_leaf("detach", &args, &[]);
+                            b.add_leaf_operator("detach", &args, &[]);
                         },
                     );
                     kept
@@ -136,13 +136,13 @@ impl StepProgramBuilder<'_> {
         // The hook runs inside the record that has just ended, so remove the record's end to open
         // it again.
         let exit = self.program.instrs.pop();
-        self.add_hook(&kept, offset, nth, reducer);
+        self.add_gradient_hook(&kept, offset, nth, reducer);
         self.program.instrs.extend(exit);
     }
 
     /// Adds the copy of a gradient into its bucket. If the copy completes the bucket, also adds the
     /// bucket's reduction.
-    fn add_hook(
+    fn add_gradient_hook(
         &mut self,
         grad: &ProgramTensor,
         offset: u64,
@@ -150,7 +150,7 @@ impl StepProgramBuilder<'_> {
         reducer: &mut GradientReducer,
     ) {
         let bucket = reducer.buckets[nth].tensor.clone();
-        let view = self.view_of_bucket(&bucket, grad, offset);
+        let view = self.add_bucket_view(&bucket, grad, offset);
         if self.options.style == Style::Functional {
             self.add_copy_operator(&view, grad);
         } else {
@@ -184,18 +184,18 @@ impl StepProgramBuilder<'_> {
             });
         }
         if reducer.left == 0 {
-            self.add_finalization(reducer);
+            self.add_reduction_finalization(reducer);
         }
     }
 
     /// For every bucket, adds the wait for its reduction, and the copy of the sums back into the
     /// gradients.
-    fn add_finalization(&mut self, reducer: &GradientReducer) {
+    fn add_reduction_finalization(&mut self, reducer: &GradientReducer) {
         for bucket in &reducer.buckets {
             let (meet, sum) = bucket.meet.as_ref().expect("every bucket is complete");
             match self.options.style {
                 Style::Functional => self.wait_tensor(*meet, sum),
-                _ => self.wait_for_meeting(*meet),
+                _ => self.add_communication_wait(*meet),
             }
             let views: Vec<_> = bucket
                 .params
@@ -203,7 +203,7 @@ impl StepProgramBuilder<'_> {
                 .map(|param| {
                     let known = &reducer.params[*param];
                     let (_, offset) = known.bucket.expect("it is in this one");
-                    let view = self.view_of_bucket(sum, &known.value, offset);
+                    let view = self.add_bucket_view(sum, &known.value, offset);
                     self.as_strided(sum, &view, true);
                     view
                 })

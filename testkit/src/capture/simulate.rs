@@ -10,7 +10,7 @@ use super::program::{GroupAxis, StepProgram, ThreadInstruction};
 
 /// Access to the meetings with other ranks (collectives and messages) that a rank's clock waits
 /// for.
-pub(super) trait MeetingAccess {
+pub(super) trait CommunicationAccess {
     /// Records that this rank starts its part of the meeting `m` in `step`.
     fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64);
     /// Returns the end of the meeting `m` on this rank; `None` if the end is still unknown.
@@ -187,7 +187,7 @@ impl RankClock {
     pub(super) fn run(
         &mut self,
         program: &StepProgram,
-        meetings: &mut impl MeetingAccess,
+        meetings: &mut impl CommunicationAccess,
         out: &mut impl EventRecorder,
     ) -> bool {
         while let Some(instr) = program.instrs.get(self.next) {
@@ -200,7 +200,7 @@ impl RankClock {
         // the step ends.
         let open = self.workers.iter_mut().flatten().chain(&mut self.comm);
         for worker in open {
-            if !settle_worker(worker, self.step, meetings) {
+            if !update_worker_free_time(worker, self.step, meetings) {
                 return false;
             }
         }
@@ -215,7 +215,7 @@ impl RankClock {
         &mut self,
         program: &StepProgram,
         instr: ThreadInstruction,
-        meetings: &mut impl MeetingAccess,
+        meetings: &mut impl CommunicationAccess,
         out: &mut impl EventRecorder,
     ) -> bool {
         match instr {
@@ -239,7 +239,7 @@ impl RankClock {
                     axis => {
                         let workers = &mut self.workers[index_of_axis(axis)];
                         for worker in &mut *workers {
-                            if !settle_worker(worker, self.step, meetings) {
+                            if !update_worker_free_time(worker, self.step, meetings) {
                                 return false;
                             }
                         }
@@ -276,7 +276,11 @@ impl RankClock {
             }
             ThreadInstruction::Collective(m) => {
                 let axis = program.meets[m as usize].axis;
-                if !settle_worker(&mut self.comm[index_of_axis(axis)], self.step, meetings) {
+                if !update_worker_free_time(
+                    &mut self.comm[index_of_axis(axis)],
+                    self.step,
+                    meetings,
+                ) {
                     return false;
                 }
                 self.launch_collective(m, axis, meetings, out);
@@ -318,7 +322,7 @@ impl RankClock {
         &mut self,
         m: u32,
         axis: GroupAxis,
-        meetings: &mut impl MeetingAccess,
+        meetings: &mut impl CommunicationAccess,
         out: &mut impl EventRecorder,
     ) {
         let ready = self.compute_free;
@@ -352,7 +356,11 @@ impl RankClock {
 }
 
 /// Updates the time at which a worker or stream becomes free. Returns `true` if this time is known.
-fn settle_worker(worker: &mut GlooWorker, step: u32, meetings: &impl MeetingAccess) -> bool {
+fn update_worker_free_time(
+    worker: &mut GlooWorker,
+    step: u32,
+    meetings: &impl CommunicationAccess,
+) -> bool {
     if let Some(m) = worker.within {
         let Some(end) = meetings.meeting_end(step, m) else {
             return false;

@@ -4,7 +4,7 @@
 use super::build::{OperatorCall, StepProgramBuilder, annotation_call, operator_call};
 use super::comm::RequestedCollective;
 use super::cost::CollectiveKind;
-use super::cost::ExchangeKind;
+use super::cost::CommunicationOperation;
 use super::layout::JobLayout;
 use super::model::{LayerParameters, SavedActivations};
 use super::program::{CopyDirection, GroupAxis, StepProgram, ThreadInstruction};
@@ -28,7 +28,7 @@ pub(super) fn build_program(
     options: &Options,
     layout: &JobLayout,
     rank: u32,
-) -> (StepProgram, Vec<(ExchangeKind, u64, u32)>) {
+) -> (StepProgram, Vec<(CommunicationOperation, u64, u32)>) {
     let mut b = StepProgramBuilder::new(options, layout, rank);
     let name = format!("ProfilerStep#{NUMBER}");
     let call = OperatorCall {
@@ -70,11 +70,11 @@ impl StepProgramBuilder<'_> {
         let (loss, seq) = self.add_loss(&x);
         let ones = self.ones_like(&loss);
         self.begin_backward();
-        let grad = self.loss_backward(&ones, seq, &shape);
-        self.layers_backward(&layers, &saved, grad, &mut reducer);
+        let grad = self.add_loss_backward(&ones, seq, &shape);
+        self.add_layers_backward(&layers, &saved, grad, &mut reducer);
         self.end_backward();
         self.add_optimizer(&reducer);
-        self.read_loss(&loss);
+        self.add_loss_read(&loss);
     }
 
     fn begin_backward(&mut self) {
@@ -118,7 +118,7 @@ impl StepProgramBuilder<'_> {
         }
         let pinned = ProgramTensor {
             host: true,
-            ..self.create_kept_tensor(&x.shape)
+            ..self.create_persistent_tensor(&x.shape)
         };
         let (from, float, layout) = (
             OperatorOperand::Tensor(&pinned),
@@ -147,7 +147,7 @@ impl StepProgramBuilder<'_> {
     /// Adds the broadcast of the first rank's buffers; DDP broadcasts buffers before each forward
     /// pass.
     fn add_buffer_broadcast(&mut self) {
-        let buffer = self.create_kept_tensor(&[self.options.hidden.into()]);
+        let buffer = self.create_persistent_tensor(&[self.options.hidden.into()]);
         let ask = RequestedCollective {
             kind: CollectiveKind::Broadcast,
             axis: GroupAxis::Data,
@@ -156,7 +156,7 @@ impl StepProgramBuilder<'_> {
         };
         self.add_python_time();
         let meet = self.add_c10d_collective(ask, true);
-        self.wait_for_meeting(meet);
+        self.add_communication_wait(meet);
     }
 
     fn add_forward(
@@ -174,7 +174,7 @@ impl StepProgramBuilder<'_> {
         x
     }
 
-    fn layers_backward(
+    fn add_layers_backward(
         &mut self,
         layers: &[LayerParameters],
         saved: &[SavedActivations],
@@ -183,7 +183,7 @@ impl StepProgramBuilder<'_> {
     ) -> ProgramTensor {
         let both = layers.iter().zip(saved).enumerate().rev();
         both.fold(grad, |grad, (nth, (layer, saved))| {
-            self.layer_backward(nth, layer, saved, &grad, reducer)
+            self.add_layer_backward(nth, layer, saved, &grad, reducer)
         })
     }
 
@@ -211,7 +211,7 @@ impl StepProgramBuilder<'_> {
     }
 
     /// Adds the code that reads the loss; the host waits here for the device.
-    fn read_loss(&mut self, loss: &ProgramTensor) {
+    fn add_loss_read(&mut self, loss: &ProgramTensor) {
         let (args, result) = (
             [OperatorOperand::Tensor(loss)],
             [OperatorOperand::Double("1.000000", "1.")],
@@ -261,7 +261,12 @@ impl StepProgramBuilder<'_> {
                     true => Some(self.add_loss(&y)),
                     false => {
                         self.add_python_time();
-                        sent.push(self.start_message(false, stage + 1, number(stage, nth, 0), &y));
+                        sent.push(self.add_message_start(
+                            false,
+                            stage + 1,
+                            number(stage, nth, 0),
+                            &y,
+                        ));
                         None
                     }
                 };
@@ -273,18 +278,23 @@ impl StepProgramBuilder<'_> {
             let grad = match loss {
                 Some((loss, seq)) => {
                     let ones = self.ones_like(&loss);
-                    self.loss_backward(&ones, seq, &shape)
+                    self.add_loss_backward(&ones, seq, &shape)
                 }
                 None => self.add_receive(stage + 1, number(stage, nth, 1), &shape),
             };
-            let grad = self.layers_backward(&layers, &saved, grad, &mut reducer);
+            let grad = self.add_layers_backward(&layers, &saved, grad, &mut reducer);
             if stage > 0 {
                 self.add_python_time();
-                sent.push(self.start_message(false, stage - 1, number(stage - 1, nth, 1), &grad));
+                sent.push(self.add_message_start(
+                    false,
+                    stage - 1,
+                    number(stage - 1, nth, 1),
+                    &grad,
+                ));
             }
         }
         for meet in sent {
-            self.wait_for_meeting(meet);
+            self.add_communication_wait(meet);
         }
         self.add_optimizer(&reducer);
     }
@@ -294,8 +304,8 @@ impl StepProgramBuilder<'_> {
         let tensor = self.create_temporary(shape);
         self.add_python_time();
         self.add_empty(&tensor);
-        let meet = self.start_message(true, from, number, &tensor);
-        self.wait_for_meeting(meet);
+        let meet = self.add_message_start(true, from, number, &tensor);
+        self.add_communication_wait(meet);
         tensor
     }
 }

@@ -127,7 +127,7 @@ pub(super) fn write_kineto_inputs(out: &mut String, args: &[OperatorOperand<'_>]
     out.push_str("\"Concrete Inputs\": ");
     write_list(out, args, ", ", |out, arg| {
         out.push('"');
-        write_concrete(out, arg);
+        write_concrete_input(out, arg);
         out.push('"');
     });
     out.push_str(", \"Input type\": ");
@@ -253,7 +253,7 @@ fn write_extents(out: &mut String, arg: &OperatorOperand<'_>, of: fn(&ProgramTen
     }
 }
 
-fn write_concrete(out: &mut String, arg: &OperatorOperand<'_>) {
+fn write_concrete_input(out: &mut String, arg: &OperatorOperand<'_>) {
     match *arg {
         OperatorOperand::Int(number) => write!(out, "{number}").expect("a string grows"),
         OperatorOperand::Ints(values) => write_numbers(out, values, ", "),

@@ -1,8 +1,8 @@
 //! The true times of a generated job, for comparison with the times in its captures.
 
-use super::meet::MeetingPart;
+use super::meet::MemberCommunicationTimes;
 use super::simulate::WaiterKind;
-use super::{SimulatedCapture, cost::ExchangeKind, draw_pace};
+use super::{SimulatedCapture, cost::CommunicationOperation, draw_pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct JobTruth {
     /// True times of each rank, in order of ranks.
     pub ranks: Vec<RankTruth>,
     /// All collectives and messages, ordered by step and, within a step, in program order.
-    pub collectives: Vec<MeetingTruth>,
+    pub collectives: Vec<CommunicationTruth>,
 }
 
 /// True times and counts of one rank.
@@ -55,7 +55,7 @@ pub struct RankTruth {
 
 /// True times of a collective or message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct MeetingTruth {
+pub struct CommunicationTruth {
     /// `all-reduce`, `all-gather`, `reduce-scatter`, `broadcast`, or `message`.
     pub kind: String,
     /// Index of the step, from 0.
@@ -125,11 +125,14 @@ impl SimulatedCapture {
         let steps_run = u64::from(self.options.steps);
         let mut counts = [0; 3];
         for meet in &program.meets {
-            let which = match self.layout.meetings[self.layout.global_index(meet, rank) as usize]
+            let which = match self.layout.meetings
+                [self.layout.global_communication_index(meet, rank) as usize]
                 .exchange
             {
-                ExchangeKind::Collective(_) => 0,
-                ExchangeKind::Message => 1 + usize::from(!self.sends_message(meet.global, rank)),
+                CommunicationOperation::Collective(_) => 0,
+                CommunicationOperation::Message => {
+                    1 + usize::from(!self.sends_message(meet.global, rank))
+                }
             };
             counts[which] += steps_run;
         }
@@ -164,22 +167,27 @@ impl SimulatedCapture {
         self.stages_of_message(global)[0] == rank
     }
 
-    fn step_truth(&self, step: u32) -> Vec<MeetingTruth> {
+    fn step_truth(&self, step: u32) -> Vec<CommunicationTruth> {
         let meetings = &self.layout.meetings;
-        let mut parts: Vec<Vec<(u32, MeetingPart)>> = vec![Vec::new(); meetings.len()];
+        let mut parts: Vec<Vec<(u32, MemberCommunicationTimes)>> = vec![Vec::new(); meetings.len()];
         for rank in 0..self.options.ranks {
             let history = &self.outcome.histories[rank as usize];
             let program = self.shared_program(rank);
-            for (meet, part) in program.meets.iter().zip(history.parts_of_step(step)) {
-                parts[self.layout.global_index(meet, rank) as usize].push((rank, *part));
+            for (meet, part) in program
+                .meets
+                .iter()
+                .zip(history.communications_of_step(step))
+            {
+                parts[self.layout.global_communication_index(meet, rank) as usize]
+                    .push((rank, *part));
             }
         }
         // `counts` has, per step, the number of collectives by group and the number of messages by
         // pair of ranks.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
-            ExchangeKind::Message => (0, self.stages_of_message(global as u32)),
-            ExchangeKind::Collective(_) => (meetings[global].group, [0; 2]),
+            CommunicationOperation::Message => (0, self.stages_of_message(global as u32)),
+            CommunicationOperation::Collective(_) => (meetings[global].group, [0; 2]),
         };
         for global in 0..meetings.len() {
             *counts.entry(key(global)).or_default() += 1;
@@ -188,8 +196,8 @@ impl SimulatedCapture {
         list.map(|(global, (meeting, parts))| {
             let group = &self.layout.groups[meeting.group as usize];
             let ranks = match meeting.exchange {
-                ExchangeKind::Message => self.stages_of_message(global as u32).to_vec(),
-                ExchangeKind::Collective(_) => group.ranks.clone(),
+                CommunicationOperation::Message => self.stages_of_message(global as u32).to_vec(),
+                CommunicationOperation::Collective(_) => group.ranks.clone(),
             };
             let last = parts.iter().map(|(_, part)| part.start).max().unwrap_or(0);
             let mut members: Vec<_> = parts
@@ -197,7 +205,7 @@ impl SimulatedCapture {
                 .map(|part| truth_of_member(*part, last))
                 .collect();
             members.sort_by_key(|m| ranks.iter().position(|rank| *rank == m.rank));
-            MeetingTruth {
+            CommunicationTruth {
                 kind: meeting.exchange.operation_name(),
                 step,
                 group: group.name.clone(),
@@ -211,7 +219,7 @@ impl SimulatedCapture {
     }
 }
 
-fn truth_of_member((rank, part): (u32, MeetingPart), last: u64) -> MemberTruth {
+fn truth_of_member((rank, part): (u32, MemberCommunicationTimes), last: u64) -> MemberTruth {
     MemberTruth {
         rank,
         start_ns: part.start,

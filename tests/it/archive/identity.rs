@@ -1,7 +1,7 @@
 //! Tests that extraction returns packed files byte for byte.
 
 use super::{Corpus, files};
-use crate::corpus::{corpus_path, sample_one_of_each};
+use crate::corpus::{corpus_path, sample_every_nth};
 use std::io::Read;
 
 const LEVELS: &[&str] = &["plain", "default", "best"];
@@ -91,7 +91,7 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
         .collect();
     folders.sort();
     let mut converted = 0;
-    for folder in sample_one_of_each(n, folders) {
+    for folder in sample_every_nth(n, folders) {
         let corpus = Corpus::new();
         let from = folder.display().to_string();
         let traces = corpus.run(&["convert", "pytorch", &from, "-o", "@job/job"]);

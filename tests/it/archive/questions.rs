@@ -2,8 +2,8 @@
 
 use super::Corpus;
 use chakram::archive::{
-    CompressionLevel, ListedWorkload, MetadataQuery, MetadataValue, Provenance, TraceRow,
-    WorkloadEntry,
+    CompressionLevel, MetadataQuery, MetadataValue, Provenance, TraceRow, WorkloadEntry,
+    WorkloadListingRow,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -236,7 +236,7 @@ proptest! {
         let query = MetadataQuery::parse(&text).unwrap();
         prop_assert_eq!(query.matches(&workload), asked.holds(&own), "{} {:?}", text, own);
         let line = serde_json::to_string(&workload).unwrap();
-        let listed: ListedWorkload<'_> = serde_json::from_str(&line).unwrap();
+        let listed: WorkloadListingRow<'_> = serde_json::from_str(&line).unwrap();
         prop_assert_eq!(query.matches(&listed), asked.holds(&own), "{} {:?}", text, own);
         prop_assert_eq!((listed.amounts.ranks, listed.amounts.bytes), (ranks.into(), 7 * u64::from(ranks)));
     }

@@ -5,7 +5,7 @@ pub mod groups;
 mod table;
 
 use super::product;
-use crate::corpus::sample_one_of_each;
+use crate::corpus::sample_every_nth;
 use CollectiveOperation::{AllGather, AllReduce, AllToAll, ReduceScatter};
 use NetworkModel::{Aware, Unaware};
 use NetworkShape::{FullyConnected, Ring, Switch};
@@ -94,7 +94,7 @@ fn ends(answer: &SimulationAnswer) -> (u64, u64) {
 
 #[test]
 fn the_table_of_one_dimension() {
-    for &(kind, shape, name, expected) in sample_one_of_each(3, table::ONE_DIMENSION) {
+    for &(kind, shape, name, expected) in sample_every_nth(3, table::ONE_DIMENSION) {
         let runs = [(Unaware, 1), (Unaware, 4), (Aware, 1), (Aware, 4)];
         for ((network, active), expected) in runs.into_iter().zip(expected) {
             let dims = [(shape, 8, 50.0, 500.0)];

@@ -3,7 +3,7 @@
 use crate::commands::chakram;
 use crate::corpus::unpack_cases;
 use crate::harness::astra_sim::parse_all;
-use chakram::astra_sim::{AnalyticalNetwork, AstraFlags, AstraInputs, PerNodeFile};
+use chakram::astra_sim::{AnalyticalNetwork, AstraFlags, AstraInputs, PerNodeImplementationFile};
 use chakram::trace::{NodeExtras, NodeView, Op, Sink, TraceWriter};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -483,13 +483,14 @@ fn bombs_do_not_go_off() {
     parse_all(&many(&|i| format!("{i}: x\n")));
     parse_all(&many(&|_| "# a comment\n".to_owned()));
     parse_all(&format!("\"{}\": 1", "x".repeat(300_000)));
-    let seen: BTreeMap<u64, _> = PerNodeFile::parse(&many(&|i| format!("{i}: x\n")), "f", false)
-        .map(|(nodes, _)| {
-            nodes
-                .iter()
-                .map(|(id, path)| (id, path.to_owned()))
-                .collect()
-        })
-        .expect("it is long and plain");
+    let seen: BTreeMap<u64, _> =
+        PerNodeImplementationFile::parse(&many(&|i| format!("{i}: x\n")), "f", false)
+            .map(|(nodes, _)| {
+                nodes
+                    .iter()
+                    .map(|(id, path)| (id, path.to_owned()))
+                    .collect()
+            })
+            .expect("it is long and plain");
     assert_eq!(seen.len(), 10_000);
 }

@@ -5,8 +5,8 @@ use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 use std::time::Instant;
 use testkit::capture::handwritten::{
-    HandwrittenEvent, HandwrittenRank, create_all_reduce, create_event, create_operator_event,
-    create_single_rank,
+    HandwrittenEvent, HandwrittenRank, create_all_reduce, create_handwritten_event,
+    create_operator_event, create_single_rank,
 };
 
 /// Converts a job of one rank, and checks two invariants of every conversion: dependencies have
@@ -177,8 +177,9 @@ fn many_threads() {
         for nth in 0..10 {
             let start = nth * 1_000_000 + thread * 100;
             let id = (thread * 10 + nth + 1) as u64;
-            events
-                .push(create_operator_event("a", start, 500_000, id).on_thread(thread as u64 + 1));
+            events.push(
+                create_operator_event("a", start, 500_000, id).with_thread_id(thread as u64 + 1),
+            );
         }
     }
     let job = hold(&events);
@@ -247,7 +248,8 @@ fn nothing_is_quadratic() {
     let threads = |count: u64| {
         (0..count)
             .map(|i| {
-                create_operator_event("a", i as i64 * 200_000, 50, i + 1).on_thread(i % (count / 8))
+                create_operator_event("a", i as i64 * 200_000, 50, i + 1)
+                    .with_thread_id(i % (count / 8))
             })
             .collect()
     };
@@ -257,7 +259,7 @@ fn nothing_is_quadratic() {
             let start = i as i64 * 1000;
             [
                 create_operator_event("aten::add", start, 500, i + 1),
-                create_event(
+                create_handwritten_event(
                     "cuda_runtime",
                     "cudaStreamSynchronize",
                     1,
@@ -276,7 +278,7 @@ fn nothing_is_quadratic() {
 fn host_work_is_the_hosts() {
     let job = hold(&[
         create_operator_event("a", 0, 100, 1),
-        create_event("user_annotation", "step", 1, 0, 400, 2),
+        create_handwritten_event("user_annotation", "step", 1, 0, 400, 2),
     ]);
     let nodes = &job.traces[0].nodes;
     assert!(nodes.iter().skip(1).all(on_host));

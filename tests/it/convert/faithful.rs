@@ -3,7 +3,7 @@
 
 use super::rig::{capture, convert, json, replay, try_convert};
 use super::truth::jobs;
-use crate::corpus::{corpus_path, refusal, sample_one_of_each};
+use crate::corpus::{corpus_path, refusal, sample_every_nth};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
 use chakram::trace::TraceContents;
@@ -102,7 +102,7 @@ fn complete_events(path: &Path) -> Vec<(String, i64, i64)> {
 /// Each event has a line that begins with phase and category, and is readable up to the name.
 /// Another line of the event has only times.
 fn events_by_line(path: &Path) -> Vec<(String, i64, i64)> {
-    let contents = TraceContents::open_any(path).unwrap();
+    let contents = TraceContents::open_any_file(path).unwrap();
     let text = String::from_utf8_lossy(contents.as_slice());
     let value = |line: &str, key: &str| -> Option<String> {
         let rest = line.split_once(&format!("\"{key}\": "))?.1;
@@ -162,7 +162,7 @@ fn replays_of_real_captures_end_when_these_did() {
     }
     folders.sort();
     assert!(folders.len() > 20, "{folders:?}");
-    for folder in sample_one_of_each(7, folders) {
+    for folder in sample_every_nth(7, folders) {
         let name = folder.strip_prefix(&corpus).unwrap().display().to_string();
         let ranks = (0..)
             .take_while(|r| folder.join(format!("host.{r}.json.zst")).is_file())

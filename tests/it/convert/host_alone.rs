@@ -3,7 +3,7 @@
 
 use super::rig::{Job, attribute, json, try_convert};
 use crate::commands::chakram;
-use crate::corpus::{corpus_path, sample_one_of_each};
+use crate::corpus::{corpus_path, sample_every_nth};
 use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -91,7 +91,7 @@ fn host_traces_of_real_jobs_lose_no_communication() {
         return;
     };
     let (mut held, mut refused) = (0, Vec::new());
-    let jobs = sample_one_of_each(
+    let jobs = sample_every_nth(
         5,
         [
             "gpu/dlrm_8gpu",

@@ -3,7 +3,7 @@
 
 use super::rig::{self, COLLECTIVE, Job, attribute, capture, convert, text, try_convert};
 use super::truth::jobs;
-use crate::corpus::{corpus_path, is_whole, sample_one_of_each};
+use crate::corpus::{corpus_path, is_whole, sample_every_nth};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
 use chakram::trace::CollectiveKind;
@@ -95,7 +95,7 @@ fn half_of_the_ranks_are_inferred() {
         }
         let whole = capture(&options);
         let expected = makespan(&convert(whole.folder.path()));
-        for dropped in sample_one_of_each(2, [[1, 3], [2, 3], [0, 2], [0, 1]]) {
+        for dropped in sample_every_nth(2, [[1, 3], [2, 3], [0, 2], [0, 1]]) {
             let captured = capture(&options);
             let folder = captured.folder.path();
             drop_ranks(folder, &dropped);
@@ -238,7 +238,7 @@ fn half_of_real_jobs_are_inferred() {
         ("pytorch/t231_moe_a2a", 4),
         ("gpu/dlrm_8gpu", 8),
     ];
-    for (name, ranks) in sample_one_of_each(5, jobs) {
+    for (name, ranks) in sample_every_nth(5, jobs) {
         let folder = captures.join(name);
         let whole = convert(&folder);
         let log = rig::replay(
@@ -257,7 +257,7 @@ fn half_of_real_jobs_are_inferred() {
         ];
         halves.dedup();
         halves.truncate(if ranks == 2 { 2 } else { 4 });
-        for kept in sample_one_of_each(2, halves) {
+        for kept in sample_every_nth(2, halves) {
             let job = inferred_from(&folder, &kept, ranks)
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
             let found = makespan(&job) as f64;

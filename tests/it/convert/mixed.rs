@@ -2,11 +2,13 @@
 //! files in a capture's folder are ignored, and impossible records are dropped and counted.
 
 use super::rig::{capture, convert, try_convert};
-use chakram::convert::{ConvertOptions as Conversion, KinetoTrace, RankFiles, convert_bytes};
+use chakram::convert::{
+    ConvertOptions as Conversion, KinetoTrace, RankFiles, convert_in_memory_captures,
+};
 use std::path::Path;
 use testkit::capture::handwritten::{
-    HandwrittenEvent, HandwrittenRank, create_all_reduce, create_event, create_operator_event,
-    create_single_rank,
+    HandwrittenEvent, HandwrittenRank, create_all_reduce, create_handwritten_event,
+    create_operator_event, create_single_rank,
 };
 use testkit::capture::{Device, Options, Style};
 
@@ -87,7 +89,7 @@ fn converted(files: &[(String, String)]) -> Result<(), String> {
         .zip(files)
         .map(|(rank, (host, kineto))| (rank, Some(host.as_bytes()), Some(kineto.as_bytes())))
         .collect();
-    let made = convert_bytes(&files, &Conversion::default());
+    let made = convert_in_memory_captures(&files, &Conversion::default());
     made.map(drop).map_err(|error| error.to_string())
 }
 
@@ -200,7 +202,7 @@ fn windows_that_open_at_different_calls_are_aligned() {
         let files = files
             .map(|(rank, (host, kineto))| (rank, Some(host.as_bytes()), Some(kineto.as_bytes())));
         let files: Vec<RankFiles<'_>> = files.collect();
-        let (_, summary) = convert_bytes(&files, &Conversion::default()).unwrap();
+        let (_, summary) = convert_in_memory_captures(&files, &Conversion::default()).unwrap();
         let waits: Vec<u64> = summary.ranks.iter().map(|rank| rank.wait_ns).collect();
         let alone: u64 = summary.alone.values().sum();
         (summary.collectives["all-reduce"], waits, alone)
@@ -312,7 +314,7 @@ fn events_outside_the_profilers_span_are_dropped() {
     ];
     let spanned = |events: &[HandwrittenEvent]| {
         let mut events = events.to_vec();
-        events.push(create_event(
+        events.push(create_handwritten_event(
             "Trace",
             "PyTorch Profiler (0)",
             9,
@@ -431,6 +433,6 @@ fn ends_of_messages_are_ranks_of_the_job() {
         (1, None, Some(send.as_bytes())),
         (3, None, Some(receive.as_bytes())),
     ];
-    let (_, summary) = convert_bytes(&files, &Conversion::default()).unwrap();
+    let (_, summary) = convert_in_memory_captures(&files, &Conversion::default()).unwrap();
     assert_eq!(summary.messages, 1, "{:?}", summary.alone);
 }

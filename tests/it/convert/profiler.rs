@@ -23,8 +23,8 @@ fn nodes_bear_what_their_records_took() {
     for (what, options) in jobs(1) {
         let captured = capture(&options);
         let folder = captured.folder.path();
-        for with_host in [true, false] {
-            if !with_host {
+        for add_launches_by_host in [true, false] {
+            if !add_launches_by_host {
                 for rank in 0..options.ranks {
                     std::fs::remove_file(folder.join(format!("host.{rank}.json"))).unwrap();
                 }

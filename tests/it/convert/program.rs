@@ -3,7 +3,7 @@
 
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands;
-use crate::corpus::{corpus_path, sample_one_of_each};
+use crate::corpus::{corpus_path, sample_every_nth};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -410,7 +410,7 @@ fn times_of_modules_sum_to_those_of_operators() {
         ("mi300/resnet_act_checkpoint", false),
         ("inference/vllm_prefilldecode_piecewise", false),
     ];
-    for (file, is_plain) in sample_one_of_each(3, files) {
+    for (file, is_plain) in sample_every_nth(3, files) {
         let path = tracelens.join(format!("{file}.json.gz"));
         let job = convert_files(&path);
         let options = ["-m", "dgx-h100", "--absent", "mirror", "--all-operators"];

@@ -52,7 +52,7 @@ pub struct Job {
 pub fn try_convert(paths: &[PathBuf], options: &Conversion) -> Result<Job, TraceError> {
     let out = tempfile::tempdir().unwrap();
     let path = |rank: u32| out.path().join(format!("job.{rank}.et"));
-    let pairs = convert::find_pairs(paths)?.pairs;
+    let pairs = convert::find_capture_pairs(paths)?.pairs;
     let mut outputs = OutputSet::default();
     let result = convert::convert_pairs(&pairs, options, &path, &mut outputs, &|_, _| {});
     let result = result.and_then(|(summary, _)| outputs.commit_all().map(|()| summary));
@@ -264,7 +264,7 @@ pub fn replay(
             .add_rank(Rank(trace.rank), graph, binding, at)
             .unwrap();
     }
-    let ranks = builder.ranks_seen();
+    let ranks = builder.min_rank_count();
     let workload = builder.finish_workload(Some(ranks), absent).unwrap();
     let options = Replaying::with_changes(|o| {
         o.comm = comm;
@@ -280,7 +280,7 @@ pub fn replay(
 
 /// Returns the JSON of a file, which may be compressed.
 pub fn json(path: &Path) -> Option<serde_json::Value> {
-    serde_json::from_slice(TraceContents::open_any(path).unwrap().as_slice()).ok()
+    serde_json::from_slice(TraceContents::open_any_file(path).unwrap().as_slice()).ok()
 }
 
 /// Runs the program, checks that it succeeds, and returns its output.

@@ -8,7 +8,7 @@ use super::schedule::schedule;
 use crate::corpus::pick_one_per_list;
 use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
-use testkit::capture::{Bound, Device, JobTruth, MeetingTruth, Options, Style, WaiterKind};
+use testkit::capture::{Bound, CommunicationTruth, Device, JobTruth, Options, Style, WaiterKind};
 
 /// Time from the end of an awaited event until the waiting thread runs again: `WAKE` of the
 /// generator.
@@ -68,7 +68,7 @@ pub fn origin(truth: &JobTruth) -> u64 {
 /// direction.
 fn calls<'t>(
     trace: &'t Trace,
-    meeting: &MeetingTruth,
+    meeting: &CommunicationTruth,
 ) -> Vec<(usize, &'t chakram::internals::proto::Node)> {
     let is = |node: &chakram::internals::proto::Node| {
         if on_host(node) {

@@ -4,7 +4,7 @@ use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
 use super::schedule::schedule;
 use super::truth::origin;
-use crate::corpus::{pick_one_per_list, sample_one_of_each};
+use crate::corpus::{pick_one_per_list, sample_every_nth};
 use chakram::engine::CommTiming;
 use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
@@ -109,7 +109,7 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
             (2, 1_000_000),
             (2, 10_000_000),
         ];
-        for (rank, late) in sample_one_of_each(3, late) {
+        for (rank, late) in sample_every_nth(3, late) {
             let changed = Options {
                 late: vec![(rank, late)],
                 ..options.clone()

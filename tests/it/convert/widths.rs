@@ -2,7 +2,7 @@
 //! hundreds of characters.
 
 use crate::commands::chakram;
-use crate::corpus::{corpus_path, sample_one_of_each};
+use crate::corpus::{corpus_path, sample_every_nth};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -61,7 +61,7 @@ fn no_line_over_a_capture_is_wider_than_120_columns() {
     chakram(&["archive", "create", &archive, "-q"]);
     let mut converted: Vec<String> = Vec::new();
     let mut cut = 0;
-    let captures = sample_one_of_each(4, captures(&root));
+    let captures = sample_every_nth(4, captures(&root));
     let count = captures.len();
     for capture in captures {
         let job = path(&format!("{}/job", converted.len()));

@@ -2,7 +2,7 @@
 //! times.
 
 use super::rig::{count, file, nodes, whole};
-use chakram::edit::{CommunicationMatches, RankSelection, SliceTarget};
+use chakram::edit::{CommunicationMatches, KeptNodesOfRank, SliceTarget};
 use chakram::internals::MOST_BEHIND;
 use chakram::internals::proto::Node;
 use chakram::workload::DeclaredGroups;
@@ -64,7 +64,7 @@ fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
     let mut meetings = CommunicationMatches::default();
     let cut = SliceTarget::Ids(0..=CUT - 1);
     let part =
-        RankSelection::select_nodes(&contents, 0, &cut, &DeclaredGroups::new(), &mut meetings)
+        KeptNodesOfRank::select_nodes(&contents, 0, &cut, &DeclaredGroups::new(), &mut meetings)
             .unwrap();
     let (after, sliced) = part.write_slice(&contents, part.earliest_start()).unwrap();
     let after = nodes(&after);

@@ -2,7 +2,7 @@
 
 use super::rig::{captures, case, count, file, job, nodes, ok, refused, replay, text};
 use crate::commands::chakram;
-use crate::corpus::{refusal, sample_one_of_each};
+use crate::corpus::{refusal, sample_every_nth};
 use chakram::internals::proto::{IoInfo, Node};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ fn replays_take_as_long_and_nothing_is_told() {
             "{name}: our own tell nothing"
         );
     }
-    for (name, path) in sample_one_of_each(12, captures()) {
+    for (name, path) in sample_every_nth(12, captures()) {
         if refusal(&name).is_some() {
             continue;
         }

@@ -209,7 +209,7 @@ fn unnamed_group(prefix: &str) -> Vec<Vec<Node>> {
     let rank = |trace: &Vec<u8>| {
         let mut list = nodes(trace);
         let inputs = list[0].inputs.take().unwrap();
-        let groups = chakram::internals::groups::parse_metadata(1, &inputs.values).unwrap();
+        let groups = chakram::internals::groups::parse_group_metadata(1, &inputs.values).unwrap();
         let groups: BTreeMap<String, Vec<u32>> = groups.into_iter().collect();
         for node in &mut list {
             for attr in node.attr.iter_mut().filter(|a| a.name == "pg_name") {

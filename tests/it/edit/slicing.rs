@@ -1,7 +1,7 @@
 //! Compares slices by step with conversions of the step alone.
 
 use super::rig::{captures, case, job, nodes, ok, refused, replay, whole};
-use crate::corpus::{corpus_path, refusal, sample_one_of_each};
+use crate::corpus::{corpus_path, refusal, sample_every_nth};
 use chakram::internals::proto::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -127,7 +127,7 @@ fn compare(name: &str, capture: &Path) -> usize {
 fn steps_are_those_that_are_converted_alone() {
     assert_eq!(compare("ddp-resnet18", &case("ddp-resnet18/capture")), 1);
     let mut steps = 0;
-    for (name, path) in sample_one_of_each(3, captures()) {
+    for (name, path) in sample_every_nth(3, captures()) {
         if refusal(&name).is_none() {
             steps += compare(&name, &path);
         }

@@ -16,7 +16,7 @@ const NAME: &str = "mm\u{1b}[35;7m\u{202e}\u{200b}\r\nnew line\u{e0041}";
 fn job(folder: &Folder, prefix: &str, rank_of_kernel: &str) {
     for rank in 0..2 {
         let lane = [("lane.7", Field::Text(NAME))];
-        let mut writer = TraceWriter::with_metadata(Vec::new(), &lane).unwrap();
+        let mut writer = TraceWriter::start_with_metadata(Vec::new(), &lane).unwrap();
         let kernel = Op::Compute {
             flops: 5,
             bytes: 7,

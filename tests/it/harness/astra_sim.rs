@@ -2,7 +2,8 @@
 //! error of a few lines that names the file and a line.
 
 use chakram::astra_sim::{
-    AstraNetworkFile, CommGroupFile, InputError, PerNodeFile, RemoteMemoryFile, SystemFile,
+    AstraNetworkFile, CommGroupFile, InputError, PerNodeImplementationFile, RemoteMemoryFile,
+    SystemFile,
 };
 use chakram::internals::logging;
 
@@ -24,7 +25,7 @@ pub fn parse_all(text: &str) {
         }
         let _ = RemoteMemoryFile::parse(text, "f", lenient).map_err(check);
         let _ = CommGroupFile::parse(text, "f", lenient).map_err(check);
-        let _ = PerNodeFile::parse(text, "f", lenient).map_err(check);
+        let _ = PerNodeImplementationFile::parse(text, "f", lenient).map_err(check);
     }
-    let _ = logging::check_logging(text, "f").map_err(check);
+    let _ = logging::check_logging_file(text, "f").map_err(check);
 }

@@ -2,7 +2,7 @@
 //! kernels and collectives of two ranks. A capture that converts must load, and its replay as
 //! captured must end when the capture ended.
 
-use chakram::convert::{ConvertOptions, convert_bytes};
+use chakram::convert::{ConvertOptions, convert_in_memory_captures};
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replay};
 use chakram::ids::Rank;
 use chakram::machine::Machine;
@@ -179,7 +179,7 @@ pub fn run(data: &[u8]) {
         (0, Some(first.0.as_bytes()), Some(first.1.as_bytes())),
         (1, Some(second.0.as_bytes()), Some(second.1.as_bytes())),
     ];
-    let Ok((traces, _)) = convert_bytes(&captures, &ConvertOptions::default()) else {
+    let Ok((traces, _)) = convert_in_memory_captures(&captures, &ConvertOptions::default()) else {
         return;
     };
     let mut builder = WorkloadBuilder::default();

@@ -3,7 +3,7 @@
 //! reveals no names.
 
 use chakram::edit::{
-    CommunicationMatches, JobScaling, RankGrid, RankSelection, ScaledDimension, ShardScaling,
+    CommunicationMatches, JobScaling, KeptNodesOfRank, RankGrid, ScaledDimension, ShardSizeRule,
     SliceTarget, TraceAnonymiser, TraceAudit,
 };
 use chakram::units::Span;
@@ -35,7 +35,7 @@ pub fn run(data: &[u8]) {
     if let Err(error) = TraceAudit::search_trace(data) {
         assert!(!error.to_string().is_empty());
     }
-    for (to, sharded) in [(5, ShardScaling::KeepTotal), (1, ShardScaling::KeepShard)] {
+    for (to, sharded) in [(5, ShardSizeRule::KeepTotal), (1, ShardSizeRule::KeepShard)] {
         scale(data, to, sharded);
     }
 }
@@ -48,7 +48,7 @@ fn graph(data: &[u8]) -> Option<Graph> {
 
 fn slice(data: &[u8], cut: &SliceTarget, whole: bool) {
     let mut meetings = CommunicationMatches::default();
-    let part = RankSelection::select_nodes(data, 0, cut, &DeclaredGroups::new(), &mut meetings);
+    let part = KeptNodesOfRank::select_nodes(data, 0, cut, &DeclaredGroups::new(), &mut meetings);
     let Ok(part) = part else {
         return;
     };
@@ -71,7 +71,7 @@ fn slice(data: &[u8], cut: &SliceTarget, whole: bool) {
     }
 }
 
-fn scale(data: &[u8], to: u32, sharded: ShardScaling) {
+fn scale(data: &[u8], to: u32, sharded: ShardSizeRule) {
     let grid = RankGrid::parse("dp=2,tp=2").expect("it is right");
     let along = ScaledDimension::new(grid, "dp", to).expect("it is right");
     let mut scaling = JobScaling::new(along, sharded, DeclaredGroups::new()).expect("no group");
@@ -79,7 +79,7 @@ fn scale(data: &[u8], to: u32, sharded: ShardScaling) {
     if learnt.and_then(|()| scaling.check_equal_ranks()).is_err() {
         return;
     }
-    for rank in 0..scaling.scaled_dimension().rank_count_after() {
+    for rank in 0..scaling.scaled_dimension().scaled_rank_count() {
         if let Ok(after) = scaling.write_rank(rank, data) {
             let (before, after) = (nodes(data), nodes(&after));
             assert_eq!(before, after, "copies have the nodes of what they copy");

@@ -2,7 +2,7 @@
 //! input causes a panic, and a trace that replays accept has no fault.
 
 use chakram::inspect::{
-    InspectedTrace, NodeFilter, NodeNeighbourhood, PathInput, RankInspection, critical_path,
+    InspectedTrace, NodeFilter, NodeNeighbourhood, RankInspection, RankPathInput, critical_path,
 };
 use chakram::trace::decompress_bytes;
 use chakram::units::{Span, Time};
@@ -87,7 +87,7 @@ fn near(trace: &InspectedTrace<'_>) {
 /// Checks that the parts of the critical path follow one another from start to end.
 fn path(trace: InspectedTrace<'_>) {
     let (_, end) = trace.times.first_start_and_last_end();
-    let track = PathInput::new(trace).expect("names are short");
+    let track = RankPathInput::new(trace).expect("names are short");
     let Some(path) = critical_path(&[track], true) else {
         return;
     };

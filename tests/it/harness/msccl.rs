@@ -2,7 +2,7 @@
 //! script reader accepts.
 
 use chakram::astra_sim::custom_algorithm::{self, ScriptTiming};
-use chakram::internals::{MscclAlgorithm, MscclScripts};
+use chakram::internals::{MscclAlgorithm, MscclTraceWriter};
 
 /// An algorithm that is not rejected has both ends of all its messages.
 pub fn run(data: &[u8]) {
@@ -13,13 +13,13 @@ pub fn run(data: &[u8]) {
         return;
     };
     assert!(MscclAlgorithm::begins_as_msccl(data));
-    let scripts = MscclScripts::new(&algorithm, 1_000_003).expect("it was parsed");
+    let scripts = MscclTraceWriter::new(&algorithm, 1_000_003).expect("it was parsed");
     let gpus = 0..algorithm.gpus.len() as u32;
-    let traces = gpus.map(|gpu| scripts.write_gpu(gpu, Vec::new()));
+    let traces = gpus.map(|gpu| scripts.write_gpu_trace(gpu, Vec::new()));
     let traces = traces.map(|trace| trace.expect("memory takes everything").0);
     let traces: Vec<Vec<u8>> = traces.collect();
     // Steps may wait for one another in a cycle, so such an algorithm cannot run.
-    let Ok(read) = custom_algorithm::read_algorithm(&traces, ScriptTiming::Recorded) else {
+    let Ok(read) = custom_algorithm::read_custom_algorithm(&traces, ScriptTiming::Recorded) else {
         return;
     };
     if let Err(fault) = read.with_matched_labels() {

@@ -3,7 +3,7 @@
 //! cannot be read as a graph is unsound. No input causes a panic.
 
 use chakram::validate::{
-    DefectKind, DefectLog, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
+    DefectKind, DefectLog, ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport,
     ValidationStyle, to_json, to_text,
 };
 use chakram::workload::{DeclaredGroups, DependencyPolicy, Graph};
@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
             (true, None, Some(vec![2, 2])),
             (true, Some(2), None),
         ] {
-            let options = ValidateOptions::apply_changes(|o| {
+            let options = ValidateOptions::changed_from_default(|o| {
                 o.dependencies = dependencies;
                 o.mirror = mirror;
                 o.ranks = ranks;
@@ -76,7 +76,7 @@ fn check(traces: &[&ValidatedTrace], options: &ValidateOptions) {
     let sources = |turn: usize| {
         let mut sources: Vec<_> = (0..).zip(traces).collect();
         sources.rotate_left(turn);
-        let sources = sources.into_iter().map(|(rank, trace)| ReportedTrace {
+        let sources = sources.into_iter().map(|(rank, trace)| ValidatedTraceFile {
             rank,
             file: format!("job.{rank}.et"),
             trace,

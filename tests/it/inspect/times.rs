@@ -171,8 +171,8 @@ fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
     .zip(1..)
     .map(|((kind, ns, lane), id)| node(id, (kind, [0, 0, ns], lane, 0, 0)))
     .collect();
-    for (node, waits_for) in [(3, 2), (4, 1), (5, 3)] {
-        nodes[node - 1].data_deps = vec![waits_for];
+    for (node, count_open_dependencies) in [(3, 2), (4, 1), (5, 3)] {
+        nodes[node - 1].data_deps = vec![count_open_dependencies];
     }
     let contents = encoded(Vec::new(), &nodes);
     let found = looked_at(&contents, 0);

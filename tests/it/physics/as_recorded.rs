@@ -425,7 +425,7 @@ fn without_durations_there_is_nothing_to_replay() {
 
         let workload = job(&[rank(1, 5), rank(0, 5)], &[]);
         let prepared = CompiledReplay::new(&workload, &machine, &priced(comm)).unwrap();
-        let basis = prepared.pricing_coverage();
+        let basis = prepared.duration_source_counts();
         assert_eq!((basis.as_recorded, basis.unrecorded), (2, 2));
         let (report, _) = report::replay_to_report(&prepared, None::<Log>).unwrap();
         let warnings = report.warnings;

@@ -44,7 +44,7 @@ fn line(
         mirrored: false,
         bidirectional: false,
     };
-    let algorithm = algorithm.resolve_automatic(primitive, n);
+    let algorithm = algorithm.resolve_unsupported_algorithm(primitive, n);
     let seat = |index| LinePosition {
         size: n,
         index,

@@ -3,9 +3,9 @@
 
 use super::pipeline::job;
 use super::rig::{Dim, ONE_CHUNK, cases, dim, machine, replay};
-use crate::corpus::sample_one_of_each;
+use crate::corpus::sample_every_nth;
 use chakram::machine::{
-    AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm as A, InterDimensionPolicy, Machine,
+    AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm as A, InterDimensionPolicy, Machine,
 };
 use chakram::topology::DimensionShape as S;
 use chakram::trace::CollectiveKind as K;
@@ -17,13 +17,13 @@ use std::num::NonZeroU32;
 /// regular test run.
 const SAMPLE: [u32; 16] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 21, 28, 37, 50, 75, 128];
 
-const UNSTATED: ChunkPipeline = ChunkPipeline {
+const UNSTATED: ChunkingSettings = ChunkingSettings {
     chunks: None,
     ..ONE_CHUNK
 };
 
-fn makespan(machine: &Machine, pipeline: ChunkPipeline, job: &Workload) -> u64 {
-    let machine = machine.clone().with_pipeline(pipeline);
+fn makespan(machine: &Machine, pipeline: ChunkingSettings, job: &Workload) -> u64 {
+    let machine = machine.clone().with_chunking(pipeline);
     replay(job, &machine).outcome.makespan.0
 }
 
@@ -32,14 +32,14 @@ fn makespan(machine: &Machine, pipeline: ChunkPipeline, job: &Workload) -> u64 {
 fn excess_over(
     stated: impl IntoIterator<Item = u32>,
     machine: &Machine,
-    pipeline: ChunkPipeline,
+    pipeline: ChunkingSettings,
     job: &Workload,
 ) -> (f64, u32) {
     let chosen = makespan(machine, pipeline, job);
     let times = stated.into_iter().map(|count| {
         let chunks = NonZeroU32::new(count);
         (
-            makespan(machine, ChunkPipeline { chunks, ..pipeline }, job),
+            makespan(machine, ChunkingSettings { chunks, ..pipeline }, job),
             count,
         )
     });
@@ -47,7 +47,7 @@ fn excess_over(
     (chosen as f64 / best as f64, count)
 }
 
-fn excess(machine: &Machine, pipeline: ChunkPipeline, job: &Workload) -> (f64, u32) {
+fn excess(machine: &Machine, pipeline: ChunkingSettings, job: &Workload) -> (f64, u32) {
     excess_over(SAMPLE, machine, pipeline, job)
 }
 
@@ -84,7 +84,7 @@ proptest! {
         bytes in prop::sample::select(SIZES.to_vec()),
     ) {
         let job = job(kind, bytes, dims.iter().map(|dim| dim.size).product(), 0);
-        let pipeline = ChunkPipeline { inter, ..UNSTATED };
+        let pipeline = ChunkingSettings { inter, ..UNSTATED };
         let (excess, best) = excess(&machine(&dims), pipeline, &job);
         prop_assert!(excess <= 1.02, "{excess}, the best has {best}");
     }
@@ -175,7 +175,7 @@ fn auto_weighs_trees_in_their_chunks() {
             calls.extend([2_000_000, 10_000].map(|bytes| (size, kind, bytes)));
         }
     }
-    for (size, kind, bytes) in sample_one_of_each(5, calls) {
+    for (size, kind, bytes) in sample_every_nth(5, calls) {
         let job = job(kind, bytes, size, 0);
         let of = |choice| {
             let machine = machine(&[dim(S::Switch, size, A::Ring)]);

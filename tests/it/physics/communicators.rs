@@ -22,7 +22,7 @@ fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> DefectLog {
     let traces: Vec<ValidatedTrace> = traces.collect();
     let members: Vec<_> = (0..).zip(&traces).collect();
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
-    let options = chakram::validate::ValidateOptions::apply_changes(|o| {
+    let options = chakram::validate::ValidateOptions::changed_from_default(|o| {
         o.ranks = Some(ranks.len() as u32);
         o.declared = declared.collect::<DeclaredGroups>();
         o.show = 9;

@@ -6,7 +6,7 @@ use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{
     Dim, Replay, contents, dim, job, machine, over, released, replay_with, stepwise, traces,
 };
-use chakram::astra_sim::custom_algorithm::{ScriptTiming, read_algorithm};
+use chakram::astra_sim::custom_algorithm::{ScriptTiming, read_custom_algorithm};
 use chakram::engine::{NetworkModel, ReplayOptions, SettingChoice};
 use chakram::machine::{CollectiveAlgorithm, CustomCollective};
 use chakram::topology::DimensionShape;
@@ -16,7 +16,7 @@ use chakram::workload::{MissingRankPolicy, Workload};
 /// Implements `kind` with one trace for each position.
 fn custom(kind: K, positions: &[Vec<Line>]) -> CustomCollective {
     let files: Vec<Vec<u8>> = positions.iter().map(|lines| contents(lines)).collect();
-    let scripts = read_algorithm(&files, ScriptTiming::Recorded).unwrap();
+    let scripts = read_custom_algorithm(&files, ScriptTiming::Recorded).unwrap();
     CustomCollective {
         kind,
         name: "mine".to_owned(),

@@ -340,7 +340,7 @@ fn every_primitive_is_carried_by_what_stands_in() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
         for primitive in PRIMITIVES {
             for n in 2..=33 {
-                let used = algorithm.resolve_automatic(primitive, n);
+                let used = algorithm.resolve_unsupported_algorithm(primitive, n);
                 assert!(
                     used.supports_primitive(primitive, n),
                     "{algorithm} {primitive:?} {n}"

@@ -4,7 +4,8 @@ use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Log, cases, dim, job, machine, replay, replay_with, stepwise};
 use chakram::engine::ReplayOptions;
 use chakram::generate::{
-    ChainPattern, DataParallelPattern, GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern,
+    DataParallelPattern, GeneratedJob, KernelChainPattern, P2pPattern, TrafficPattern,
+    WorkloadPattern,
 };
 use chakram::machine::CollectiveAlgorithm;
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
@@ -16,7 +17,7 @@ use proptest::prelude::*;
 fn the_same_workload_gives_the_same_events_in_the_same_order() {
     let mut traffic = P2pPattern::new(TrafficPattern::Random(7), 10_000, 8);
     traffic.count = 20;
-    let mut chains = ChainPattern::new(8, 60);
+    let mut chains = KernelChainPattern::new(8, 60);
     chains.chains = 6;
     let patterns = [
         WorkloadPattern::P2p(traffic),

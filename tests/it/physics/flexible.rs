@@ -27,7 +27,7 @@ proptest! {
     ) {
         let npus: u32 = dims.iter().map(|d| d.size).product();
         let workload = job(kind, bytes, npus, 0);
-        let of = |inter| machine(&dims).with_pipeline(pipeline(chunks, 1, inter, intra));
+        let of = |inter| machine(&dims).with_chunking(pipeline(chunks, 1, inter, intra));
         let closed = replay(&workload, &of(InterDimensionPolicy::ThemisFlex));
         prop_assert_eq!((closed.outcome.closed, closed.outcome.messages), (1, 0));
         let stepped = replay_with(&workload, &of(InterDimensionPolicy::ThemisFlex), &stepwise());
@@ -47,7 +47,7 @@ fn two() -> Machine {
         InterDimensionPolicy::ThemisFlex,
         IntraDimensionPolicy::Fifo,
     );
-    machine(&[switch(4, 10), switch(2, 40)]).with_pipeline(pipeline)
+    machine(&[switch(4, 10), switch(2, 40)]).with_chunking(pipeline)
 }
 
 /// With direct algorithms, 4,096 B are in two equal chunks of 2,048 B. A chunk of s bytes loads
@@ -140,7 +140,7 @@ fn figure_9a_comes_to_4_percent_of_what_is_possible() {
     for (name, rate) in systems {
         let machine = Machine::parse(&figure_9a(name), name).unwrap();
         assert_eq!(
-            machine.chunk_pipeline().inter,
+            machine.chunking_settings().inter,
             InterDimensionPolicy::ThemisFlex
         );
         let found = replay(&job(K::AllReduce, 1_000_000_000, 512, 0), &machine);

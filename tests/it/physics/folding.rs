@@ -5,7 +5,7 @@ use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Replay, dim, job, machine, replay_with};
 use crate::corpus::is_whole;
 use chakram::engine::{NetworkModel, ReplayOptions};
-use chakram::machine::{ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy, Machine};
+use chakram::machine::{ChunkingSettings, CollectiveAlgorithm, InterDimensionPolicy, Machine};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::Workload;
@@ -220,12 +220,12 @@ fn random(dice: &mut Dice) -> (Workload, Machine) {
         })
         .collect();
     let npus: u32 = dims.iter().map(|d| d.size).product();
-    let pipeline = ChunkPipeline {
+    let pipeline = ChunkingSettings {
         chunks: NonZeroU32::new(dice.one(&[1, 1, 3])),
         inter: dice.one(&InterDimensionPolicy::ALL).0,
-        ..ChunkPipeline::default()
+        ..ChunkingSettings::default()
     };
-    let machine = machine(&dims).with_pipeline(pipeline);
+    let machine = machine(&dims).with_chunking(pipeline);
     let inner = dims[0].size;
     let names = [
         "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p",

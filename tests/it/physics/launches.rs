@@ -4,7 +4,7 @@
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
 use chakram::engine::{
-    CompiledReplay, InstanceId, JobTimes, Launch, LaunchFeed, LaunchPrices, LaunchQueue,
+    CompiledReplay, FeedRequests, InstanceId, JobTimes, Launch, LaunchFeed, LaunchKernelDurations,
     LaunchRecord, NetworkModel, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError,
     ReplayOptions, SettingChoice, SingleLaunch, TimedLaunches, run_launches,
 };
@@ -202,7 +202,7 @@ fn launches_of_a_feed_cannot_deadlock_one_another() {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time::ZERO)
         }
-        fn on_wake(&mut self, _: Time, queue: &mut LaunchQueue) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedRequests) {
             self.0 = true;
             for program in [0, 1] {
                 queue.begin_launch(Launch {
@@ -245,18 +245,18 @@ impl LaunchFeed for Requests {
     fn wake_at(&self) -> Option<Time> {
         self.waiting.last().map(|&(at, _)| at)
     }
-    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedRequests) {
         while let Some((_, service)) = self.waiting.pop_if(|(at, _)| *at <= now) {
             queue.begin_launch(Launch {
                 program: self.program,
                 tag: self.launched,
-                prices: LaunchPrices::ByClass(Arc::new([Some(service)])),
+                prices: LaunchKernelDurations::ByClass(Arc::new([Some(service)])),
                 ..Launch::default()
             });
             self.launched += 1;
         }
     }
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _: &mut LaunchQueue) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _: &mut FeedRequests) {
         assert_eq!(
             ended.tag,
             self.ends.len() as u64,
@@ -365,12 +365,12 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
         fn wake_at(&self) -> Option<Time> {
             (self.0 < 3).then_some(Time(self.0 * 1_000_000))
         }
-        fn on_wake(&mut self, _: Time, queue: &mut LaunchQueue) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedRequests) {
             let price = Some(Span::from_us([5, 3, 1][self.0 as usize]));
             queue.begin_launch(Launch {
                 tag: self.0,
                 npu: Some(Npu(1)),
-                prices: LaunchPrices::ByClass(Arc::new([price, price])),
+                prices: LaunchKernelDurations::ByClass(Arc::new([price, price])),
                 ..Launch::default()
             });
             self.0 += 1;
@@ -410,7 +410,7 @@ fn stuck_launches_are_named() {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time(7))
         }
-        fn on_wake(&mut self, _: Time, queue: &mut LaunchQueue) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedRequests) {
             self.0 = true;
             queue.begin_launch(Launch::default());
             let half = queue.begin_launch(Launch {

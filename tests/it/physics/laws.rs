@@ -36,7 +36,7 @@ use chakram::ids::Npu;
 use chakram::internals::{
     ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, PortNetwork,
 };
-use chakram::machine::{AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, Machine};
+use chakram::machine::{AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm, Machine};
 use chakram::report;
 use chakram::topology::{DimensionShape, SwitchingMode, Topology};
 use chakram::trace::{CollectiveKind, Op};
@@ -102,11 +102,11 @@ fn machine(draw: &mut Draw) -> (Vec<Dim>, Machine) {
         SwitchingMode::StoreAndForward,
     ]);
     let machine = machine_of(&dims, choices.collect(), switching);
-    let pipeline = ChunkPipeline {
+    let pipeline = ChunkingSettings {
         chunks: NonZeroU32::new(draw.one(&[1, 1, 1, 2, 4])),
-        ..ChunkPipeline::default()
+        ..ChunkingSettings::default()
     };
-    (dims, machine.with_pipeline(pipeline))
+    (dims, machine.with_chunking(pipeline))
 }
 
 const BYTES: [u64; 5] = [1, 5_000, 40_000, 1_000_000, 8_000_000];
@@ -307,7 +307,7 @@ impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
         let count = self.counts.entry((from, number, to, turn)).or_default();
         let name = (from, number, turn, *count);
         *count += 1;
-        let [(dimension, side), _] = self.topology.end_ports(from, to);
+        let [(dimension, side), _] = self.topology.first_and_last_port(from, to);
         let left = ((from, dimension, side, true), operation);
         self.passed.entry(left).or_default().push(name);
         self.in_flight.insert(message.op, (name, to, operation));
@@ -331,7 +331,7 @@ impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
             if let DeliveryNotice::Delivered(op) = notice
                 && let Some((name, to, operation)) = self.in_flight.remove(op)
             {
-                let [_, (dimension, side)] = self.topology.end_ports(name.0, to);
+                let [_, (dimension, side)] = self.topology.first_and_last_port(name.0, to);
                 let entered = ((to, dimension, side, false), operation);
                 self.passed.entry(entered).or_default().push(name);
             }
@@ -347,7 +347,7 @@ fn port_order(workload: &Workload, machine: &Machine, model: NetworkModel) -> (P
         network: N,
     ) -> (PortOrder, u64) {
         let mut noted = NotedNetwork::new(network, topology);
-        let outcome = prepared.run_over(&mut (), &mut noted).unwrap();
+        let outcome = prepared.run_on_network(&mut (), &mut noted).unwrap();
         (noted.order(), outcome.makespan.0)
     }
     let of = CompiledReplay::new(workload, machine, &rig::over(model)).unwrap();
@@ -379,7 +379,10 @@ fn check_models(
     workload: &Workload,
     told: &str,
 ) -> Vec<String> {
-    let chunks = machine.chunk_pipeline().chunks.map_or(1, NonZeroU32::get);
+    let chunks = machine
+        .chunking_settings()
+        .chunks
+        .map_or(1, NonZeroU32::get);
     let topology = machine.topology();
     let ideal = topology.switching_mode() == SwitchingMode::IDEAL;
     let mut shapes = topology.dimensions().iter().map(|of| of.shape);
@@ -468,7 +471,7 @@ fn single(seed: u64) -> Vec<String> {
     let told = format!(
         "{op:?} of {members:?} on {}; {}, {}",
         dims_text(&dims),
-        machine.chunk_pipeline(),
+        machine.chunking_settings(),
         machine.topology().switching_mode()
     );
     check_models((seed, true), &machine, &workload, &told)
@@ -483,7 +486,7 @@ fn to_ordered_bits(seed: u64) -> Vec<String> {
     let told = format!(
         "{}; {}, {}",
         dims_text(&dims),
-        machine.chunk_pipeline(),
+        machine.chunking_settings(),
         machine.topology().switching_mode()
     );
     check_models((seed, false), &machine, &job.workload(), &told)

@@ -4,7 +4,7 @@ use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
 use chakram::machine::{
-    ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy, IntraDimensionPolicy, Machine,
+    ChunkingSettings, CollectiveAlgorithm, InterDimensionPolicy, IntraDimensionPolicy, Machine,
 };
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
@@ -22,8 +22,8 @@ pub fn pipeline(
     active: u32,
     inter: InterDimensionPolicy,
     intra: IntraDimensionPolicy,
-) -> ChunkPipeline {
-    ChunkPipeline {
+) -> ChunkingSettings {
+    ChunkingSettings {
         chunks: Some(count(chunks)),
         active: count(active),
         inter,
@@ -254,7 +254,7 @@ proptest! {
         let npus: u32 = dims.iter().map(|d| d.size).product();
         let chunk = 256 * u64::from(npus) * factor;
         let workload = job(kind, bytes(kind, chunk, chunks, npus), npus, 0);
-        let machine = machine(&dims).with_pipeline(pipeline(chunks, 1, inter, intra));
+        let machine = machine(&dims).with_chunking(pipeline(chunks, 1, inter, intra));
         let orders = match inter {
             InterDimensionPolicy::Themis | InterDimensionPolicy::ThemisFlex => balanced(&dims, chunks, flexible),
             _ => (0..chunks as usize).map(|c| {
@@ -288,7 +288,7 @@ proptest! {
         let dims: Vec<Dim> = dims.into_iter().map(|d| Dim { algorithm, ..d }).collect();
         let npus: u32 = dims.iter().map(|d| d.size).product();
         let bytes = bytes(kind, 48 * u64::from(npus), chunks, npus);
-        let machine = machine(&dims).with_pipeline(pipeline(chunks, active, inter, intra));
+        let machine = machine(&dims).with_chunking(pipeline(chunks, active, inter, intra));
         let together = replay_with(&job(kind, bytes, npus, 0), &machine, &stepwise()).ps();
         let late = replay(&job(kind, bytes, npus, skew), &machine);
         prop_assert_eq!((late.outcome.closed, late.outcome.stepwise), (0, 1));
@@ -308,7 +308,7 @@ proptest! {
 /// = 10 ns, then 500 B · 20 = 10 ns, and the all-gather takes the same.
 fn small(chunks: u32, active: u32) -> Machine {
     let dims = [10, 20].map(|ps_per_byte| switch(2, ps_per_byte));
-    machine(&dims).with_pipeline(pipeline(
+    machine(&dims).with_chunking(pipeline(
         chunks,
         active,
         InterDimensionPolicy::Ascending,
@@ -365,7 +365,7 @@ fn trees_live_by_chunks() {
             ..dim(DimensionShape::Switch, 8, algorithm)
         };
         let machine = machine(&[flat]);
-        let machine = machine.with_pipeline(pipeline(
+        let machine = machine.with_chunking(pipeline(
             chunks,
             1,
             InterDimensionPolicy::Ascending,
@@ -390,7 +390,7 @@ fn what_does_not_fit_is_refused() {
     let workload = job(K::AllReduce, 1 << 30, ranks, 0);
     let flat = |algorithm| {
         let machine = machine(&[dim(DimensionShape::Switch, ranks, algorithm)]);
-        machine.with_pipeline(pipeline(
+        machine.with_chunking(pipeline(
             4096,
             1,
             InterDimensionPolicy::Ascending,

@@ -8,7 +8,7 @@ use chakram::machine::Machine;
 use chakram::trace::Op;
 use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
-use testkit::switch_pool::{self, MemoryLoad, SwitchTree};
+use testkit::switch_pool::{self, MemoryLoad, SwitchMemoryPool};
 
 /// Returns a machine of `npus` NPUs with this remote memory.
 fn machine(npus: u32, remote: &str) -> Machine {
@@ -17,7 +17,7 @@ fn machine(npus: u32, remote: &str) -> Machine {
 }
 
 /// Returns the machine file's text for `tree`, with a latency.
-fn hierarchical(tree: &SwitchTree, switches: u64) -> String {
+fn hierarchical(tree: &SwitchMemoryPool, switches: u64) -> String {
     format!(
         r#"attachment = "hierarchical"
 groups = {}
@@ -54,7 +54,7 @@ proptest! {
         let npus = nodes * npus_per_node;
         let (group, node, port) = rates;
         let links_chunk = chunk * 100 * switches;
-        let tree = SwitchTree { groups, group, npus_per_node, node, port, npus, links_chunk };
+        let tree = SwitchMemoryPool { groups, group, npus_per_node, node, port, npus, links_chunk };
         let machine = machine(npus, &hierarchical(&tree, switches));
         // Each rank starts at its own time and runs two concurrent loads.
         let at = |rank: u32| if skewed { loads[rank as usize % 20].0 } else { 0 };

@@ -6,7 +6,7 @@ use chakram::engine::{
 };
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{
-    AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy,
+    AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm, InterDimensionPolicy,
     IntraDimensionPolicy, LocalMemory, Machine, NpuClass, PeakRates,
 };
 use chakram::report::{CollectiveRecord, Observer};
@@ -124,11 +124,11 @@ pub fn machine_of(
     let topology = topology.with_switching(switching);
     let machine =
         Machine::with_uniform_class("rig".to_owned(), topology, choices, class, None).unwrap();
-    machine.with_pipeline(ONE_CHUNK)
+    machine.with_chunking(ONE_CHUNK)
 }
 
 /// Collectives in one chunk, even if several chunks would be faster.
-pub const ONE_CHUNK: ChunkPipeline = ChunkPipeline {
+pub const ONE_CHUNK: ChunkingSettings = ChunkingSettings {
     chunks: Some(NonZeroU32::MIN),
     active: NonZeroU32::MIN,
     inter: InterDimensionPolicy::Ascending,

@@ -4,10 +4,10 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine_of};
-use crate::corpus::sample_one_of_each;
+use crate::corpus::sample_every_nth;
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::{
-    AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy,
+    AlgorithmChoice, ChunkingSettings, CollectiveAlgorithm, InterDimensionPolicy,
     IntraDimensionPolicy, Machine,
 };
 use chakram::topology::{DimensionShape, SwitchingMode};
@@ -37,7 +37,7 @@ struct Case {
     dims: Vec<Dim>,
     choices: Vec<AlgorithmChoice>,
     switching: SwitchingMode,
-    pipeline: ChunkPipeline,
+    pipeline: ChunkingSettings,
     model: NetworkModel,
     stepwise: bool,
     ranks: Vec<Vec<Line>>,
@@ -74,7 +74,7 @@ impl Case {
                 SwitchingMode::IDEAL,
                 SwitchingMode::StoreAndForward,
             ]),
-            pipeline: ChunkPipeline {
+            pipeline: ChunkingSettings {
                 chunks: Some(count(dice, &[1, 1, 2, 4])),
                 active: count(dice, &[1, 2]),
                 inter: dice.pick(&InterDimensionPolicy::ALL.map(|(inter, _)| inter)),
@@ -159,7 +159,7 @@ impl Case {
             ..*dim
         });
         let dims: Vec<Dim> = dims.collect();
-        machine_of(&dims, self.choices.clone(), self.switching).with_pipeline(self.pipeline)
+        machine_of(&dims, self.choices.clone(), self.switching).with_chunking(self.pipeline)
     }
 
     /// Returns the makespan with all times multiplied by `factor`, and the algorithms that its
@@ -205,7 +205,7 @@ fn dice_rank(ranks: u64, dice: &mut Dice) -> usize {
 
 #[test]
 fn times_twice_as_long_take_twice_as_long() {
-    for seed in sample_one_of_each(5, 0..10_000) {
+    for seed in sample_every_nth(5, 0..10_000) {
         let case = Case::any(&mut Dice(seed << 20), UNIT);
         let (once, said) = case.times(1);
         let (twice, said_twice) = case.times(2);

@@ -9,7 +9,7 @@ use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{
     Replay, cases, contents, dim, job, machine, over, replay, replay_with, stepwise, traces,
 };
-use chakram::astra_sim::custom_algorithm::{ScriptTiming, read_algorithm};
+use chakram::astra_sim::custom_algorithm::{ScriptTiming, read_custom_algorithm};
 use chakram::engine::{NetworkModel, ReplayOptions, SettingChoice};
 use chakram::machine::SendCompletion::{Delivered, Injected};
 use chakram::machine::{CollectiveAlgorithm, CustomCollective, Machine};
@@ -185,7 +185,7 @@ fn sends_of_custom_algorithms_are_complete_alike() {
     let custom = CustomCollective {
         kind: K::Broadcast,
         name: "twice".to_owned(),
-        scripts: read_algorithm(&files, ScriptTiming::Recorded)
+        scripts: read_custom_algorithm(&files, ScriptTiming::Recorded)
             .unwrap()
             .with_matched_labels()
             .unwrap(),

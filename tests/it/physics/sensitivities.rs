@@ -6,11 +6,12 @@ use super::rig::job;
 use super::tile_groups::Random;
 use crate::corpus::is_whole;
 use chakram::engine::{
-    ChangedTime, CollectiveChange, CompiledReplay, HostTiming, KernelChange, ReplayOptions,
+    CollectiveChange, CompiledReplay, DurationAdjustment, HostTiming, KernelDurationChange,
+    ReplayOptions,
 };
 use chakram::internals::{MachineText, find_sensitivities};
 use chakram::machine::Machine;
-use chakram::report::sensitivity::{SensitivityRow, SensitivityRun};
+use chakram::report::sensitivity::{SensitivityInputs, SensitivityRow};
 use chakram::trace::{CollectiveKind as K, KernelShape, MemoryBoundKernel};
 use chakram::workload::Workload;
 
@@ -66,12 +67,12 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<Line>> {
 
 /// Returns the makespan of a replay with the times of the row multiplied by `factor`.
 fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor: f64) -> f64 {
-    let time = ChangedTime::Factor(factor);
+    let time = DurationAdjustment::Factor(factor);
     let options = ReplayOptions::with_changes(|options| match row.setting.split_once(" = ") {
         Some(("kernel", pattern)) => options
             .changes
             .kernels
-            .push(KernelChange::of_pattern(pattern, time)),
+            .push(KernelDurationChange::of_pattern(pattern, time)),
         Some(("collective", kind)) => {
             options
                 .changes
@@ -94,12 +95,12 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let workload = job(&random_ranks(random), &[]);
         let options = ReplayOptions::default();
-        let run = SensitivityRun {
+        let run = SensitivityInputs {
             workload: &workload,
             machine: &machine,
             options: &options,
         };
-        let makespan = run.makespan_on(&machine).unwrap().0 as f64;
+        let makespan = run.replay_makespan_on(&machine).unwrap().0 as f64;
         let [confirmed, graph] =
             [true, false].map(|replays| run.find_sensitivities(replays).unwrap());
         assert!(
@@ -168,7 +169,7 @@ fn hold_on_machines(seeds: std::ops::Range<u64>) -> [u64; 2] {
         };
         let text = network_text(shape, 1.0, 1.0);
         let machine = Machine::parse(&text, "four").unwrap();
-        let run = SensitivityRun {
+        let run = SensitivityInputs {
             workload: &workload,
             machine: &machine,
             options: &options,
@@ -245,7 +246,7 @@ fn a_slope_holds_until_the_next_path() {
     ];
     let workload = job(&[lines], &[]);
     let machine = Machine::load_preset("dgx-h100").unwrap();
-    let run = SensitivityRun {
+    let run = SensitivityInputs {
         workload: &workload,
         machine: &machine,
         options: &ReplayOptions::default(),

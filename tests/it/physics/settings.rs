@@ -6,7 +6,7 @@ use super::rig::job;
 use chakram::engine::{CollectiveTiming, CompiledReplay, ComputeModel, ReplayOptions};
 use chakram::generate::{ParallelismPlan, TrainingPattern, WorkloadPattern, ZeroStage};
 use chakram::ids::Npu;
-use chakram::job::{Job, MachineEdit, edits_of, note_settings};
+use chakram::job::{Job, MachineEdit, edits_from_preset, note_settings_without_effect};
 use chakram::machine::{Machine, PRESETS, read_preset_text_text};
 use chakram::model::{ModelDefinition, ModelSource};
 use chakram::report::{Report, replay_to_report};
@@ -105,7 +105,7 @@ impl PlacedJob {
         let prepared = CompiledReplay::new(&self.workload, machine, &self.options).ok()?;
         let (mut report, ()) = replay_to_report(&prepared, ()).ok()?;
         let given: Vec<_> = edits.iter().map(MachineEdit::to_setting).collect();
-        note_settings(&mut report, &prepared, &self.options, &given);
+        note_settings_without_effect(&mut report, &prepared, &self.options, &given);
         Some(report)
     }
 }
@@ -506,7 +506,7 @@ fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Trie
                 tried.refused.insert(key.clone());
                 continue;
             };
-            let edits = edits_of(&machine, &text, name);
+            let edits = edits_from_preset(&machine, &text, name);
             // Any change of one key is exactly one edit.
             assert_eq!(edits.len(), 1, "{name}: {path} = {other}: {edits:?}");
             let of_key = jobs.iter().zip(&before);

@@ -6,7 +6,7 @@ use super::rig::{Dim, Replay, dim, job, machine, over, replay_with, traces};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
-use chakram::trace::{CollectiveKind, split_text};
+use chakram::trace::{CollectiveKind, format_size_list};
 use chakram::workload::MissingRankPolicy;
 
 const NETWORKS: [NetworkModel; 2] = [NetworkModel::ContentionFree, NetworkModel::Ports];
@@ -15,7 +15,7 @@ const NETWORKS: [NetworkModel; 2] = [NetworkModel::ContentionFree, NetworkModel:
 fn exchange(bytes: u64, send: &[u64], receive: &[u64]) -> Line {
     let text = |list: &[u64]| match list {
         [] => String::new(),
-        list => split_text(list),
+        list => format_size_list(list),
     };
     Line {
         splits: [text(send), text(receive)],

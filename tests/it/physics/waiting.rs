@@ -19,7 +19,7 @@ fn reported(ranks: &[Vec<Line>], role: Option<&str>, options: &ReplayOptions) ->
     if let Some(role) = role {
         let mut roles = GroupRoles::default();
         roles.add_role(1, role);
-        builder.declare_roles(&roles);
+        builder.declare_group_roles(&roles);
     }
     let ranks = ranks.len() as u32;
     let workload = builder.finish_workload(Some(ranks), MissingRankPolicy::Refuse);

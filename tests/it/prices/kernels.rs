@@ -1,7 +1,7 @@
 //! Tests the use of a captured job's kernel times for other jobs.
 
 use crate::commands::chakram;
-use crate::corpus::{corpus_path, sample_one_of_each};
+use crate::corpus::{corpus_path, sample_every_nth};
 use serde_json::Value;
 
 /// Returns the makespan, in milliseconds, of `traces` on `machine` with kernels timed by `compute`.
@@ -258,7 +258,7 @@ fn captured_jobs_are_priced_by_their_own_kernels() {
         ("t231_moe_a2a", 4),
         ("infer_gpt", 1),
     ];
-    for (name, ranks) in sample_one_of_each(3, jobs) {
+    for (name, ranks) in sample_every_nth(3, jobs) {
         let capture = captures
             .join(name)
             .to_str()

@@ -2,7 +2,7 @@
 
 use super::packed_rows;
 use crate::commands::chakram;
-use crate::corpus::sample_one_of_each;
+use crate::corpus::sample_every_nth;
 use chakram::machine::Machine;
 use chakram::trace::Dtype;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
         ("a100", "dgx-a100", 1.0, 0.058),
         ("h100", "dgx-h100", 0.87, 0.052),
     ];
-    for (gpu, preset, sustained, most) in sample_one_of_each(2, gpus) {
+    for (gpu, preset, sustained, most) in sample_every_nth(2, gpus) {
         let Some(gemms) = measured_gemms(gpu) else {
             return;
         };
@@ -89,9 +89,9 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
             .per_second();
         let memory = class.memory_bandwidth().unwrap();
         let (mut alone, mut with) = (0.0, 0.0);
-        let held_out = sample_one_of_each(5, held_out);
+        let held_out = sample_every_nth(5, held_out);
         for ([m, n, k], seconds) in &held_out {
-            let time = curve.estimate_seconds([1, *m, *n, *k], 2.0, peak, memory);
+            let time = curve.estimate_gemm([1, *m, *n, *k], 2.0, peak, memory);
             alone += (time.seconds / seconds - 1.0).abs();
             let factor = measured
                 .interpolate_factor([*m, *n, *k], &time)

@@ -1,7 +1,7 @@
 //! Tests Tables IV and VII: samples per second of transformers in training.
 
 use super::{StudiedPlan, seconds};
-use crate::corpus::sample_one_of_each;
+use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 use serde_json::Value;
 
@@ -76,7 +76,7 @@ fn published_rates_of_table_iv_are_tflops_over_flops() {
         ),
     ];
     for (model, tflops, replicas, pipeline, batch, [layers, hidden], lead, whole) in
-        sample_one_of_each(3, rows)
+        sample_every_nth(3, rows)
     {
         let model = format!("megatron-{model}");
         let plan = StudiedPlan {
@@ -174,7 +174,7 @@ fn published_rules_give_published_numbers() {
         ("t-145b", 8, 2415, 1.0208, 1.0213),
         ("t-76b", 16, 1869, 1.4479, 1.450),
     ];
-    for (model, tensor, samples, held, code) in sample_one_of_each(3, rates) {
+    for (model, tensor, samples, held, code) in sample_every_nth(3, rates) {
         let found = by_published_rules(&folder, model, tensor, samples);
         assert!((found - held).abs() < 5.1e-5, "{model} {tensor}: {found}");
         assert!(

@@ -1,7 +1,7 @@
 //! Tests `--extrapolate`: a step simulated with only a few of its micro-batches.
 
 use super::json;
-use crate::corpus::sample_one_of_each;
+use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 
 fn step<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -36,7 +36,7 @@ fn a_full_pipeline_goes_on_as_it_does() {
         ("dgx-a100", &["--schedule", "interleaved", "--chunks", "3"]),
         ("dgx-a100", &["--schedule", "gpipe"]),
     ];
-    for (machine, more) in sample_one_of_each(2, steps) {
+    for (machine, more) in sample_every_nth(2, steps) {
         let whole = json(&folder, &step(machine, more));
         let some = [more, &["--extrapolate", "12"]].concat();
         let some = json(&folder, &step(machine, &some));

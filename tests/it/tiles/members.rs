@@ -1,7 +1,7 @@
 //! Tests traces that represent several ranks.
 
 use super::{agree, args, json, makespan};
-use crate::corpus::sample_one_of_each;
+use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 
 /// With `--aggregate` one trace file represents the ranks of a stage, under each rank's name. Read
@@ -25,7 +25,7 @@ fn one_trace_stands_for_the_ranks_of_its_stage() {
         let together = [more, &["--aggregate", "-o", &shared]].concat();
         json(&folder, &args("wafer-5x4", &together));
         let ways = [&[][..], &["--aggregate"], &["--network", "links"]];
-        for more in sample_one_of_each(2, ways) {
+        for more in sample_every_nth(2, ways) {
             let replay = |job: &str| {
                 let replay = ["replay", job, "--machine", "wafer-5x4"];
                 json(&folder, &[&replay, more].concat())
@@ -38,7 +38,7 @@ fn one_trace_stands_for_the_ranks_of_its_stage() {
         }
         // There are 32 ranks in stages of two replicas of four. The first rank of each is the
         // adapter, and has its own trace.
-        for rank in sample_one_of_each(7, 0..32) {
+        for rank in sample_every_nth(7, 0..32) {
             let of = |job: &str| {
                 let name = format!("{job}.{rank}.et");
                 folder.ok(&["convert", "trace", &name, "-o", "one.jsonl"]);

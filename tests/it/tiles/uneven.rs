@@ -1,7 +1,7 @@
 //! Tests stages with different tensor degrees on the wafer.
 
 use super::{agree, args, json, makespan};
-use crate::corpus::sample_one_of_each;
+use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ fn unlike_stages_run_written_and_together() {
         ("2", "source"),
         ("2", "destination"),
     ];
-    for (adapters, sums) in sample_one_of_each(3, ways) {
+    for (adapters, sums) in sample_every_nth(3, ways) {
         let more = ["--adapters", adapters, "--adapter-sums", sums];
         let alone = json(&folder, &uneven(&more));
         assert_eq!(alone["npus"].as_array().map(Vec::len), Some(24));

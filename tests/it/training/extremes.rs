@@ -98,7 +98,7 @@ fn work() -> impl Strategy<Value = OperatorKind> {
                 width: b,
                 experts: c,
                 chosen: d,
-                form: chakram::model::RouterForm::default(),
+                form: chakram::model::ExpertRouterRule::default(),
             },
             11 => OperatorKind::ExpertLinear {
                 rows: a,

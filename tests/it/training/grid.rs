@@ -9,7 +9,7 @@ use chakram::generate::{
 use chakram::machine::Machine;
 use chakram::model::{LayerOperator, LayerRole, Model, OperatorKind, TensorSplit};
 use chakram::trace::TraceWriter;
-use chakram::validate::{ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport};
+use chakram::validate::{ValidateOptions, ValidatedTrace, ValidatedTraceFile, ValidationReport};
 use chakram::workload::DependencyPolicy;
 use std::collections::BTreeMap;
 
@@ -147,12 +147,12 @@ fn is_sound(job: &GeneratedJob, machine: &Machine, about: &str) {
         nodes += job.node_count(rank);
         traces.push((rank, trace));
     }
-    let sources = traces.iter().map(|(rank, trace)| ReportedTrace {
+    let sources = traces.iter().map(|(rank, trace)| ValidatedTraceFile {
         rank: *rank,
         file: String::new(),
         trace,
     });
-    let options = ValidateOptions::apply_changes(|o| {
+    let options = ValidateOptions::changed_from_default(|o| {
         o.declared = job.declared_groups();
         o.ranks = Some(job.rank_count());
         o.show = 3;

@@ -2,7 +2,8 @@
 
 use super::{Sums, experts, job};
 use chakram::generate::{
-    CapacityFactor, ContextExchange, ExpertExchangeForm, ParallelismPlan, RoutingBalance,
+    ContextExchange, ExpertCapacityFactor, ExpertExchangeForm, ExpertRoutingBalance,
+    ParallelismPlan,
 };
 use chakram::trace::{CollectiveKind, Dtype};
 use testkit::expert_routing::{Copies, Routing, most_received};
@@ -108,7 +109,7 @@ fn assert_all_to_alls(
 #[test]
 fn balanced_exchanges_have_the_bytes_of_single_tokens() {
     for of in DEGREES {
-        let routing = Routing::of_every_choice(of.expert as usize, E, K, 1);
+        let routing = Routing::from_every_expert_choice(of.expert as usize, E, K, 1);
         let tokens = routing.tokens[0].len();
         let about = format!("{of:?}");
         let found = exchanges(of, tokens, |_| ());
@@ -180,7 +181,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
     }
     // With one expert on each of 8 ranks, and a power so high that most tokens choose the same two
     // experts, these experts receive nearly all tokens.
-    let steep = "skewed:8".parse::<RoutingBalance>().unwrap();
+    let steep = "skewed:8".parse::<ExpertRoutingBalance>().unwrap();
     let found = exchanges(DEGREES[5], 56, |plan| plan.routing = steep);
     let weights = [100_000, 100_000, 1, 1, 1, 1, 1, 1];
     let routing = Routing::drawn(8, 56, &weights, K, 1);
@@ -203,7 +204,7 @@ fn exchanges_with_a_capacity_have_the_bytes_of_all_slots() {
             assert!(limited.dropped > 0 || halves == 4);
             let found = exchanges(of, 56, |plan| {
                 let factor = (halves as f64 / 2.0).to_string();
-                plan.capacity_factor = Some(factor.parse::<CapacityFactor>().unwrap());
+                plan.capacity_factor = Some(factor.parse::<ExpertCapacityFactor>().unwrap());
             });
             let about = format!("{of:?}, {slots} slots");
             assert_all_to_alls(&found, &limited.slots, [2 * H, 2 * H], &about);
@@ -220,7 +221,7 @@ fn exchanges_over_nodes_have_the_bytes_of_both_levels() {
         (degrees(8, 1, 1, 8, 1), 4),
         (degrees(2, 2, 2, 4, 2), 2),
     ] {
-        let routing = Routing::of_every_choice(of.expert as usize, E, K, 1);
+        let routing = Routing::from_every_expert_choice(of.expert as usize, E, K, 1);
         let copies = routing.copies_over_nodes(size);
         let found = exchanges(of, 28, |plan| {
             plan.expert_exchange = ExpertExchangeForm::Nodes;

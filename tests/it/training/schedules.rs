@@ -5,7 +5,7 @@ use super::time::{F, IDEAL, SIDE};
 use super::{GPT, Sums, gpt, job, products, replay};
 use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions};
 use chakram::generate::{
-    AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PassOrders, PipelineSchedule,
+    AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PipelineSchedule, StagePassOrders,
     TrainingPattern, ZeroStage,
 };
 use chakram::machine::Machine;
@@ -219,7 +219,7 @@ impl chakram::trace::Sink for Kernels {
 fn a_file_says_any_order() {
     let one = PipelineSchedule::OneForwardOneBackward;
     let lines = one.to_lines(4, 8);
-    let orders = PassOrders::parse_lines(&lines).unwrap();
+    let orders = StagePassOrders::parse_stage_lines(&lines).unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(orders));
     let step = |schedule| {
         let job = job(&attending(4), &plan(4, 8, schedule)).unwrap();
@@ -235,7 +235,7 @@ fn a_file_says_any_order() {
         v.lines().nth(1).unwrap()
     );
     let parsed = ParallelismPlan::parse(&text, "plan.toml").unwrap();
-    let orders = PassOrders::parse(v).unwrap();
+    let orders = StagePassOrders::parse(v).unwrap();
     assert_eq!(parsed.schedule, PipelineSchedule::Listed(Arc::new(orders)));
     let mut plan = plan(2, 2, parsed.schedule);
     plan.without = parsed.without;
@@ -317,7 +317,7 @@ fn between_two_passes_stays_what_weights_need() {
     let mut plan = ParallelismPlan::new();
     plan.attention = AttentionKernel::Unfused;
     let held = |lines: &str| {
-        let orders = PassOrders::parse(lines).unwrap();
+        let orders = StagePassOrders::parse(lines).unwrap();
         let mut plan = plan.clone();
         plan.batch = orders.micro_batches().into();
         plan.schedule = PipelineSchedule::Listed(Arc::new(orders));

@@ -4,7 +4,7 @@
 use super::chance::{Dice, Job, has, value};
 use super::inject::{self, group_of};
 use super::told;
-use crate::corpus::{is_whole, machine, sample_one_of_each};
+use crate::corpus::{is_whole, machine, sample_every_nth};
 use crate::harness::replay::Count;
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::ids::Rank;
@@ -41,7 +41,7 @@ fn replay(files: &[(u32, Vec<u8>)], options: &chakram::validate::ValidateOptions
     }
     let (ranks, absent) = match (options.ranks, options.mirror) {
         (None, true) => (
-            Some(builder.ranks_seen().max(SIZES.iter().product())),
+            Some(builder.min_rank_count().max(SIZES.iter().product())),
             MissingRankPolicy::Mirror,
         ),
         (ranks, true) => (ranks, MissingRankPolicy::Mirror),
@@ -85,7 +85,7 @@ fn damage(bytes: &mut Vec<u8>, dice: &mut Dice) {
 #[test]
 fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
     let (mut refused, mut stuck, mut done) = (0, 0, 0);
-    let seeds = sample_one_of_each(4, 0..4000);
+    let seeds = sample_every_nth(4, 0..4000);
     let few = seeds.len() / 8;
     for seed in seeds {
         let dice = &mut Dice(1 << 40 | seed);
@@ -204,7 +204,7 @@ fn twist(job: &mut Job, dice: &mut Dice, rooted: bool) {
 #[test]
 fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle() {
     let (mut stuck, mut done) = (0, 0);
-    let seeds = sample_one_of_each(4, 0..3000);
+    let seeds = sample_every_nth(4, 0..3000);
     let few = if is_whole() { 200 } else { 40 };
     for seed in seeds {
         let dice = &mut Dice(1 << 41 | seed);

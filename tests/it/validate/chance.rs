@@ -120,7 +120,7 @@ impl Job {
         let mut job = Self {
             ranks: vec![vec![declaring(&groups)]; ranks],
             groups,
-            options: ValidateOptions::apply_changes(|o| o.show = 1000),
+            options: ValidateOptions::changed_from_default(|o| o.show = 1000),
             cut: None,
             absent: None,
             twice: None,

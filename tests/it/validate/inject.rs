@@ -5,7 +5,7 @@ use super::chance::{
     Dice, Job, attribute, declaring, has, is_collective, is_message, number, value,
 };
 use super::told;
-use crate::corpus::sample_one_of_each;
+use crate::corpus::sample_every_nth;
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::validate::{DefectKind, Severity};
@@ -19,7 +19,7 @@ type Place = (Option<u32>, Option<u64>);
 const TIMES: u64 = 1000;
 /// Returns the seeds to use: one in four by default.
 fn seeds() -> Vec<u64> {
-    sample_one_of_each(4, 0..TIMES)
+    sample_every_nth(4, 0..TIMES)
 }
 
 /// Injects a defect of one kind into a sound job.

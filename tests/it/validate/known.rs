@@ -36,7 +36,7 @@ fn of_case(case: &CaseFiles) -> DefectLog {
         Some(std::str::from_utf8(bytes).expect("it is text"))
     };
     let sizes = sizes(case);
-    let options = ValidateOptions::apply_changes(|o| {
+    let options = ValidateOptions::changed_from_default(|o| {
         o.ranks = Some(sizes.iter().product());
         o.declared = text("comm.json").map_or_else(Default::default, |text| {
             groups::parse_file(text).expect("groups are well formed")
@@ -88,7 +88,7 @@ fn a_captured_trace_is_sound_but_for_control_dependencies() {
         return;
     };
     let contents = TraceContents::open_current_schema(&path).expect("the corpus is there");
-    let options = ValidateOptions::apply_changes(|o| {
+    let options = ValidateOptions::changed_from_default(|o| {
         o.mirror = true;
         o.show = 3;
     });
@@ -98,7 +98,7 @@ fn a_captured_trace_is_sound_but_for_control_dependencies() {
     assert_eq!(errors(&findings), "");
     assert_eq!(findings.count_of_kind(DefectKind::ControlCycle), 1);
     assert!(findings.count_of_kind(DefectKind::DanglingControl) > 1000);
-    let both = ValidateOptions::apply_changes(|o| {
+    let both = ValidateOptions::changed_from_default(|o| {
         *o = options;
         o.dependencies = DependencyPolicy::Both;
     });
@@ -119,7 +119,7 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
             (file.rank, contents.as_slice().to_vec())
         });
         let declared = std::fs::read_to_string(path.join("job.groups.json"));
-        let options = ValidateOptions::apply_changes(|o| {
+        let options = ValidateOptions::changed_from_default(|o| {
             o.show = 3;
             if let Ok(text) = &declared {
                 o.declared = groups::parse_file(text).expect("groups are well formed");
@@ -152,7 +152,7 @@ fn damaged_captures_are_unsound() {
     };
     let contents = TraceContents::open_current_schema(&path).expect("the corpus is there");
     let whole = contents.as_slice();
-    let options = ValidateOptions::apply_changes(|o| {
+    let options = ValidateOptions::changed_from_default(|o| {
         o.mirror = true;
         o.show = 1;
     });

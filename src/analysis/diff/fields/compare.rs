@@ -21,7 +21,7 @@ const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id"
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
 
 /// Returns the fields into which an attribute is decoded.
-fn read_from(attribute: &[u8]) -> &'static [NodeField] {
+fn fields_of_attribute(attribute: &[u8]) -> &'static [NodeField] {
     match attribute {
         b"is_cpu_op" => &[NodeField::Type, NodeField::Host, NodeField::Lane],
         b"num_ops" => &[NodeField::Flops],
@@ -86,7 +86,7 @@ impl ChangeCollector<'_> {
         }
     }
 
-    fn compares_any(&self, fields: &[NodeField]) -> bool {
+    fn has_change_in_fields(&self, fields: &[NodeField]) -> bool {
         self.0.iter().any(|change| fields.contains(&change.field))
     }
 }
@@ -192,7 +192,7 @@ fn compare_views(
 
 /// Parts of a record that are not decoded into a view of the node.
 #[derive(Default)]
-struct RecordFields<'a> {
+struct RecordFieldsOutsideView<'a> {
     kind: u64,
     start: u64,
     micros: u64,
@@ -203,8 +203,8 @@ struct RecordFields<'a> {
     unknown: Vec<(u32, &'a [u8])>,
 }
 
-fn split_fields<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
-    let mut parts = RecordFields::default();
+fn collect_fields_outside_view<'a>(record: &RawRecord<'a>) -> RecordFieldsOutsideView<'a> {
+    let mut parts = RecordFieldsOutsideView::default();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let from = cursor.file_offset() - record.offset;
@@ -246,15 +246,18 @@ fn compare_records(
     partners: &dyn Fn(u64, u64) -> bool,
     found: &mut ChangeCollector<'_>,
 ) {
-    let (a, b) = (split_fields(a), split_fields(b));
+    let (a, b) = (
+        collect_fields_outside_view(a),
+        collect_fields_outside_view(b),
+    );
     // Different type numbers can mean the same operation, so compare the numbers too.
-    if !found.compares_any(&[NodeField::Type]) {
+    if !found.has_change_in_fields(&[NodeField::Type]) {
         found.compare_text(NodeField::Type, [a.kind, b.kind], |kind| {
             format!("number {kind}")
         });
     }
     // The field in microseconds repeats the duration, so report its change only if the durations are equal.
-    if !found.compares_any(&[NodeField::Duration]) {
+    if !found.has_change_in_fields(&[NodeField::Duration]) {
         found.compare_count(NodeField::Micros, [a.micros, b.micros]);
     }
     found.compare_count(NodeField::Start, [a.start, b.start]);
@@ -295,7 +298,7 @@ fn compare_records(
             return found.push(NodeField::Profiler, one, other);
         }
         // If a decoded field already shows the change, do not report the attribute too.
-        if !found.compares_any(read_from(name)) {
+        if !found.has_change_in_fields(fields_of_attribute(name)) {
             let name = String::from_utf8_lossy(name).into_owned();
             found.push(NodeField::Attribute(name), value(a), value(b));
         }

@@ -85,7 +85,7 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
         let tokens = lists[which].iter().map(|&node| {
             // The two nodes of a known pair get a token that no other node has, so that the alignment keeps the pair.
             let label = match (which, pairs.partner_of_node(which, node)) {
-                (_, None) => sides[which].labels_by_key()[node as usize],
+                (_, None) => sides[which].labels_by_name_lane_and_peers()[node as usize],
                 (0, Some(_)) => stable_hash(&(node, "pair")),
                 (_, Some(partner)) => stable_hash(&(partner, "pair")),
             };

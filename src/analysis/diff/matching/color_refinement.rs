@@ -118,7 +118,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         class.start as usize..(class.start + class.len) as usize
     }
 
-    fn offset_of_second(&self) -> u32 {
+    fn first_index_of_second_trace(&self) -> u32 {
         self.sides[0].len() as u32
     }
 
@@ -132,7 +132,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
 
     /// Enqueues pairs that neighbour class members as splitters.
     fn enqueue_neighbours(&mut self) {
-        let offset = self.offset_of_second();
+        let offset = self.first_index_of_second_trace();
         let mut beside: Vec<u32> = Vec::new();
         for &node in self.members.iter().filter(|&&node| node < offset) {
             for way in EdgeDirection::BOTH {
@@ -154,7 +154,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             match splitter {
                 ClassSplitter::Pair(first) => {
                     let second = self.pairs.partner_of_node(0, first).expect("it is a pair");
-                    members.extend([first, second + self.offset_of_second()]);
+                    members.extend([first, second + self.first_index_of_second_trace()]);
                 }
                 ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
@@ -170,7 +170,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             for way in EdgeDirection::BOTH {
                 touched.clear();
                 for &member in &members {
-                    let offset = self.offset_of_second();
+                    let offset = self.first_index_of_second_trace();
                     let (side, own, shift) = if member < offset {
                         (&self.sides[0], member, 0)
                     } else {
@@ -187,13 +187,13 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                         }
                     }
                 }
-                self.split_touched(&mut touched);
+                self.split_touched_classes(&mut touched);
             }
         }
     }
 
     /// Splits the classes of the nodes `touched` into nodes with equal counts, and resets the counts.
-    fn split_touched(&mut self, touched: &mut [u32]) {
+    fn split_touched_classes(&mut self, touched: &mut [u32]) {
         touched.sort_unstable_by_key(|&node| {
             (self.class[node as usize], self.count[node as usize], node)
         });
@@ -229,7 +229,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         let all = class.queued || !class.is_balanced();
         let mut new = Vec::with_capacity(parts.len());
         for part in parts {
-            new.push(self.split_off_one(number, part));
+            new.push(self.move_part_to_new_class(number, part));
         }
         // All resulting classes except the largest become splitters. The counts into the largest class follow from the
         // counts into the other classes.
@@ -242,23 +242,23 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         };
         new.push(number);
         for class in new {
-            self.retire_class(class);
+            self.convert_class_to_pair(class);
             if all || class != spare {
-                self.enqueue_if_balanced(class);
+                self.enqueue_class_if_balanced(class);
             }
         }
     }
 
-    fn enqueue_if_balanced(&mut self, number: u32) {
+    fn enqueue_class_if_balanced(&mut self, number: u32) {
         let class = self.classes[number as usize];
         if class.len > 2 && class.is_balanced() {
             self.enqueue_class(number);
         }
     }
 
-    fn split_off_one(&mut self, number: u32, part: &[u32]) -> u32 {
+    fn move_part_to_new_class(&mut self, number: u32, part: &[u32]) -> u32 {
         let new = self.classes.len() as u32;
-        let offset = self.offset_of_second();
+        let offset = self.first_index_of_second_trace();
         let first = part.iter().filter(|&&node| node < offset).count() as u32;
         let class = &mut self.classes[number as usize];
         class.len -= part.len() as u32;
@@ -284,7 +284,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     }
 
     /// Turns a class with one node of each trace into a pair. Removes a class with nodes of only one trace.
-    fn retire_class(&mut self, number: u32) {
+    fn convert_class_to_pair(&mut self, number: u32) {
         let class = self.classes[number as usize];
         let pair = class.len == 2 && class.first == 1;
         if !pair && class.first > 0 && class.first < class.len {
@@ -296,7 +296,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
         if pair {
             let [x, y] = [0, 1].map(|i| self.members[class.start as usize + i]);
-            let (first, second) = (x.min(y), x.max(y) - self.offset_of_second());
+            let (first, second) = (x.min(y), x.max(y) - self.first_index_of_second_trace());
             self.pairs.set_pair(first, second);
             self.queue.push_back(ClassSplitter::Pair(first));
         }
@@ -315,7 +315,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     /// Splits classes by `labels`. All nodes of a new class have the same label. Each trace contributes the same
     /// number of nodes to the class.
     pub fn split_by_labels(&mut self, labels: &NodeHashes) {
-        let offset = self.offset_of_second();
+        let offset = self.first_index_of_second_trace();
         let label = |node: u32| {
             if node < offset {
                 labels[0][node as usize]
@@ -353,8 +353,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     }
 
     /// Pairs the members of each class in the order of their ids, and refines the other classes after each pair.
-    pub fn pair_in_order(&mut self) {
-        let offset = self.offset_of_second();
+    pub fn pair_class_members_in_order(&mut self) {
+        let offset = self.first_index_of_second_trace();
         while let Some(number) = self.ambiguous.pop() {
             let class = self.classes[number as usize];
             if class.len == 0 || !class.is_balanced() {

@@ -45,7 +45,7 @@ impl LabelSketch {
         ((hash >> 6) as usize, 1 << (hash & 63))
     }
 
-    fn may_have(&self, label: u64) -> bool {
+    fn may_contain_label(&self, label: u64) -> bool {
         let (word, bit) = self.bit_position(label);
         self.words[word] & bit != 0
     }
@@ -67,7 +67,7 @@ pub(super) fn for_each_equal_label(
         let nodes = pairs
             .unmatched_nodes(which)
             .map(|node| (labels[node as usize], node + shift));
-        free.extend(nodes.filter(|&(label, _)| marks[1 - which].may_have(label)));
+        free.extend(nodes.filter(|&(label, _)| marks[1 - which].may_contain_label(label)));
     }
     free.sort_unstable();
     for alike in free.chunk_by(|a, b| a.0 == b.0) {

@@ -52,7 +52,7 @@ pub(super) fn pair_neighbours(
                 list.sort_unstable();
                 list.dedup();
             }
-            for_each_equal_run(a, b, |a, b| {
+            for_each_shared_label(a, b, |a, b| {
                 if among == AmbiguityPolicy::UniqueOnly && (a.len(), b.len()) != (1, 1) {
                     return;
                 }
@@ -76,7 +76,7 @@ type LabelledNeighbour = (bool, u64, u32);
 
 /// Calls `each` for each combination of dependency kind and label that occurs in both sorted lists, with the matching
 /// entries of both lists.
-fn for_each_equal_run(
+fn for_each_shared_label(
     a: &[LabelledNeighbour],
     b: &[LabelledNeighbour],
     mut each: impl FnMut(&[LabelledNeighbour], &[LabelledNeighbour]),

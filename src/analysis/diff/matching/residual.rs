@@ -31,7 +31,7 @@ impl NeighbourAgreement {
     }
 
     /// Returns true if at least half of the counted neighbours agree.
-    fn is_likely(self) -> bool {
+    fn has_majority_agreement(self) -> bool {
         self.common > 0 && 2 * self.common >= self.known
     }
 }
@@ -164,7 +164,11 @@ fn find_best_partner(
         let agreement = count_agreeing_neighbours(sides, pairs, node, other);
         let like = score_likeness(sides, node, other);
         // If several candidates tie, choose the lowest index, so that the result is deterministic.
-        (agreement.is_likely() && like > 0).then_some((like, agreement.common, u32::MAX - other))
+        (agreement.has_majority_agreement() && like > 0).then_some((
+            like,
+            agreement.common,
+            u32::MAX - other,
+        ))
     });
     scored.max().map(|(.., other)| u32::MAX - other)
 }

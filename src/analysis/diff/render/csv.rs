@@ -1,6 +1,6 @@
 //! Renders differences between traces as CSV, one row per difference. Differences in times and sizes come last.
 
-use super::json::word_of_change;
+use super::json::name_of_change_kind;
 use super::{DiffRenderOptions, words};
 use crate::diff::tally::{ChangeKind, DiffTally};
 use crate::diff::value::FieldValue;
@@ -21,7 +21,7 @@ pub fn render_csv(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
     for (what, seen) in tally
         .lines
         .iter()
-        .take(titles.lines_shown(tally.lines.len()))
+        .take(titles.count_lines_to_show(tally.lines.len()))
     {
         let (aspect, field) = match &what.change {
             ChangeKind::Field(field) => (
@@ -32,7 +32,7 @@ pub fn render_csv(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
         };
         rows.add_row(&[
             &aspect,
-            &word_of_change(&what.change),
+            &name_of_change_kind(&what.change),
             &field,
             &what.name,
             &what.kind,

@@ -22,16 +22,16 @@ pub struct TraceDiffDocument<'t> {
     after: &'t str,
     ranks: ComparedRanks<'t>,
     faults: Vec<FaultEntry<'t>>,
-    differs: DifferenceDocument,
+    differs: AspectDifferencesDocument,
     dependencies: BeforeAfter<u64>,
     changed_nodes: u64,
-    counts: CountsDocument<'t>,
+    counts: ChangeCountsDocument<'t>,
     differences: Vec<DifferenceRow<'t>>,
     total: &'t NodeTotals,
     by_type: Vec<NamedAmounts<'t>>,
     by_operator: Vec<NamedAmounts<'t>>,
     by_group: Vec<NamedAmounts<'t>>,
-    largest: Vec<SingleRow<'t>>,
+    largest: Vec<SingleNodeChangeRow<'t>>,
     exceeded: &'t [String],
 }
 
@@ -53,13 +53,13 @@ struct FaultEntry<'t> {
 
 /// For each aspect, states whether two jobs differ in it.
 #[derive(Debug, Serialize)]
-pub(in crate::diff) struct DifferenceDocument {
+pub(in crate::diff) struct AspectDifferencesDocument {
     structure: bool,
     time: bool,
     bytes: bool,
 }
 
-impl DifferenceDocument {
+impl AspectDifferencesDocument {
     /// Calls `differs` for each aspect.
     pub fn new(differs: impl Fn(DiffAspect) -> bool) -> Self {
         Self {
@@ -97,7 +97,7 @@ struct FirstOccurrence {
 }
 
 #[derive(Debug, Serialize)]
-struct SingleRow<'t> {
+struct SingleNodeChangeRow<'t> {
     field: String,
     unit: &'static str,
     name: &'t str,
@@ -145,15 +145,15 @@ impl From<AmountChange> for AmountChangeRow {
 
 /// Number of changes of each kind, by the kind's name.
 #[derive(Debug)]
-struct CountsDocument<'t>(&'t DiffTally);
+struct ChangeCountsDocument<'t>(&'t DiffTally);
 
-impl Serialize for CountsDocument<'_> {
+impl Serialize for ChangeCountsDocument<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(self.0.counts.len()))?;
         for (what, count) in &self.0.counts {
             match what {
                 ChangeKind::Field(field) => map.serialize_entry(&field.to_string(), count)?,
-                other => map.serialize_entry(word_of_change(other), count)?,
+                other => map.serialize_entry(name_of_change_kind(other), count)?,
             }
         }
         map.end()
@@ -169,9 +169,9 @@ pub fn render_json<'t>(
     let lines = tally
         .lines
         .iter()
-        .take(titles.lines_shown(tally.lines.len()))
+        .take(titles.count_lines_to_show(tally.lines.len()))
         .map(|(what, seen)| DifferenceRow {
-            change: word_of_change(&what.change),
+            change: name_of_change_kind(&what.change),
             field: match &what.change {
                 ChangeKind::Field(field) => Some(field.to_string()),
                 _ => None,
@@ -188,7 +188,7 @@ pub fn render_json<'t>(
             },
             ranks: &seen.ranks,
         });
-    let singles = tally.largest.iter().map(|single| SingleRow {
+    let singles = tally.largest.iter().map(|single| SingleNodeChangeRow {
         field: single.field.to_string(),
         unit: single.field.name_of_unit(),
         name: &single.name,
@@ -226,13 +226,13 @@ pub fn render_json<'t>(
                 only_after: &tally.only[1],
             },
             faults: faults.collect(),
-            differs: DifferenceDocument::new(|aspect| tally.differs_in(aspect)),
+            differs: AspectDifferencesDocument::new(|aspect| tally.differs_in(aspect)),
             dependencies: BeforeAfter {
                 before: tally.edges[0],
                 after: tally.edges[1],
             },
             changed_nodes: tally.changed,
-            counts: CountsDocument(tally),
+            counts: ChangeCountsDocument(tally),
             differences: lines.collect(),
             total: &tally.total,
             by_type: by(GroupBy::Type),
@@ -245,7 +245,7 @@ pub fn render_json<'t>(
 }
 
 /// Returns the name of a kind of change for programs.
-pub(super) fn word_of_change(change: &ChangeKind) -> &'static str {
+pub(super) fn name_of_change_kind(change: &ChangeKind) -> &'static str {
     match change {
         ChangeKind::Removed => "node removed",
         ChangeKind::Added => "node added",

@@ -1,7 +1,7 @@
 //! Renders differences between traces as text of at most 100 columns.
 
 use super::DiffRenderOptions;
-use super::words::{self, format_ranks, from_to};
+use super::words::{self, format_before_and_after, format_ranks};
 use crate::diff::fields::DiffAspect;
 use crate::diff::tally::{
     ChangeKey, ChangeKind, ChangeOccurrences, DiffTally, GroupBy, NodeChange, NodeTotals,
@@ -61,9 +61,9 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
     {
         write_line(out, titles, 0, "no differences")?;
     } else {
-        write_structure(out, tally, titles)?;
+        write_structural_changes(out, tally, titles)?;
         for aspect in [DiffAspect::Time, DiffAspect::Bytes] {
-            write_amounts(out, tally, titles, aspect)?;
+            write_amount_changes(out, tally, titles, aspect)?;
         }
     }
     Ok(())
@@ -158,13 +158,17 @@ type DiffSection<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bo
 /// A quantity that is summed over nodes: its name, and a function that returns its values in both traces.
 type NamedMeasure = (&'static str, fn(&NodeTotals) -> AmountChange);
 
-fn write_structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {
-    let nodes = from_to(&tally.total.nodes, words::format_count);
+fn write_structural_changes(
+    out: &mut String,
+    tally: &DiffTally,
+    titles: &DiffRenderOptions<'_>,
+) -> Result {
+    let nodes = format_before_and_after(&tally.total.nodes, words::format_count);
     let edges = AmountChange {
         before: tally.edges[0].into(),
         after: tally.edges[1].into(),
     };
-    let edges = from_to(&edges, words::format_count);
+    let edges = format_before_and_after(&edges, words::format_count);
     write_heading(
         out,
         titles,
@@ -212,7 +216,7 @@ fn write_structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptio
         let text = format!("{} {how}{which}", format_count(all, what));
         write_paragraph(out, &text, "  ", 4, anstyle::Style::new())?;
         lines.sort_by_key(|(_, seen)| Reverse(seen.count));
-        let shown = titles.lines_shown(lines.len());
+        let shown = titles.count_lines_to_show(lines.len());
         for (what, seen) in &lines[..shown] {
             write_line(out, titles, 4, &format_change(what, seen, titles))?;
         }
@@ -259,7 +263,7 @@ fn format_change(
     }
 }
 
-fn write_amounts(
+fn write_amount_changes(
     out: &mut String,
     tally: &DiffTally,
     titles: &DiffRenderOptions<'_>,
@@ -284,8 +288,8 @@ fn write_amounts(
         "BYTES"
     };
     let whole = match aspect {
-        DiffAspect::Time => from_to(&tally.total.total_time(), words::format_span),
-        _ => from_to(&tally.total.bytes, words::format_bytes),
+        DiffAspect::Time => format_before_and_after(&tally.total.total_time(), words::format_span),
+        _ => format_before_and_after(&tally.total.bytes, words::format_bytes),
     };
     write_heading(out, titles, head, &whole)?;
     let moved = tally
@@ -308,12 +312,12 @@ fn write_amounts(
             }
             rows.sort_by_key(|(_, amounts)| Reverse(of(amounts).signed_increase().unsigned_abs()));
             write_line(out, titles, 2, &format!("{name} by {title}"))?;
-            let shown = titles.lines_shown(rows.len());
+            let shown = titles.count_lines_to_show(rows.len());
             let mut table = create_changes_table(titles.style);
             for ((_, label), amounts) in &rows[..shown] {
                 let shift = of(amounts);
                 let signed = words::format_signed(shift.signed_increase(), show(name));
-                let text = from_to(&shift, show(name));
+                let text = format_before_and_after(&shift, show(name));
                 add_change(&mut table, titles, 4, label, [&signed, &text]);
             }
             out.push_str(&table.render_rows());
@@ -327,7 +331,7 @@ fn write_amounts(
         .collect();
     if !singles.is_empty() {
         write_line(out, titles, 2, "largest changes of single nodes")?;
-        let shown = titles.lines_shown(singles.len());
+        let shown = titles.count_lines_to_show(singles.len());
         for single in &singles[..shown] {
             write_line(out, titles, 4, &format_single_node(single, titles))?;
         }
@@ -352,5 +356,8 @@ fn format_single_node(single: &NodeChange, titles: &DiffRenderOptions<'_>) -> St
     };
     let more = words::format_signed(shift.signed_increase(), show);
     let place = format_node(single.ids.map(Some), name, kind, &single.ranks, titles);
-    format!("{place}: {field} {more}, {}", from_to(&shift, show))
+    format!(
+        "{place}: {field} {more}, {}",
+        format_before_and_after(&shift, show)
+    )
 }

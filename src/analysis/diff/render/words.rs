@@ -49,7 +49,10 @@ pub(in crate::diff) fn format_signed(more: i128, show: impl Fn(u128) -> String) 
 }
 
 /// Formats the two amounts and the increase, as in `1.000 ms → 1.250 ms (+25.00 %)`.
-pub(in crate::diff) fn from_to(shift: &AmountChange, show: impl Fn(u128) -> String) -> String {
+pub(in crate::diff) fn format_before_and_after(
+    shift: &AmountChange,
+    show: impl Fn(u128) -> String,
+) -> String {
     let (before, after) = (show(shift.before), show(shift.after));
     if shift.signed_increase() == 0 {
         return format!("{after}, the same");
@@ -83,7 +86,7 @@ mod tests {
             after: 5_000_000,
         };
         assert_eq!(
-            from_to(&shift, format_span),
+            format_before_and_after(&shift, format_span),
             "4.000 us → 5.000 us (+25.00 %)"
         );
         assert_eq!(format_signed(-1_000_000, format_span), "-1.000 us");

@@ -3,7 +3,7 @@
 //! As on the page of a report, each number has its JSON pointer as an attribute. The pointer refers to the JSON form of
 //! the comparison.
 
-use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, ReportDiff};
+use super::{CollectiveChange, ContributionChange, RankFinishTimeChange, ReplayDiff, ReportDiff};
 use crate::diff::AmountChange;
 use crate::diff::render::words::{
     format_bytes, format_count, format_percent, format_signed, format_span,
@@ -12,10 +12,10 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_report::TimeCategory;
 use chakram_report::html::page::{
-    escape_html, page_with_tables, render_list, render_other_number, render_report_number,
+    escape_html, render_list, render_other_number, render_page_with_tables, render_report_number,
     render_section, render_table,
 };
-use chakram_report::html::time_bars;
+use chakram_report::html::render_time_bars;
 
 /// Maximum number of rows in a table.
 const ROWS: usize = 200;
@@ -39,7 +39,7 @@ pub fn render_html(reports: &ReportDiff, names: [&str; 2]) -> String {
         body += &render_replay_diff(replay, at, names);
     }
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
-    page_with_tables(&title, &body)
+    render_page_with_tables(&title, &body)
 }
 
 /// Function that formats an amount.
@@ -139,7 +139,7 @@ fn render_replay_diff(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> Strin
         &render_collectives_table(replay, &pointer, names),
     );
     let ranks = replay.ranks.iter().take(ROWS).enumerate();
-    let ranks = ranks.map(|(i, RankShift { rank, finish })| {
+    let ranks = ranks.map(|(i, RankFinishTimeChange { rank, finish })| {
         let pointer = pointer(&format!("ranks/{i}/finish_ps"));
         render_change_row(&format!("rank {rank}"), &pointer, finish, format_span)
     });
@@ -173,7 +173,7 @@ fn render_breakdown_table(
         render_change_row(part.name, &pointer, &part.mean, format_span)
     });
     let parts: Vec<_> = parts.collect();
-    time_bars("Time by category in both", &bars)
+    render_time_bars("Time by category in both", &bars)
         + &render_changes_table("mean of NPUs", names, &parts, parts.len())
         + "<p class=\"note\">The changes of the parts sum to that of the makespan.</p>"
 }

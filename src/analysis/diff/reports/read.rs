@@ -30,14 +30,14 @@ pub enum ReportError {
 
 /// A report document, for one or several machines.
 #[derive(Clone, Debug)]
-pub struct ComparedReports {
+pub struct ComparedReportDocument {
     /// The program's version, options and inputs when it wrote the document.
     pub provenance: Provenance,
     /// Results, one per machine.
     pub machines: Vec<MachineResult<'static>>,
 }
 
-impl ComparedReports {
+impl ComparedReportDocument {
     /// Returns the value of an option of the replay, as text.
     pub(super) fn format_option(&self, name: &str) -> String {
         let value = self.provenance.options.get(name);
@@ -46,30 +46,30 @@ impl ComparedReports {
 }
 
 /// Parses a report document for one or several machines.
-pub fn read_report(text: &str) -> Result<ComparedReports, ReportError> {
+pub fn read_report(text: &str) -> Result<ComparedReportDocument, ReportError> {
     let mut document = match ReportDocument::parse_report(text)? {
-        ReportDocument::Report(report) => ComparedReports {
+        ReportDocument::Report(report) => ComparedReportDocument {
             provenance: report.provenance.clone().unwrap_or_default(),
             machines: vec![MachineResult::Completed(Cow::Owned(*report))],
         },
-        ReportDocument::Comparison(comparison) => ComparedReports {
+        ReportDocument::Comparison(comparison) => ComparedReportDocument {
             provenance: comparison.provenance,
             machines: comparison.machines,
         },
     };
     for machine in &mut document.machines {
         if let MachineResult::Completed(report) = machine {
-            check_report(report)?;
+            check_parts_sum_to_makespan(report)?;
             // Some reports have one row per micro-batch, others one row for all micro-batches. Sum over micro-batches,
             // so that both can be compared.
-            report.to_mut().sum_micro_batches();
+            report.to_mut().merge_micro_batch_operators();
         }
     }
     Ok(document)
 }
 
 /// Rejects a report whose parts do not sum to the makespan.
-fn check_report(report: &Report) -> Result<(), ReportError> {
+fn check_parts_sum_to_makespan(report: &Report) -> Result<(), ReportError> {
     let makespan = report.outcome.makespan.0;
     for row in &report.rows {
         let sum: u128 = row.time.parts.iter().map(|part| u128::from(part.0)).sum();

@@ -1,6 +1,8 @@
 //! Compares two single-machine reports.
 
-use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, TimePartChange};
+use super::{
+    CollectiveChange, ContributionChange, RankFinishTimeChange, ReplayDiff, TimePartChange,
+};
 use crate::diff::AmountChange;
 use chakram_report::{self as report, Report};
 use chakram_trace::graph::NodeKind;
@@ -89,7 +91,7 @@ pub(super) fn compare_replays(first: &Report, second: &Report) -> ReplayDiff {
         },
         parts,
         collectives,
-        ranks: compare_rank_times(both),
+        ranks: compare_rank_finish_times(both),
         structure: calls || counts[0] != counts[1],
     }
 }
@@ -212,7 +214,7 @@ fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
 }
 
 /// Returns ranks that are in both reports and finish at different times.
-fn compare_rank_times(both: [&Report; 2]) -> Vec<RankShift> {
+fn compare_rank_finish_times(both: [&Report; 2]) -> Vec<RankFinishTimeChange> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();
         rows.map(|row| (row.rank.0, row.time.finish.0)).collect()
@@ -223,7 +225,7 @@ fn compare_rank_times(both: [&Report; 2]) -> Vec<RankShift> {
             before: before.into(),
             after: (*b.get(&rank)?).into(),
         };
-        (finish.signed_increase() != 0).then_some(RankShift { rank, finish })
+        (finish.signed_increase() != 0).then_some(RankFinishTimeChange { rank, finish })
     });
     let mut moved: Vec<_> = common.collect();
     moved.sort_by_key(|rank| Reverse(rank.finish.signed_increase().unsigned_abs()));
@@ -299,7 +301,7 @@ mod tests {
         // All ranks finish 10 ps before the end: at 90 ps before, and at 70 ps after.
         assert_eq!(
             replay.ranks[1],
-            RankShift {
+            RankFinishTimeChange {
                 rank: 1,
                 finish: AmountChange {
                     before: 90,

@@ -1,12 +1,14 @@
 //! Renders differences between reports as text of at most 100 columns.
 
-use super::{RankShift, ReplayDiff, ReportDiff, TimePartChange};
+use super::{RankFinishTimeChange, ReplayDiff, ReportDiff, TimePartChange};
 use crate::diff::AmountChange;
 use crate::diff::render::DiffRenderOptions;
 use crate::diff::render::text::{
     add_change, create_changes_table, write_heading, write_line, write_warning,
 };
-use crate::diff::render::words::{format_bytes, format_count, format_signed, format_span, from_to};
+use crate::diff::render::words::{
+    format_before_and_after, format_bytes, format_count, format_signed, format_span,
+};
 use chakram_report::table::TextTable;
 use std::fmt::Result;
 
@@ -43,7 +45,7 @@ fn add_row(
 ) {
     let cells = [
         &*format_signed(shift.signed_increase(), format_span),
-        &*from_to(shift, format_span),
+        &*format_before_and_after(shift, format_span),
     ];
     add_change(table, titles, indent, what, cells);
 }
@@ -53,7 +55,7 @@ fn write_replay_diff(
     replay: &ReplayDiff,
     titles: &DiffRenderOptions<'_>,
 ) -> Result {
-    let makespan = from_to(&replay.makespan, format_span);
+    let makespan = format_before_and_after(&replay.makespan, format_span);
     let on = if replay.before_machine == replay.after_machine {
         format!("{makespan} on {}", replay.before_machine)
     } else {
@@ -78,7 +80,7 @@ fn write_replay_diff(
     let mut table = create_changes_table(titles.style);
     for part in replay.parts.iter().filter(moved) {
         add_row(&mut table, titles, 2, part.name, &part.mean);
-        let shown = titles.lines_shown(part.behind.len());
+        let shown = titles.count_lines_to_show(part.behind.len());
         for behind in &part.behind[..shown] {
             let name = if behind.what.is_empty() {
                 "(no name)"
@@ -116,7 +118,9 @@ fn write_replay_diff(
             "transfer time of all calls, overlapped or exposed",
         )?;
         let mut table = create_changes_table(titles.style);
-        for collective in &replay.collectives[..titles.lines_shown(replay.collectives.len())] {
+        for collective in
+            &replay.collectives[..titles.count_lines_to_show(replay.collectives.len())]
+        {
             add_row(
                 &mut table,
                 titles,
@@ -139,7 +143,7 @@ fn write_replay_diff(
                         &mut text,
                         titles,
                         4,
-                        &format!("{what}: {}", from_to(&shift, show)),
+                        &format!("{what}: {}", format_before_and_after(&shift, show)),
                     )?;
                     table.add_lines(text);
                 }
@@ -155,7 +159,9 @@ fn write_replay_diff(
             "finish time of each; the largest change first",
         )?;
         let mut table = create_changes_table(titles.style);
-        for RankShift { rank, finish } in &replay.ranks[..titles.lines_shown(replay.ranks.len())] {
+        for RankFinishTimeChange { rank, finish } in
+            &replay.ranks[..titles.count_lines_to_show(replay.ranks.len())]
+        {
             add_row(&mut table, titles, 2, &format!("rank {rank}"), finish);
         }
         out.push_str(&table.render_rows());

@@ -97,11 +97,14 @@ impl NodeTotals {
 pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTotals>);
 
 /// Sums the times and sizes of two traces. Traces with many nodes are processed in parallel.
-pub(super) fn sum_traces(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
+pub(super) fn sum_amounts_of_both_traces(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
     let [a, b] = traces;
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;
-    let [(mut total, mut by), second] =
-        run_both(many, || sum_trace(a, false), || sum_trace(b, true));
+    let [(mut total, mut by), second] = run_both(
+        many,
+        || sum_amounts_of_trace(a, false),
+        || sum_amounts_of_trace(b, true),
+    );
     total.add_totals(&second.0);
     for (key, amounts) in second.1 {
         by.entry(key).or_default().add_totals(&amounts);
@@ -112,7 +115,7 @@ pub(super) fn sum_traces(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
 /// Marks a node without a group.
 const NONE: u32 = u32::MAX;
 
-fn sum_trace(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {
+fn sum_amounts_of_trace(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {
     let mut operators: Interner<String> = Interner::default();
     let mut groups: Interner<String> = Interner::default();
     let mut types: BTreeMap<u8, String> = BTreeMap::new();

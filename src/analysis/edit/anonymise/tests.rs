@@ -120,7 +120,7 @@ fn only_what_replays_read_stays() {
         hashed.starts_with("role-") && hashed.len() == 21,
         "{hashed}"
     );
-    let amounts = work_amounts::WorkAmounts {
+    let amounts = work_amounts::JobWorkAmounts {
         steps: 1,
         samples: 16,
         tokens: None,
@@ -240,7 +240,7 @@ fn groups_have_one_name_in_nodes_and_declarations() {
         values.starts_with("['[") && values.ends_with("]']"),
         "{values}"
     );
-    let read = parse_metadata(1, values).unwrap();
+    let read = parse_group_metadata(1, values).unwrap();
     let own = anonymiser().replace_group("bobs");
     let expected = DeclaredGroups::from([(own, vec![1, 0]), ("7".to_owned(), vec![])]);
     assert_eq!(read, expected);

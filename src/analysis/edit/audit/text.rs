@@ -159,7 +159,7 @@ fn find_ipv4<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
 }
 
 /// Returns true if `text` is six pairs of hexadecimal digits.
-fn is_mac(text: &[u8]) -> bool {
+fn is_mac_address(text: &[u8]) -> bool {
     let apart = text.get(2).copied().unwrap_or(0);
     let sound = |(i, &b): (usize, &u8)| match i % 3 {
         2 => b == apart,
@@ -188,7 +188,7 @@ fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
             } else {
                 matches!(bytes[from - 1], b':' | b'-')
             };
-            let pair = bytes.get(from..from + 17).is_some_and(is_mac);
+            let pair = bytes.get(from..from + 17).is_some_and(is_mac_address);
             if apart && pair && closed(from + 17) && from + 17 <= end {
                 found.push(TextLeak {
                     kind: LeakKind::Mac,

@@ -121,7 +121,7 @@ impl ScaledDimension {
     }
 
     /// Returns the number of ranks of the scaled job.
-    pub fn rank_count_after(&self) -> u32 {
+    pub fn scaled_rank_count(&self) -> u32 {
         self.grid.rank_count() / self.size * self.new_size
     }
 
@@ -130,7 +130,7 @@ impl ScaledDimension {
     }
 
     /// Returns the size of the dimension in the scaled job.
-    pub fn size_after(&self) -> u32 {
+    pub fn scaled_dimension_size(&self) -> u32 {
         self.new_size
     }
 
@@ -204,7 +204,7 @@ impl ScaledDimension {
     }
 
     /// Returns the coordinates of `rank` in all dimensions, outermost first, and the index of the scaled dimension.
-    pub(super) fn coordinates_with_dimension(&self, rank: u32) -> (Vec<u32>, usize) {
+    pub(super) fn coordinates_and_scaled_index(&self, rank: u32) -> (Vec<u32>, usize) {
         (self.grid.coordinates_of(rank), self.dimension)
     }
 }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(
             (
                 along.rank_count(),
-                along.rank_count_after(),
+                along.scaled_rank_count(),
                 along.block_count()
             ),
             (8, 12, 2)
@@ -235,7 +235,7 @@ mod tests {
         // At pp = 1 and tp = 1, the dp group consists of ranks 5 and 7; scaling turns it into 7, 9
         // and 11.
         assert_eq!(along.scale_members(&[5, 7]), [7, 9, 11]);
-        assert_eq!(along.coordinates_with_dimension(6), (vec![1, 1, 0], 1));
+        assert_eq!(along.coordinates_and_scaled_index(6), (vec![1, 1, 0], 1));
     }
 
     #[test]

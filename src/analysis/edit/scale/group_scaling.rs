@@ -26,7 +26,7 @@ impl GroupScaling {
             let found = format!(
                 "group `{}`, ranks {}: {why}",
                 escape_name(name),
-                list_ranks(ranks)
+                format_rank_list(ranks)
             );
             let grid = SettingKey::Grid;
             let hint = format!("give a {grid} in which every group is a sub-grid");
@@ -41,7 +41,7 @@ impl GroupScaling {
         }
         let mut found: Vec<BTreeSet<u32>> = Vec::new();
         for &rank in ranks {
-            let (coordinates, _) = along.coordinates_with_dimension(rank);
+            let (coordinates, _) = along.coordinates_and_scaled_index(rank);
             found.resize(coordinates.len(), BTreeSet::new());
             for (set, coordinate) in found.iter_mut().zip(coordinates) {
                 set.insert(coordinate);
@@ -52,7 +52,7 @@ impl GroupScaling {
         if combinations != ranks.len() as u128 {
             return fail("the ranks are not a sub-grid of the grid".to_owned());
         }
-        let (_, dimension) = along.coordinates_with_dimension(0);
+        let (_, dimension) = along.coordinates_and_scaled_index(0);
         let across = found[dimension].len();
         // If the dimension has size 1, only a group with one member counts as a group along it.
         let single = along.original_size() == 1 && ranks.len() == 1;
@@ -64,7 +64,7 @@ impl GroupScaling {
                 "the group has {across} of {} ranks along `{}`, so its members among {} ranks are unknown",
                 along.original_size(),
                 along.dimension_name(),
-                along.size_after()
+                along.scaled_dimension_size()
             ));
         }
         if ranks.is_sorted() {
@@ -78,7 +78,7 @@ impl GroupScaling {
     }
 }
 
-fn list_ranks(ranks: &[u32]) -> String {
+fn format_rank_list(ranks: &[u32]) -> String {
     const SHOWN: usize = 8;
     let list: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();
     let more = if ranks.len() > SHOWN { ", …" } else { "" };
@@ -103,7 +103,7 @@ impl GroupNames {
 
     /// Returns the name of the copy of group `name` in `block`. Numeric names have numeric copies, because ASTRA-sim
     /// requires numbers.
-    pub fn name_in_block(&self, name: &str, block: u32) -> String {
+    pub fn name_of_group_copy(&self, name: &str, block: u32) -> String {
         if block == 0 {
             return name.to_owned();
         }
@@ -165,10 +165,10 @@ mod tests {
         for name in ["1", "7", "tp", "tp.1"] {
             names.add_name(name);
         }
-        assert_eq!(names.name_in_block("7", 0), "7");
+        assert_eq!(names.name_of_group_copy("7", 0), "7");
         // The largest numeric name is 7, so the numbers of a group's copies increase by 8 from block to block.
-        assert_eq!(names.name_in_block("7", 2), "23");
-        assert_eq!(names.name_in_block("tp", 2), "tp.2");
-        assert_eq!(names.name_in_block("tp", 1), "tp.1'");
+        assert_eq!(names.name_of_group_copy("7", 2), "23");
+        assert_eq!(names.name_of_group_copy("tp", 2), "tp.2");
+        assert_eq!(names.name_of_group_copy("tp", 1), "tp.1'");
     }
 }

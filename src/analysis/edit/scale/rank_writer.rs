@@ -1,12 +1,12 @@
 //! Writes a new rank's trace.
 
 use super::group_scaling::GroupScaling;
-use super::{JobScaling, ShardScaling};
+use super::{JobScaling, ShardSizeRule};
 use crate::edit::for_each_attribute;
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::MessageEncoder;
-use chakram_trace::format::groups::change_metadata;
+use chakram_trace::format::groups::rewrite_group_metadata;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::roles;
 use chakram_trace::format::scan::{self, NodeView};
@@ -16,7 +16,7 @@ use chakram_trace::format::work_amounts;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 
 /// Writes the trace of one new rank, record by record.
-pub(super) struct ScaleWriter<'s> {
+pub(super) struct ScaledRankWriter<'s> {
     pub scaling: &'s JobScaling,
     pub old: u32,
     pub new: u32,
@@ -26,7 +26,7 @@ pub(super) struct ScaleWriter<'s> {
 /// Attributes to change, each with its new value.
 type AttributeEditList<'e> = Vec<(&'e str, AttributeEdit<'e>)>;
 
-impl ScaleWriter<'_> {
+impl ScaledRankWriter<'_> {
     /// Writes the metadata record with the new number of ranks. Removes the rank's own number, so that equal ranks
     /// can share a file.
     pub fn write_metadata(
@@ -34,7 +34,7 @@ impl ScaleWriter<'_> {
         record: RawRecord<'_>,
         out: &mut MessageEncoder,
     ) -> Result<(), TraceError> {
-        let ranks = AttributeEdit::Count(u64::from(self.scaling.along.rank_count_after()));
+        let ranks = AttributeEdit::Count(u64::from(self.scaling.along.scaled_rank_count()));
         // Roles refer to groups by number, and copied groups get new numbers, so remove the roles.
         let mut sets: AttributeEditList<'_> = vec![
             ("rank", AttributeEdit::Remove),
@@ -67,7 +67,7 @@ impl ScaleWriter<'_> {
         let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
         let values = match view.groups {
             None => None,
-            Some(values) => Some(change_metadata(view.id, values, |name, ranks| {
+            Some(values) => Some(rewrite_group_metadata(view.id, values, |name, ranks| {
                 let shape = self.scaling.scaling_of_group(name, ranks)?;
                 Ok(self
                     .scaling
@@ -121,7 +121,7 @@ impl ScaleWriter<'_> {
     }
 
     /// Returns the number of members of a group in the old and in the new job.
-    fn group_sizes(
+    fn old_and_new_group_sizes(
         &self,
         view: &NodeView<'_>,
         group: GroupName<'_>,
@@ -129,11 +129,14 @@ impl ScaleWriter<'_> {
         let along = &self.scaling.along;
         let (ranks, shape) = self.scaling.group_of_node(self.old, view.id, group)?;
         Ok(match shape {
-            None => (along.rank_count().into(), along.rank_count_after().into()),
+            None => (along.rank_count().into(), along.scaled_rank_count().into()),
             Some(GroupScaling::Copied) => (ranks.len() as u64, ranks.len() as u64),
             Some(GroupScaling::Grows) => {
                 let lines = ranks.len() as u64 / u64::from(along.original_size());
-                (ranks.len() as u64, lines * u64::from(along.size_after()))
+                (
+                    ranks.len() as u64,
+                    lines * u64::from(along.scaled_dimension_size()),
+                )
             }
         })
     }
@@ -154,7 +157,7 @@ impl ScaleWriter<'_> {
             return Ok(AttributeEditList::new());
         };
         let along = &self.scaling.along;
-        let (old, new) = self.group_sizes(view, group)?;
+        let (old, new) = self.old_and_new_group_sizes(view, group)?;
         let shape = self.scaling.group_of_node(self.old, view.id, group)?.1;
         let mut sets = AttributeEditList::new();
         let size = self.scale_collective_bytes(view.id, kind, bytes, old, new)?;
@@ -180,7 +183,7 @@ impl ScaleWriter<'_> {
             let place = along.original_position(root);
             let moved = match shape {
                 Some(GroupScaling::Copied) => along.rank_in_block(place, self.block),
-                _ => Some(along.new_rank_at(place.x % along.size_after(), place)),
+                _ => Some(along.new_rank_at(place.x % along.scaled_dimension_size(), place)),
             };
             sets.push((
                 "comm_root",
@@ -188,7 +191,7 @@ impl ScaleWriter<'_> {
             ));
         }
         if let (Some(GroupScaling::Copied), 1.., Some(old)) = (shape, self.block, group.to_text()) {
-            *name = self.scaling.names.name_in_block(&old, self.block);
+            *name = self.scaling.names.name_of_group_copy(&old, self.block);
             sets.push(("pg_name", AttributeEdit::Text(name)));
             // Tools use one of two attribute names for the group; set only the one that the node has.
             sets.push(("comm_group", AttributeEdit::Text(name)));
@@ -203,12 +206,15 @@ impl ScaleWriter<'_> {
         let along = &self.scaling.along;
         let own = along.position_of_new_rank(self.new);
         let far = along.original_position(peer);
-        let moved = match self.scaling.ring_step(self.old, view.id, receive, peer)? {
+        let moved = match self
+            .scaling
+            .ring_distance_of_message(self.old, view.id, receive, peer)?
+        {
             None => along.new_rank_at(own.x, far),
             Some((step, _)) => {
                 // Steps are counted from the sender, so a receiver's step to its peer has the opposite sign.
                 let step = if receive { -step } else { step };
-                let size = i64::from(along.size_after());
+                let size = i64::from(along.scaled_dimension_size());
                 let x = (i64::from(own.x) + step).rem_euclid(size) as u32;
                 along.new_rank_at(x, far)
             }
@@ -245,10 +251,10 @@ impl ScaleWriter<'_> {
     ) -> Result<u64, TraceError> {
         use CollectiveKind as K;
         match (self.scaling.sharded, kind) {
-            (ShardScaling::KeepTotal, K::AllGather | K::Gather) => {
+            (ShardSizeRule::KeepTotal, K::AllGather | K::Gather) => {
                 scale_rounding_up(node, bytes, old, new)
             }
-            (ShardScaling::KeepShard, K::ReduceScatter | K::Scatter | K::AllToAll) => {
+            (ShardSizeRule::KeepShard, K::ReduceScatter | K::Scatter | K::AllToAll) => {
                 scale_rounding_up(node, bytes, new, old)
             }
             _ => Ok(bytes),
@@ -265,14 +271,14 @@ impl ScaleWriter<'_> {
         bytes: u64,
     ) -> Result<u64, TraceError> {
         use CollectiveKind as K;
-        let (old, new) = self.group_sizes(view, group)?;
+        let (old, new) = self.old_and_new_group_sizes(view, group)?;
         let gathers = matches!(kind, K::AllGather | K::Gather);
         let scatters = matches!(kind, K::ReduceScatter | K::Scatter);
         let part = gathers && input || scatters && !input;
         let whole = gathers && !input || scatters && input || kind == K::AllToAll;
         match self.scaling.sharded {
-            ShardScaling::KeepTotal if part => scale_rounding_up(view.id, bytes, old, new),
-            ShardScaling::KeepShard if whole => scale_rounding_up(view.id, bytes, new, old),
+            ShardSizeRule::KeepTotal if part => scale_rounding_up(view.id, bytes, old, new),
+            ShardSizeRule::KeepShard if whole => scale_rounding_up(view.id, bytes, new, old),
             _ => Ok(bytes),
         }
     }

@@ -5,7 +5,7 @@ use chakram_trace::format::TraceError;
 use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::wire::FrameCursor;
-use chakram_trace::graph::captured_timeline::{CapturedTimeline, NONE, NodeTiming};
+use chakram_trace::graph::captured_timeline::{NONE, NodeTimeline, TimelineNodeInput};
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::{RawDependency, RawTrace};
 
@@ -48,14 +48,14 @@ impl<'a> CheckedTrace<'a> {
             order = next.topological_order();
         }
         if order.len() < raw.nodes.len() {
-            let stuck = next.find_unordered(&order);
+            let stuck = next.flag_unordered_nodes(&order);
             let cycle = find_short_cycle(&next, |node| stuck[node as usize]);
             return Err(refuse_cycle(&raw, &cycle));
         }
         // The rank runs alone, and nodes do not wait for their lanes.
-        let run = CapturedTimeline::new(&next, 0, |node| {
+        let run = NodeTimeline::new(&next, 0, |node| {
             let view = &raw.nodes[node as usize].view;
-            NodeTiming {
+            TimelineNodeInput {
                 delay: view.delay,
                 length: view.total_duration(),
                 lane: NONE,

@@ -83,7 +83,7 @@ impl DependencyClosure {
     }
 
     /// Returns true if the cut node `i` remains as a joint.
-    pub fn is_joint(&self, i: u32) -> bool {
+    pub fn is_kept_as_joint(&self, i: u32) -> bool {
         self.joints[i as usize]
     }
 

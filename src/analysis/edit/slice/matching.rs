@@ -2,7 +2,7 @@
 
 use super::checked_trace::CheckedTrace;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
+use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::matching::{CommChannel, CommMatches, RankComms};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -32,7 +32,7 @@ impl CommunicationMatches {
         let mut declared = DeclaredGroups::new();
         for item in nodes {
             if let Some(values) = item.view.groups {
-                declared.extend(parse_metadata(item.view.id, values)?);
+                declared.extend(parse_group_metadata(item.view.id, values)?);
             }
         }
         let order = trace.order.iter().copied();
@@ -100,7 +100,7 @@ impl UnmatchedCommunication {
     /// Maximum number of descriptions.
     pub const LISTED: usize = 4;
 
-    pub(super) fn kept_by(&self, rank: u32) -> &[u32] {
+    pub(super) fn unmatched_nodes_kept_by(&self, rank: u32) -> &[u32] {
         self.kept.get(&rank).map_or(&[], Vec::as_slice)
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn select_target_nodes(
             let nodes = raw.nodes.iter();
             nodes.map(|item| ids.contains(&item.view.id)).collect()
         }
-        SliceTarget::Annotation(pattern) => select_annotated(trace, pattern)?,
+        SliceTarget::Annotation(pattern) => select_annotated_nodes(trace, pattern)?,
         SliceTarget::Step(step) => select_step(trace, *step)?,
     };
     if !asked.contains(&true) {
@@ -110,7 +110,7 @@ fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), 
 fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
-        return select_annotated(trace, &format!("ProfilerStep#{step}"));
+        return select_annotated_nodes(trace, &format!("ProfilerStep#{step}"));
     }
     let (owner, _) = find_annotation_owners(trace)?;
     // For each step, the first node that states it; this node's index is the label of the step.
@@ -146,7 +146,7 @@ fn list_steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
     let mut numbers: BTreeSet<u64> = stated_steps(trace)?.into_iter().flatten().collect();
     if numbers.is_empty() {
         let names = trace.raw.nodes.iter().map(|item| item.view.name);
-        numbers.extend(names.filter_map(origin::profiled_step));
+        numbers.extend(names.filter_map(origin::parse_profiled_step));
     }
     let shown = numbers.iter().take(SHOWN).map(u64::to_string);
     let shown = shown.collect::<Vec<_>>().join(", ");
@@ -159,7 +159,10 @@ fn list_steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
 
 /// Returns one entry per node, sorted by index: true if an annotation that matches `pattern` covers
 /// the node.
-fn select_annotated(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
+fn select_annotated_nodes(
+    trace: &CheckedTrace<'_>,
+    pattern: &str,
+) -> Result<Vec<bool>, TraceError> {
     let nodes = &trace.raw.nodes;
     let mut label: Vec<Option<u32>> = vec![None; nodes.len()];
     for i in trace.raw.node_indices() {

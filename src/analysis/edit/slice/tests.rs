@@ -59,8 +59,8 @@ fn read(mut bytes: &[u8]) -> (u64, Vec<Node>) {
 fn slice(nodes: &[Node], cut: &SliceTarget) -> (u64, Vec<Node>, SliceSummary) {
     let before = file(nodes);
     let mut matches = CommunicationMatches::default();
-    let part =
-        RankSelection::select_nodes(&before, 0, cut, &DeclaredGroups::new(), &mut matches).unwrap();
+    let part = KeptNodesOfRank::select_nodes(&before, 0, cut, &DeclaredGroups::new(), &mut matches)
+        .unwrap();
     let (after, sliced) = part.write_slice(&before, part.earliest_start()).unwrap();
     let (captured, nodes) = read(&after);
     (captured, nodes, sliced)
@@ -190,7 +190,7 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
     let cut = SliceTarget::Annotation("ProfilerStep#3".to_owned());
     let (_, after, _) = slice(&nodes, &cut);
     assert_eq!(ids(&after), [2, 3, 4, 5, 6, 8, 10]);
-    let error = RankSelection::select_nodes(
+    let error = KeptNodesOfRank::select_nodes(
         &file(&nodes),
         0,
         &SliceTarget::Annotation("ProfilerStep#9".to_owned()),
@@ -240,10 +240,10 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
     ];
     let mut matches = CommunicationMatches::default();
     let cut = SliceTarget::Ids(2..=3);
-    let parts: Vec<RankSelection> = (0..2)
+    let parts: Vec<KeptNodesOfRank> = (0..2)
         .map(|rank| {
             let groups = DeclaredGroups::new();
-            RankSelection::select_nodes(&ranks[rank as usize], rank, &cut, &groups, &mut matches)
+            KeptNodesOfRank::select_nodes(&ranks[rank as usize], rank, &cut, &groups, &mut matches)
                 .unwrap()
         })
         .collect();
@@ -255,7 +255,7 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
     assert!(text.contains(expected), "{text}");
     let mut left = Vec::new();
     for (rank, mut part) in parts.into_iter().enumerate() {
-        part.drop_unmatched(&unmatched);
+        part.cut_unmatched_communication(&unmatched);
         let (after, _) = part.write_slice(&ranks[rank], Span::ZERO).unwrap();
         left.push(ids(&read(&after).1));
     }
@@ -298,7 +298,7 @@ fn what_cannot_be_replayed_is_refused() {
     let refuse = |nodes: &[Node]| {
         let groups = DeclaredGroups::new();
         let cut = SliceTarget::Ids(0..=9);
-        let part = RankSelection::select_nodes(
+        let part = KeptNodesOfRank::select_nodes(
             &file(nodes),
             0,
             &cut,

@@ -63,7 +63,7 @@ impl GradientReductions {
             for _ in 0..64 {
                 let Some(caller) = at else { break };
                 launch = launch.or(operators.iter().position(|&op| op == Some(caller)));
-                let name = program.view_of(caller).name;
+                let name = program.view_of_item(caller).name;
                 fills |= name.starts_with("torch::distributed::reducer")
                     || name.starts_with("FSDP::post_backward_reduce");
                 if name.contains("AccumulateGrad") {
@@ -78,7 +78,7 @@ impl GradientReductions {
                 }
                 _ => {}
             }
-            if program.view_of(item).name == HOOK {
+            if program.view_of_item(item).name == HOOK {
                 let shapes = parse_shapes(program.facts_of(item).inputs);
                 let first = shapes.first();
                 this.element_sizes
@@ -92,17 +92,18 @@ impl GradientReductions {
 
     /// Keeps only reductions of buckets. Other reductions, such as reductions to shards, are
     /// removed.
-    pub fn keep_buckets(mut self, program: &RankProgram<'_>) -> Self {
+    pub fn keep_bucket_reductions(mut self, program: &RankProgram<'_>) -> Self {
         let mut kept = self
             .collectives
             .iter()
-            .map(|&item| is_bucket(program, item));
+            .map(|&item| is_bucket_reduction(program, item));
         let launches = std::mem::take(&mut self.launches);
         self.launches = launches
             .into_iter()
             .filter(|_| kept.next().unwrap_or(false))
             .collect();
-        self.collectives.retain(|&item| is_bucket(program, item));
+        self.collectives
+            .retain(|&item| is_bucket_reduction(program, item));
         self
     }
 
@@ -115,10 +116,10 @@ impl GradientReductions {
 
     /// Returns true if every backward pass reduces its gradients, as in jobs with sharded gradients or parameters. In
     /// other jobs, only the last backward pass before the optimizer reduces its gradients.
-    pub fn are_of_each_pass(&self, program: &RankProgram<'_>) -> bool {
+    pub fn has_reductions_in_each_pass(&self, program: &RankProgram<'_>) -> bool {
         let shards = |&item: &u32| {
             matches!(
-                program.view_of(item).op,
+                program.view_of_item(item).op,
                 Op::Collective {
                     kind: CollectiveKind::ReduceScatter,
                     ..
@@ -160,7 +161,7 @@ impl GradientReductions {
 /// Returns true if a reduction leaves each rank with only its shard of the gradients. In generated jobs, such a
 /// reduction frees temporary memory as large as the full gradients.
 pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
-    let mut memory = program.view_of(reduction).memory.named_changes();
+    let mut memory = program.view_of_item(reduction).memory.named_changes();
     let bytes = bytes_of(program, reduction);
     memory.any(|(name, freed)| name == "frees.temporary" && freed == bytes && bytes > 0)
 }
@@ -170,7 +171,7 @@ pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
     program.order.iter().any(|&item| {
         let facts = program.facts_of(item);
         let gathers = matches!(
-            program.view_of(item).op,
+            program.view_of_item(item).op,
             Op::Collective {
                 kind: CollectiveKind::AllGather,
                 ..
@@ -203,7 +204,7 @@ fn element_bytes(types: &str) -> Option<u64> {
 
 pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     let reduces = matches!(
-        program.view_of(item).op,
+        program.view_of_item(item).op,
         Op::Collective {
             kind: CollectiveKind::AllReduce | CollectiveKind::ReduceScatter,
             ..
@@ -215,12 +216,12 @@ pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
 /// Returns true if a node reduces a bucket of gradients. In captures, every all-reduce of gradients reduces a bucket.
 /// In generated jobs, the reduction must belong to a layer. Other reductions, such as the sum for an embedding that
 /// two stages share, do not reduce buckets.
-pub(super) fn is_bucket(program: &RankProgram<'_>, item: u32) -> bool {
+pub(super) fn is_bucket_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
         return is_reduction(program, item) && program.facts_of(item).layer.is_some();
     }
     let sums = matches!(
-        program.view_of(item).op,
+        program.view_of_item(item).op,
         Op::Collective {
             kind: CollectiveKind::AllReduce,
             ..
@@ -232,7 +233,7 @@ pub(super) fn is_bucket(program: &RankProgram<'_>, item: u32) -> bool {
 pub(super) fn bytes_of(program: &RankProgram<'_>, item: u32) -> u64 {
     match program.items[item as usize].changes.get("comm_size") {
         Some(AttributeChange::Count(bytes)) => *bytes,
-        _ => match program.view_of(item).op {
+        _ => match program.view_of_item(item).op {
             Op::Collective { bytes, .. } => bytes,
             _ => 0,
         },
@@ -279,7 +280,7 @@ impl TransferRates {
 /// Returns median delays in nanoseconds. The first result is the median over all nodes that directly follow a node
 /// in `after` on the same thread. The second result contains, for each name, the median over all other nodes with
 /// this name.
-pub(super) fn delays_behind(
+pub(super) fn median_delays_after_nodes(
     program: &RankProgram<'_>,
     after: &BTreeSet<u32>,
 ) -> (Option<u64>, BTreeMap<String, u64>) {
@@ -317,7 +318,7 @@ pub(super) fn regroup_gradients(
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        counts.add_counts(&regroup_step(
+        counts.add_counts(&regroup_gradients_of_step(
             program,
             step,
             limit,
@@ -330,19 +331,19 @@ pub(super) fn regroup_gradients(
 
 /// Divides the gradients of one step into new buckets. If the reductions no longer show the element size of the
 /// gradients, `bytes_per_element` states it.
-pub(super) fn regroup_step(
+pub(super) fn regroup_gradients_of_step(
     program: &mut RankProgram<'_>,
     step: u32,
     limit: u64,
     rates: &TransferRates,
     bytes_per_element: Option<u64>,
 ) -> Result<EditCounts, TraceError> {
-    let found = GradientReductions::find_reductions(program, step).keep_buckets(program);
-    regroup_found(program, found, limit, rates, bytes_per_element)
+    let found = GradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
+    regroup_found_gradients(program, found, limit, rates, bytes_per_element)
 }
 
 /// Divides the gradients that `found` reduces into new buckets.
-pub(super) fn regroup_found(
+pub(super) fn regroup_found_gradients(
     program: &mut RankProgram<'_>,
     found: GradientReductions,
     limit: u64,
@@ -386,13 +387,13 @@ pub(super) fn regroup_found(
         let basis = "transfers of buckets by the bytes of the fastest quarter that was recorded";
         counts.notes.insert(basis.to_owned());
     }
-    place_buckets(program, &found, &buckets, template, rates);
+    replace_bucket_reductions(program, &found, &buckets, template, rates);
     Ok(counts)
 }
 
 /// Removes the nodes that gather parameters for the backward pass, and the nodes that copy data into and out of
 /// the gathered buffers. The backward pass then uses the parameters that the forward pass gathered.
-pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
+pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     let mut gone = BTreeSet::new();
     let places = program.item_positions();
@@ -405,7 +406,7 @@ pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     }
     for &item in &program.order {
         let gathers = matches!(
-            program.view_of(item).op,
+            program.view_of_item(item).op,
             Op::Collective {
                 kind: CollectiveKind::AllGather,
                 ..
@@ -437,7 +438,7 @@ pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
 }
 
 /// Moves all gradient reductions to the end of the backward pass, so that they do not overlap with it.
-pub(super) fn reduce_at_end(program: &mut RankProgram<'_>) -> EditCounts {
+pub(super) fn move_reductions_to_end(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
         let found = GradientReductions::find_reductions(program, step);
@@ -569,7 +570,7 @@ fn encode_node(view: &NodeView<'_>) -> Vec<u8> {
     last
 }
 
-fn place_buckets(
+fn replace_bucket_reductions(
     program: &mut RankProgram<'_>,
     found: &GradientReductions,
     buckets: &[(usize, usize, u64)],
@@ -583,7 +584,7 @@ fn place_buckets(
         .copied()
         .collect();
     let launchers: BTreeSet<u32> = found.launches.iter().flatten().copied().collect();
-    let (behind, calm) = delays_behind(program, &launchers);
+    let (behind, calm) = median_delays_after_nodes(program, &launchers);
     // For each old bucket, the first node that depends on its reduction.
     let mut waits: Vec<Option<u32>> = vec![None; found.collectives.len()];
     for &item in &program.order {
@@ -596,7 +597,7 @@ fn place_buckets(
             }
         }
     }
-    let ends = bucket_ends(program, found);
+    let ends = last_hooks_of_buckets(program, found);
     let launch = found.launches.first().cloned().unwrap_or_default();
     let first_fronts: BTreeSet<u32> = launchers.clone();
     let mut insert: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -606,12 +607,16 @@ fn place_buckets(
         parts.push(template);
         let copies = program.copy_items(&parts, &|_| false);
         let collective = copies[copies.len() - 1];
-        let kind = match program.view_of(template).op {
+        let kind = match program.view_of_item(template).op {
             Op::Collective { kind, .. } => kind,
             _ => CollectiveKind::AllReduce,
         };
         let old = bytes_of(program, template);
-        let memory: Vec<_> = program.view_of(template).memory.named_changes().collect();
+        let memory: Vec<_> = program
+            .view_of_item(template)
+            .memory
+            .named_changes()
+            .collect();
         let changes = &mut program.items[collective as usize].changes;
         changes.insert("comm_size", AttributeChange::Count(bytes));
         for (name, freed) in memory {
@@ -663,9 +668,9 @@ fn place_buckets(
                 .layer
                 .map(|layer| AttributeChange::Count(layer.into())));
             let hook = program.items[at as usize].name.clone();
-            let hook = hook.unwrap_or_else(|| program.view_of(at).name.to_owned());
+            let hook = hook.unwrap_or_else(|| program.view_of_item(at).name.to_owned());
             // In generated jobs, a reduction has the name of the layer that computes its last gradient.
-            let own = program.view_of(template).name;
+            let own = program.view_of_item(template).name;
             if let (Some((layer, _)), Some(at)) =
                 (hook.rsplit_once("/bwd"), own.find("/gradients/"))
             {
@@ -726,7 +731,7 @@ fn place_buckets(
             .iter()
             .find(|dep| dep.in_turn);
         if front.is_some_and(|dep| first_fronts.contains(&dep.on)) && !follows {
-            let name = program.view_of(item).name.to_owned();
+            let name = program.view_of_item(item).name.to_owned();
             if let Some(&ns) = calm.get(&name) {
                 set_delay(program, item, ns);
             }
@@ -741,7 +746,7 @@ fn place_buckets(
 }
 
 /// For each old bucket, returns the index of its last hook.
-fn bucket_ends(program: &RankProgram<'_>, found: &GradientReductions) -> Vec<usize> {
+fn last_hooks_of_buckets(program: &RankProgram<'_>, found: &GradientReductions) -> Vec<usize> {
     let places = program.item_positions();
     let last = |item: u32| places[item as usize];
     let ends = found.collectives.iter().map(|&collective| {

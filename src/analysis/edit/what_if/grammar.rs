@@ -103,7 +103,7 @@ pub enum WidthChange {
 
 /// The new number of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerChange {
+pub enum LayerCountChange {
     /// Adds this number of layers; a negative number removes layers.
     By(i64),
     /// Multiplies the current number of layers by this factor.
@@ -130,7 +130,7 @@ pub enum JobEdit {
     /// Changes the hidden size. The other widths of the layers change in proportion.
     Hidden(WidthChange),
     /// Changes the number of repeated layers.
-    Layers(LayerChange),
+    Layers(LayerCountChange),
     /// Sets the number of forward and backward passes per optimizer step. The capture must have one forward and one
     /// backward pass per step.
     Accumulate(u32),
@@ -311,8 +311,8 @@ impl FromStr for JobEdit {
                 _ => WidthChange::Times(value.parse()?),
             }),
             "layers" => Self::Layers(match value.as_bytes().first() {
-                Some(b'+' | b'-') => LayerChange::By(value.parse().map_err(|_| expected())?),
-                _ => LayerChange::Times(value.parse().map_err(|_| expected())?),
+                Some(b'+' | b'-') => LayerCountChange::By(value.parse().map_err(|_| expected())?),
+                _ => LayerCountChange::Times(value.parse().map_err(|_| expected())?),
             }),
             "accumulate" => Self::Accumulate(number()?),
             "microbatches" => {
@@ -363,8 +363,8 @@ impl fmt::Display for JobEdit {
             Self::Sequence(factor) => write!(f, "sequence={factor}"),
             Self::Hidden(WidthChange::Times(factor)) => write!(f, "hidden={factor}"),
             Self::Hidden(WidthChange::To(size)) => write!(f, "hidden={size}"),
-            Self::Layers(LayerChange::By(by)) => write!(f, "layers={by:+}"),
-            Self::Layers(LayerChange::Times(factor)) => write!(f, "layers={factor}"),
+            Self::Layers(LayerCountChange::By(by)) => write!(f, "layers={by:+}"),
+            Self::Layers(LayerCountChange::Times(factor)) => write!(f, "layers={factor}"),
             Self::Accumulate(times) => write!(f, "accumulate={times}"),
             Self::MicroBatches(times) => write!(f, "microbatches={times}x"),
             Self::Data(replicas) => write!(f, "data={replicas}"),

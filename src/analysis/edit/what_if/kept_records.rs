@@ -16,16 +16,16 @@ pub(super) const KEPT: &str = "unedited_records";
 /// Replaced records, identified by their index in the unedited trace, and the number of records in
 /// that trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct KeptRecords {
+pub(super) struct ReplacedRecords {
     count: usize,
     records: BTreeMap<usize, Vec<u8>>,
 }
 
-impl KeptRecords {
+impl ReplacedRecords {
     /// Returns the records of `before` that differ in `again`, which is the trace after an edit and its inverse.
     /// Returns `None` if `before` and `again` have different numbers of records, because the records then
     /// cannot be compared one by one.
-    pub fn find_changed(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
+    pub fn find_changed_records(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
         let mut this = Self::default();
         let [mut before, mut again] = [before, again].map(FrameCursor::new);
         loop {
@@ -106,14 +106,19 @@ mod tests {
     fn records_that_differ_are_put_back() {
         let before = trace(&[b"meta", b"one", b"two", b"three"]);
         let again = trace(&[b"meta", b"one", b"other", b"three"]);
-        let kept = KeptRecords::find_changed(&before, &again).unwrap().unwrap();
+        let kept = ReplacedRecords::find_changed_records(&before, &again)
+            .unwrap()
+            .unwrap();
         assert_eq!(kept.to_text(), "4 2:74776f");
-        assert_eq!(KeptRecords::parse(&kept.to_text()), Some(kept.clone()));
+        assert_eq!(ReplacedRecords::parse(&kept.to_text()), Some(kept.clone()));
         assert_eq!(kept.put_back(again).unwrap(), before);
         // An earlier edit has changed the number of records.
         let shorter = trace(&[b"meta", b"one"]);
         assert_eq!(kept.put_back(shorter.clone()).unwrap(), shorter);
-        assert_eq!(KeptRecords::find_changed(&before, &shorter).unwrap(), None);
-        assert_eq!(KeptRecords::parse("4 2:7g"), None);
+        assert_eq!(
+            ReplacedRecords::find_changed_records(&before, &shorter).unwrap(),
+            None
+        );
+        assert_eq!(ReplacedRecords::parse("4 2:7g"), None);
     }
 }

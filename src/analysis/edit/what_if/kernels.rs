@@ -31,12 +31,12 @@ use super::shapes::{
     TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
 };
 use super::unedited::{UneditedValues, unedited_count};
-use super::width::{ModelWidths, is_among, layers_of_transfer};
+use super::width::{ModelWidths, contains_normal_form, layers_of_transfer};
 use call_time::{CallTime, fit_intercept};
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::statistics::median;
 use chakram_trace::format::Op;
-use changes::{change_values, scale_transfer};
+use changes::{change_node_attributes, scale_transfer};
 use gradients::bytes_of_whole_gradients;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -198,7 +198,7 @@ impl KernelScaler {
         this.parameters.remove(&TensorShape::new());
         let most = leading.into_iter().max_by_key(|&(_, count)| count);
         this.batch = this.batch.or(most.map(|(size, _)| size));
-        this.learn_times(program);
+        this.learn_kernel_times(program);
         this.widths = ModelWidths::learn_widths(program, [this.batch, this.tokens]);
         this
     }
@@ -207,7 +207,7 @@ impl KernelScaler {
         &self.widths
     }
 
-    fn learn_times(&mut self, program: &RankProgram<'_>) {
+    fn learn_kernel_times(&mut self, program: &RankProgram<'_>) {
         let mut by_name: BTreeMap<&str, BTreeMap<u64, Vec<u64>>> = BTreeMap::new();
         let mut shortest = u64::MAX;
         for i in program.raw.node_indices() {
@@ -215,7 +215,7 @@ impl KernelScaler {
             if !matches!(view.op, Op::Compute { .. }) {
                 continue;
             }
-            let work = work_of(program, i);
+            let work = unedited_work_of_kernel(program, i);
             if work.ns == 0 {
                 continue;
             }
@@ -264,13 +264,13 @@ impl KernelScaler {
 
     /// Multiplies a kernel's work by `ratio`. The time changes in proportion, except for the fixed time of the
     /// call.
-    pub fn stretch_item(&self, program: &mut RankProgram<'_>, item: u32, ratio: f64) {
+    pub fn multiply_kernel_work(&self, program: &mut RankProgram<'_>, item: u32, ratio: f64) {
         let new = self.scale_duration_values(program, item, ratio);
         program.items[item as usize].changes.extend(new);
     }
 
-    /// Like [`Self::stretch_item`], but also stores the values before all edits in the node.
-    fn stretch_unedited(
+    /// Like [`Self::multiply_kernel_work`], but also stores the values before all edits in the node.
+    fn multiply_work_and_note_original(
         &self,
         program: &mut RankProgram<'_>,
         item: u32,
@@ -278,7 +278,7 @@ impl KernelScaler {
         restores: bool,
     ) {
         let new = self.scale_duration_values(program, item, ratio);
-        change_values(program, item, new, restores);
+        change_node_attributes(program, item, new, restores);
     }
 
     fn scale_duration_values(
@@ -291,13 +291,13 @@ impl KernelScaler {
         if !matches!(program.view_of_node(node).op, Op::Compute { .. }) {
             return Vec::new();
         }
-        let work = work_of(program, node);
+        let work = unedited_work_of_kernel(program, node);
         let fixed = self
             .call_time_of_kernel(program.view_of_node(node).name)
             .fixed
             .min(work.ns as f64);
         let ns = work.profiler as f64 + fixed + (work.ns as f64 - fixed) * ratio;
-        let time = match program.is_in_delay(node) {
+        let time = match program.has_work_time_in_delay(node) {
             true => "delay_ns",
             false => "duration_ns",
         };
@@ -314,11 +314,11 @@ impl KernelScaler {
 
     /// Returns the growth factor of a tensor's number of elements; `None` if the number does not grow.
     fn tensor_growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
-        let tokens = self.growth_by_tokens(shape, is_parameter, by);
+        let tokens = self.tensor_growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
             _ if by.hidden == ScaleFactor::ONE => 0,
-            Some(_) => self.widths.power_of_activation(shape),
-            None => self.widths.power_of_weight(shape),
+            Some(_) => self.widths.hidden_size_power_of_activation(shape),
+            None => self.widths.hidden_size_power_of_weight(shape),
         };
         match power {
             0 => tokens,
@@ -334,7 +334,7 @@ impl KernelScaler {
     /// decides. A matrix multiplication does one of two things. Either it multiplies samples (first input) by a
     /// weight (second input), or it multiplies the samples of both inputs and sums the products into a weight
     /// gradient. All other kernels of a pass process samples.
-    fn find_parameters(
+    fn find_parameter_tensors(
         &self,
         product: ProductKind,
         inputs: &[TensorShape],
@@ -349,7 +349,7 @@ impl KernelScaler {
         let is_parameter = |(at, shape): (usize, &TensorShape)| {
             let is_input = at < inputs.len();
             let may_be_samples = is_matrix(&shape) && Some(shape[0]) == rows;
-            is_among(&self.parameters, shape)
+            contains_normal_form(&self.parameters, shape)
                 && match (may_be_samples, product) {
                     (false, _) => true,
                     (true, ProductKind::None) => false,
@@ -363,7 +363,12 @@ impl KernelScaler {
 
     /// Returns the factor by which a tensor grows with the numbers of samples and tokens; `None` for
     /// parameters.
-    fn growth_by_tokens(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
+    fn tensor_growth_by_tokens(
+        &self,
+        shape: &[u64],
+        is_parameter: bool,
+        by: SizeScaling,
+    ) -> Option<f64> {
         let tokens_only = match (self.batch, self.tokens) {
             (Some(batch), Some(tokens)) => {
                 shape.len() <= 2 && shape[0] == tokens && batch > 1 && tokens != batch
@@ -400,10 +405,10 @@ impl KernelScaler {
             let facts = *program.facts_of(item);
             // Messages between stages contain activations or their gradients, even in another phase.
             let passes = matches!(facts.phase, StepPhase::Forward | StepPhase::Backward);
-            let op = program.view_of(item).op;
+            let op = program.view_of_item(item).op;
             let was_widened = facts.unedited.is_some() && !passes;
             if (by.hidden != ScaleFactor::ONE || was_widened) && which(item) && !passes {
-                self.widen_item(program, item, by, &mut counts);
+                self.widen_parameter_work(program, item, by, &mut counts);
             }
             let sends = matches!(op, Op::Message { .. }) && facts.phase != StepPhase::Outside;
             if !(passes || sends) || !which(item) {
@@ -454,8 +459,8 @@ impl KernelScaler {
     ) -> bool {
         let node = program.items[item as usize].node;
         let (view, facts) = (*program.view_of_node(node), program.facts[node as usize]);
-        let old = work_of(program, node);
-        let (inputs, outputs) = shapes_of(program, node);
+        let old = unedited_work_of_kernel(program, node);
+        let (inputs, outputs) = tensor_shapes_of_kernel(program, node);
         let shapes: Vec<TensorShape> = inputs.iter().chain(&outputs).cloned().collect();
         let sums = |kernel| sums_over_samples(kernel, facts.phase, &inputs);
         let product = match old.flops > 0 {
@@ -463,13 +468,14 @@ impl KernelScaler {
             true if view.kernel.is_some_and(sums) => ProductKind::GradientOfWeight,
             true => ProductKind::WithWeight,
         };
-        let parameters = self.find_parameters(product, &inputs, &outputs);
+        let parameters = self.find_parameter_tensors(product, &inputs, &outputs);
         let tensors = || shapes.iter().zip(parameters.iter().copied());
         let grown: Vec<Option<f64>> = tensors()
             .map(|(shape, is_parameter)| self.tensor_growth(shape, is_parameter, by))
             .collect();
-        let by_tokens = tensors()
-            .filter_map(|(shape, is_parameter)| self.growth_by_tokens(shape, is_parameter, by));
+        let by_tokens = tensors().filter_map(|(shape, is_parameter)| {
+            self.tensor_growth_by_tokens(shape, is_parameter, by)
+        });
         let by_tokens: Vec<f64> = by_tokens.collect();
         let hidden = by.hidden.to_f64();
         let products = old.flops > 0;
@@ -493,7 +499,9 @@ impl KernelScaler {
                 flops *= by.token_growth() * if squares { sequence } else { 1.0 };
                 let power = match attends {
                     true => 1,
-                    false => self.widths.power_of_product(&inputs, &parameters),
+                    false => self
+                        .widths
+                        .hidden_size_power_of_product(&inputs, &parameters),
                 };
                 flops *= hidden.powi(power);
             }
@@ -536,7 +544,7 @@ impl KernelScaler {
         };
         let ns = old.profiler as f64 + fixed + (old.ns as f64 - fixed) * ratio;
         counts.by_line += u64::from(call.by_line);
-        let in_delay = program.is_in_delay(node);
+        let in_delay = program.has_work_time_in_delay(node);
         let mut new: Vec<(&'static str, AttributeChange)> = Vec::new();
         let count = |value: f64| AttributeChange::Count(value.round().max(0.0) as u64);
         if old.ns > 0 {
@@ -560,7 +568,7 @@ impl KernelScaler {
         } else {
             &outputs
         };
-        let widens = |shape: &TensorShape| self.widths.power_of_activation(shape) > 0;
+        let widens = |shape: &TensorShape| self.widths.hidden_size_power_of_activation(shape) > 0;
         let held = match kept.is_empty() || kept.iter().any(widens) {
             true => hidden,
             false => 1.0,
@@ -578,7 +586,7 @@ impl KernelScaler {
                 ));
             }
         }
-        change_values(program, item, new, by == SizeScaling::NONE);
+        change_node_attributes(program, item, new, by == SizeScaling::NONE);
         true
     }
 
@@ -605,7 +613,7 @@ impl KernelScaler {
     }
 
     /// Scales work on parameters, and transfers of parameters, to the new hidden size.
-    fn widen_item(
+    fn widen_parameter_work(
         &self,
         program: &mut RankProgram<'_>,
         item: u32,
@@ -621,7 +629,7 @@ impl KernelScaler {
         match view.op {
             Op::NoOp => {
                 let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
-                let growth = self.widths.growth_of_all(by.hidden);
+                let growth = self.widths.growth_of_all_parameters(by.hidden);
                 let new: Vec<_> = view
                     .memory
                     .named_changes()
@@ -631,7 +639,7 @@ impl KernelScaler {
                     })
                     .collect();
                 if !new.is_empty() {
-                    change_values(program, item, new, by == SizeScaling::NONE);
+                    change_node_attributes(program, item, new, by == SizeScaling::NONE);
                 }
             }
             Op::Collective { bytes, .. } if of_parameters && bytes > 0 => {
@@ -659,7 +667,7 @@ impl KernelScaler {
                     let facts = program.facts_of(bucket);
                     let now = super::gradients::bytes_of(program, bucket);
                     let old = UneditedValues::parse(facts.unedited).unedited_count("comm_size");
-                    let old = old.unwrap_or(match program.view_of(bucket).op {
+                    let old = old.unwrap_or(match program.view_of_item(bucket).op {
                         Op::Collective { bytes, .. } => bytes,
                         _ => now,
                     });
@@ -676,7 +684,7 @@ impl KernelScaler {
                     // A reduction of a single number, such as a norm, does not grow.
                     _ if old <= 8 => 1.0,
                     true if program.has_layers => by.hidden.to_f64(),
-                    true => self.widths.growth_of_all(by.hidden),
+                    true => self.widths.growth_of_all_parameters(by.hidden),
                     false => self
                         .widths
                         .growth_of_weights(&layers, Some(old), reduces, by.hidden),
@@ -687,23 +695,28 @@ impl KernelScaler {
                 counts.changed += 1;
             }
             Op::Compute { .. } if of_parameters => {
-                let (inputs, _) = shapes_of(program, node);
+                let (inputs, _) = tensor_shapes_of_kernel(program, node);
                 let sizes: f64 = inputs
                     .iter()
                     .map(|shape| count_elements(shape) as f64)
                     .sum();
                 let grown = inputs.iter().map(|shape| {
-                    let power = self.widths.power_of_weight(shape);
+                    let power = self.widths.hidden_size_power_of_weight(shape);
                     count_elements(shape) as f64 * by.hidden.to_f64().powi(power)
                 });
                 let growth = match sizes > 0.0 {
                     true => grown.sum::<f64>() / sizes,
                     false => {
                         counts.by_weights += 1;
-                        self.widths.growth_of_all(by.hidden)
+                        self.widths.growth_of_all_parameters(by.hidden)
                     }
                 };
-                self.stretch_unedited(program, item, growth, by == SizeScaling::NONE);
+                self.multiply_work_and_note_original(
+                    program,
+                    item,
+                    growth,
+                    by == SizeScaling::NONE,
+                );
                 counts.matched += 1;
                 counts.changed += 1;
             }
@@ -769,7 +782,10 @@ fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShap
 
 /// Returns the shapes of a kernel's tensors. If the kernel states no shapes, the shapes come from the operator
 /// that launched the kernel.
-fn shapes_of(program: &RankProgram<'_>, node: u32) -> (Vec<TensorShape>, Vec<TensorShape>) {
+fn tensor_shapes_of_kernel(
+    program: &RankProgram<'_>,
+    node: u32,
+) -> (Vec<TensorShape>, Vec<TensorShape>) {
     let mut callers = program.callers_of(node);
     let stated = callers.find(|&caller| {
         let facts = &program.facts[caller as usize];
@@ -796,13 +812,13 @@ fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
 }
 
 /// Returns a kernel's work and time before all edits.
-fn work_of(program: &RankProgram<'_>, node: u32) -> UneditedWork {
+fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedWork {
     let view = program.view_of_node(node);
     let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
     let Op::Compute { flops, bytes, .. } = view.op else {
         return UneditedWork::default();
     };
-    let ns = match program.is_in_delay(node) {
+    let ns = match program.has_work_time_in_delay(node) {
         true => unedited
             .unedited_count("delay_ns")
             .unwrap_or(view.delay.0 / 1000),
@@ -811,7 +827,7 @@ fn work_of(program: &RankProgram<'_>, node: u32) -> UneditedWork {
             .unwrap_or(view.recorded.0 / 1000),
     };
     let profiler = view.profiler.0 / 1000;
-    let profiler = match program.is_in_delay(node) {
+    let profiler = match program.has_work_time_in_delay(node) {
         true => profiler,
         // The delay contains the profiler's part, so subtract this part from the delay first, and
         // only the rest from the duration.

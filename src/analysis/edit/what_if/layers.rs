@@ -11,7 +11,7 @@
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions, TransferRates};
-use super::grammar::LayerChange;
+use super::grammar::LayerCountChange;
 use super::program::RankProgram;
 use chakram_trace::format::TraceError;
 use std::collections::BTreeSet;
@@ -25,10 +25,10 @@ mod repetition;
 
 use buckets::GradientBuckets;
 pub(super) use buckets::{BUCKETS, BucketSizes};
-use copies::{LayerEditor, LayerRun, are_equal, collect_whole_layers, label_of};
+use copies::{LayerEditor, LayerRun, are_layers_equal, collect_whole_layers, label_of_layer};
 use labels::LayerLabels;
-pub(super) use labels::shift_labels;
-use passes::{PassItems, StepPasses, find_runs, layers_of};
+pub(super) use labels::shift_layer_labels;
+use passes::{PassItems, StepPasses, find_equal_repetitions, layers_of};
 use repetition::{RepeatedPart, longest_repetition};
 
 /// The repeated layers on all ranks of a job. A stage may contain several parts of the model, and each part has its own
@@ -46,23 +46,24 @@ impl JobLayers {
         &mut self,
         program: &RankProgram<'_>,
         stages: u32,
-        change: LayerChange,
+        change: LayerCountChange,
     ) -> Result<(), TraceError> {
-        let reductions = GradientReductions::find_reductions(program, 0).keep_buckets(program);
+        let reductions =
+            GradientReductions::find_reductions(program, 0).keep_bucket_reductions(program);
         let passes = StepPasses::find_passes(program, 0, &reductions);
-        let Some((layers, runs)) = forward_runs(&passes) else {
+        let Some((layers, runs)) = find_forward_layer_runs(&passes) else {
             return Ok(());
         };
         let mut labels = BTreeSet::new();
         for (pass, found) in &runs {
             let label =
-                |index| label_of(program, passes.forward[*pass].items_of_part(*found, index));
+                |index| label_of_layer(program, passes.forward[*pass].items_of_part(*found, index));
             labels.extend(label(0).zip(label(found.times - 1)));
         }
         self.parts = self
             .parts
             .max(u64::from(stages) * labels.len().max(1) as u64);
-        let by = self.check_layer_growth(layers.times as u64, change)?;
+        let by = self.compute_added_layers(layers.times as u64, change)?;
         self.labels
             .0
             .extend(labels.into_iter().map(|label| (label, by)));
@@ -71,18 +72,18 @@ impl JobLayers {
 
     /// Returns the number of layers to add to a part that has `old` layers. Fails if the parts would have different
     /// numbers of layers.
-    fn check_layer_growth(&self, old: u64, change: LayerChange) -> Result<i64, TraceError> {
+    fn compute_added_layers(&self, old: u64, change: LayerCountChange) -> Result<i64, TraceError> {
         let parts = self.parts.max(1) as i64;
         match change {
-            LayerChange::By(by) if by % parts == 0 => Ok(by / parts),
-            LayerChange::By(by) => Err(super::refuse_edit(
+            LayerCountChange::By(by) if by % parts == 0 => Ok(by / parts),
+            LayerCountChange::By(by) => Err(super::refuse_edit(
                 format!("layers={by:+}: the {parts} stages must get equally many layers"),
                 &format!("a multiple of {parts}"),
             )),
-            LayerChange::Times(factor) if (old * factor.over).is_multiple_of(factor.under) => {
+            LayerCountChange::Times(factor) if (old * factor.over).is_multiple_of(factor.under) => {
                 Ok(factor.scale_value(old) as i64 - old as i64)
             }
-            LayerChange::Times(factor) => Err(super::refuse_edit(
+            LayerCountChange::Times(factor) => Err(super::refuse_edit(
                 format!("{old} layers times {factor} are not a whole number"),
                 "another factor, or a number of layers such as layers=+2",
             )),
@@ -92,10 +93,12 @@ impl JobLayers {
 
 /// Returns the longest repetition in a step's forward passes, which is the repetition of layers. Also returns all
 /// repetitions with this length and number of layers, each with the index of its pass.
-fn forward_runs(passes: &StepPasses) -> Option<(RepeatedPart, Vec<(usize, RepeatedPart)>)> {
+fn find_forward_layer_runs(
+    passes: &StepPasses,
+) -> Option<(RepeatedPart, Vec<(usize, RepeatedPart)>)> {
     let found = passes.forward.iter().filter_map(layers_of);
     let layers = found.max_by_key(|found| found.covered_count())?;
-    let runs = find_runs(&passes.forward, layers.period, layers.times);
+    let runs = find_equal_repetitions(&passes.forward, layers.period, layers.times);
     // The repetition must cover 40 % of the passes, because a shorter one may repeat inside a layer.
     let covered: usize = runs.iter().map(|(_, found)| found.covered_count()).sum();
     let passed: BTreeSet<usize> = runs.iter().map(|(pass, _)| *pass).collect();
@@ -109,14 +112,14 @@ fn forward_runs(passes: &StepPasses) -> Option<(RepeatedPart, Vec<(usize, Repeat
 /// Changes the number of layers on a rank. Returns the counts, and the number of layers added to the whole job.
 pub(super) fn change_layers(
     program: &mut RankProgram<'_>,
-    change: LayerChange,
+    change: LayerCountChange,
     job: &JobLayers,
     rates: &TransferRates,
-) -> Result<(EditCounts, ChangedLayers), TraceError> {
+) -> Result<(EditCounts, LayerEditResult), TraceError> {
     let mut counts = EditCounts::default();
     let (mut delta, mut buckets) = (0, None);
     for step in 0..program.steps {
-        let found = change_step(program, step, change, job, rates, &mut counts)?;
+        let found = change_layers_in_step(program, step, change, job, rates, &mut counts)?;
         if let Some((by, of_step)) = found {
             (delta, buckets) = (by, buckets.or(of_step));
         }
@@ -127,7 +130,7 @@ pub(super) fn change_layers(
             "edit a job with identical layers",
         ));
     }
-    let changed = ChangedLayers {
+    let changed = LayerEditResult {
         by: delta * job.parts.max(1) as i64,
         buckets,
     };
@@ -135,15 +138,15 @@ pub(super) fn change_layers(
 }
 
 /// Result of editing layers: the number of layers added to the whole job, and the bucket sizes of gradients.
-pub(super) struct ChangedLayers {
+pub(super) struct LayerEditResult {
     pub by: i64,
     pub buckets: Option<BucketSizes>,
 }
 
-fn change_step(
+fn change_layers_in_step(
     program: &mut RankProgram<'_>,
     step: u32,
-    change: LayerChange,
+    change: LayerCountChange,
     job: &JobLayers,
     rates: &TransferRates,
     counts: &mut EditCounts,
@@ -152,7 +155,7 @@ fn change_step(
     let is_apart = |&item: &u32| {
         let is_sum = program.has_layers && program.facts_of(item).layer.is_none();
         !is_sum
-            && !gradients::is_bucket(program, item)
+            && !gradients::is_bucket_reduction(program, item)
             && program.items[item as usize].caller.is_none()
     };
     if all.collectives.iter().any(is_apart) {
@@ -161,9 +164,9 @@ fn change_step(
             "generate the job with the number of layers that you want",
         ));
     }
-    let reductions = all.keep_buckets(program);
+    let reductions = all.keep_bucket_reductions(program);
     let passes = StepPasses::find_passes(program, step, &reductions);
-    let Some((layers, forward)) = forward_runs(&passes) else {
+    let Some((layers, forward)) = find_forward_layer_runs(&passes) else {
         return Ok(None);
     };
     // The parameters of the first or last layer of a backward pass are not gathered ahead, so this layer may differ
@@ -188,7 +191,7 @@ fn change_step(
     let blocks = match unlike.is_empty() {
         true => Vec::new(),
         false => passes
-            .blocks_by_links(program, &forward, &unlike)
+            .find_layers_by_sequence(program, &forward, &unlike)
             .ok_or_else(|| {
                 super::refuse_edit(
                     format!(
@@ -200,7 +203,7 @@ fn change_step(
             })?,
     };
     let old = layers.times as i64;
-    let by = job.check_layer_growth(layers.times as u64, change)?;
+    let by = job.compute_added_layers(layers.times as u64, change)?;
     let new = old.saturating_add(by);
     if !(1..=100_000).contains(&new) {
         return Err(super::refuse_edit(
@@ -212,7 +215,7 @@ fn change_step(
     counts.changed += by.unsigned_abs() * forward.len() as u64;
     let copied = passes.forward.iter().chain(&passes.backward);
     let copied = copied.map(|pass| pass.items.len()).sum::<usize>() / layers.times + 1;
-    super::check_copies(copied, by.max(0) as u64)?;
+    super::check_memory_for_copies(copied, by.max(0) as u64)?;
     if by == 0 {
         return Ok(Some((0, None)));
     }
@@ -232,12 +235,12 @@ fn change_step(
             "keep two layers",
         ));
     }
-    let weights = parameters::stated_weights(program, &passes, &backward);
+    let weights = parameters::stated_weight_bytes(program, &passes, &backward);
     let repeated: Vec<(u32, u32)> = forward
         .iter()
         .filter_map(|(pass, found)| {
             let label =
-                |index| label_of(program, passes.forward[*pass].items_of_part(*found, index));
+                |index| label_of_layer(program, passes.forward[*pass].items_of_part(*found, index));
             label(0).zip(label(found.times - 1))
         })
         .collect();
@@ -247,7 +250,7 @@ fn change_step(
     if !blocks.is_empty() {
         // On some ranks, transfers start late, so the trace's order of transfers differs from rank to rank. Move each
         // transfer to the position after its launch, so that all ranks have the same order.
-        program.issue_in_order(step);
+        program.move_transfers_after_launches(step);
     }
     let optimizer = longest_repetition(&passes.optimizer.signatures, Some(layers.times));
     let optimizer =
@@ -287,12 +290,12 @@ fn change_step(
     });
     let growth = buckets.parameter_growth(program, step).or(by_weights);
     if let (Some((ratio, _)), 0) = (growth, step) {
-        parameters::grow_resident(program, ratio);
+        parameters::scale_resident_memory(program, ratio);
     }
     match growth {
         Some((ratio, from)) => {
             let steps = optimizer.is_none();
-            parameters::stretch_parameters(program, step, ratio, from, steps, counts);
+            parameters::scale_parameter_work(program, step, ratio, from, steps, counts);
         }
         None if optimizer.is_none() && trains && !passes.optimizer.items.is_empty() => {
             counts.notes.insert(
@@ -319,7 +322,7 @@ fn run_of(
         .collect();
     let layers = collect_whole_layers(program, &parts);
     let times = layers.len();
-    let is_alike = |at: usize| are_equal(program, &layers[at], &layers[at - 1]);
+    let is_alike = |at: usize| are_layers_equal(program, &layers[at], &layers[at - 1]);
     let left = (times as i64 + by.min(0)).max(1) as usize;
     let template = match backward {
         true => (2..times).find(|&at| is_alike(at)).map_or(1, |at| at - 1),

@@ -4,7 +4,7 @@
 //! follows the previous item of its thread or stream. After an edit, such a dependency is moved to the item that now
 //! precedes this item. All other dependencies remain on the same item.
 
-use super::kept_records::{KEPT, KeptRecords};
+use super::kept_records::{KEPT, ReplacedRecords};
 use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::MessageEncoder;
@@ -156,7 +156,7 @@ pub(super) type NodeThread = (bool, Option<i64>);
 impl<'a> RankProgram<'a> {
     /// Parses a trace. Fails on a trace that a replay would reject.
     pub fn read_program(contents: &'a [u8]) -> Result<Self, TraceError> {
-        let mut raw: RawTrace<'a, RetainWholeViews> = RawTrace::read_retaining(contents);
+        let mut raw: RawTrace<'a, RetainWholeViews> = RawTrace::read_trace_retaining(contents);
         if !raw.faults.is_empty() {
             return Err(raw.faults.swap_remove(0).error);
         }
@@ -229,7 +229,7 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Returns the view of an item's node. For a copy, returns the view of the copied node.
-    pub fn view_of(&self, item: u32) -> &NodeView<'a> {
+    pub fn view_of_item(&self, item: u32) -> &NodeView<'a> {
         self.view_of_node(self.items[item as usize].node)
     }
 
@@ -302,7 +302,7 @@ impl<'a> RankProgram<'a> {
         let own: Vec<_> = self
             .raw
             .node_indices()
-            .map(|i| own_phase(self.view_of_node(i)))
+            .map(|i| phase_stated_by_node(self.view_of_node(i)))
             .collect();
         let named: Vec<Option<StepPhase>> = self
             .raw
@@ -337,7 +337,7 @@ impl<'a> RankProgram<'a> {
                 _ => {}
             }
         }
-        let later_passes = self.later_forward_passes(&named);
+        let later_passes = self.find_later_forward_nodes(&named);
         let phases: Vec<_> = self
             .raw
             .node_indices()
@@ -373,7 +373,7 @@ impl<'a> RankProgram<'a> {
     /// Returns one entry per node: true if the node belongs to the forward pass of a later micro-batch. A later
     /// forward pass runs after the first backward pass, between functions that compute gradients. The pass contains
     /// an operator whose gradient is computed later.
-    fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
+    fn find_later_forward_nodes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.node_indices() {
             if let (Some(StepPhase::Backward), Some(number)) =
@@ -405,13 +405,13 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Moves each transfer of `step` that an item launches to the position directly after this item.
-    pub fn issue_in_order(&mut self, step: u32) {
+    pub fn move_transfers_after_launches(&mut self, step: u32) {
         let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
         let mut kept = Vec::with_capacity(order.len());
         for item in order {
             let transfers = matches!(
-                self.view_of(item).op,
+                self.view_of_item(item).op,
                 Op::Collective { .. } | Op::Message { .. }
             );
             match self.items[item as usize].caller {
@@ -519,7 +519,7 @@ impl<'a> RankProgram<'a> {
         for (place, &item) in (0..).zip(&self.order) {
             ids[item as usize] = match moved {
                 true => first + place,
-                false => self.view_of(item).id,
+                false => self.view_of_item(item).id,
             };
         }
         let mut out = Vec::with_capacity(self.contents.len());
@@ -532,7 +532,7 @@ impl<'a> RankProgram<'a> {
         if !moved {
             order.sort_by_key(|&item| self.raw.nodes[item as usize].record.number);
         }
-        let fronts = self.previous_in_thread();
+        let fronts = self.previous_items_on_threads();
         let (mut control, mut data) = (Vec::new(), Vec::new());
         for item in order {
             let (at, own) = (item as usize, &self.items[item as usize]);
@@ -588,17 +588,20 @@ impl<'a> RankProgram<'a> {
                 attributes: &attributes,
                 ..RecordEdit::default()
             };
-            edit.append_framed(record, &mut message, &mut out)?;
+            edit.append_edited_record(record, &mut message, &mut out)?;
         }
-        let kept = self.kept.as_deref().filter(|_| self.ends_edits());
-        match kept.and_then(KeptRecords::parse) {
+        let kept = self
+            .kept
+            .as_deref()
+            .filter(|_| self.cancels_earlier_edits());
+        match kept.and_then(ReplacedRecords::parse) {
             Some(kept) => kept.put_back(out),
             None => Ok(out),
         }
     }
 
     /// Returns true if earlier edits and this edit cancel each other.
-    fn ends_edits(&self) -> bool {
+    fn cancels_earlier_edits(&self) -> bool {
         self.scaled.is_none() && self.earlier.is_some()
     }
 
@@ -630,7 +633,7 @@ impl<'a> RankProgram<'a> {
     }
 
     /// For each item, returns the previous item on its thread.
-    fn previous_in_thread(&self) -> Vec<Option<u32>> {
+    fn previous_items_on_threads(&self) -> Vec<Option<u32>> {
         let mut fronts = vec![None; self.items.len()];
         let mut last: BTreeMap<NodeThread, u32> = BTreeMap::new();
         for &item in &self.order {
@@ -660,7 +663,7 @@ impl<'a> RankProgram<'a> {
             .copied()
             .eq(0..self.raw.nodes.len() as u32);
         let hide = moved || !self.is_plain() || self.scaled.is_some();
-        let show = self.ends_edits();
+        let show = self.cancels_earlier_edits();
         let mut fields = WireCursor::new(record.bytes, record.offset);
         while !fields.is_empty() {
             let start = fields.file_offset() - record.offset;
@@ -696,14 +699,14 @@ impl<'a> RankProgram<'a> {
 
     /// Returns true if the time of a node's work is in the node's delay instead of its duration. A kernel on the
     /// host's CPU without a recorded duration is such a node: the wait of its caller contains the kernel's time.
-    pub fn is_in_delay(&self, node: u32) -> bool {
+    pub fn has_work_time_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO
     }
 }
 
 /// Returns the phase that a node's own name or label states.
-fn own_phase(view: &NodeView<'_>) -> Option<StepPhase> {
+fn phase_stated_by_node(view: &NodeView<'_>) -> Option<StepPhase> {
     if let Some(phase) = view.labels.phase {
         return Some(match phase {
             TrainingPhase::Forward => StepPhase::Forward,
@@ -727,7 +730,7 @@ fn own_phase(view: &NodeView<'_>) -> Option<StepPhase> {
         Some(StepPhase::Parameters)
     } else if starts(&["autograd::engine::evaluate_function"]) {
         Some(StepPhase::Backward)
-    } else if let Some((_, backward)) = pass_of_mark(name) {
+    } else if let Some((_, backward)) = pass_begun_by_mark(name) {
         Some(if backward {
             StepPhase::Backward
         } else {
@@ -740,7 +743,7 @@ fn own_phase(view: &NodeView<'_>) -> Option<StepPhase> {
 
 /// `torch.distributed.pipelining` marks the beginning of a pass. If a node's name is such a mark, returns
 /// the pass: the micro-batch, and true for backward.
-pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
+pub(super) fn pass_begun_by_mark(name: &str) -> Option<(u32, bool)> {
     let number = |rest: &str| rest.parse().ok();
     match (
         name.strip_prefix("Forward "),

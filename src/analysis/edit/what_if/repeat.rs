@@ -1,11 +1,11 @@
 //! Edits that repeat parts of a program: gradient accumulation, and more micro-batches of a pipeline.
 
 use super::EditCounts;
-use super::gradients::{GradientReductions, delays_behind};
+use super::gradients::{GradientReductions, median_delays_after_nodes};
 use super::grammar::{PassOrder, ScaleFactor};
 use super::kernels::{KernelScaler, SizeScaling};
 use super::program::{
-    AttributeChange, ItemDependency, NodeThread, RankProgram, StepPhase, pass_of_mark,
+    AttributeChange, ItemDependency, NodeThread, RankProgram, StepPhase, pass_begun_by_mark,
 };
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Repeats the forward and backward passes `times` times before each optimizer step. Only the last backward pass
 /// reduces gradients. From the second backward pass on, each parameter's gradient is added to the previous sum. An
 /// addition is assumed to take as long as the copy of the gradient into its bucket.
-pub(super) fn accumulate_passes(
+pub(super) fn repeat_passes_before_optimizer(
     program: &mut RankProgram<'_>,
     times: u32,
 ) -> Result<EditCounts, TraceError> {
@@ -21,7 +21,7 @@ pub(super) fn accumulate_passes(
     for step in 0..program.steps {
         let found = GradientReductions::find_reductions(program, step);
         // Sharded gradients are reduced in every pass, other gradients only once.
-        let each = found.are_of_each_pass(program);
+        let each = found.has_reductions_in_each_pass(program);
         let ends = if each {
             found.collectives.clone()
         } else {
@@ -39,7 +39,7 @@ pub(super) fn accumulate_passes(
                 && (phase(item) == StepPhase::Backward
                     || is_hook(program, item)
                     || ends.contains(&item)
-                    || matches!(program.view_of(item).op, Op::Message { .. })
+                    || matches!(program.view_of_item(item).op, Op::Message { .. })
                         && phase(item) != StepPhase::Outside)
         }) else {
             continue;
@@ -60,9 +60,9 @@ pub(super) fn accumulate_passes(
             continue;
         }
         counts.changed += 1;
-        super::check_copies(body.len(), u64::from(times))?;
+        super::check_memory_for_copies(body.len(), u64::from(times))?;
         let launchers = reductions.launches.iter().flatten().copied().collect();
-        let (_, calm) = delays_behind(program, &launchers);
+        let (_, calm) = median_delays_after_nodes(program, &launchers);
         let mut before = Vec::new();
         let mut passes: Vec<Vec<u32>> = Vec::new();
         for pass in 0..times - 1 {
@@ -73,14 +73,14 @@ pub(super) fn accumulate_passes(
                 .collect();
             let copies = program.copy_items(&kept, &|on| reductions.has_item(on));
             for (&item, &copy) in kept.iter().zip(&copies) {
-                if adds(&item) && program.view_of(item).name.starts_with("aten::") {
+                if adds(&item) && program.view_of_item(item).name.starts_with("aten::") {
                     program.items[copy as usize].name = Some("aten::add_".to_owned());
                 }
                 let deps = &program.items[item as usize].deps;
                 let follows = deps
                     .iter()
                     .any(|dep| dep.in_turn && launchers.contains(&dep.on));
-                if let (true, Some(&ns)) = (follows, calm.get(program.view_of(item).name)) {
+                if let (true, Some(&ns)) = (follows, calm.get(program.view_of_item(item).name)) {
                     program.items[copy as usize]
                         .changes
                         .insert("delay_ns", AttributeChange::Count(ns));
@@ -95,10 +95,10 @@ pub(super) fn accumulate_passes(
             .iter()
             .copied()
             .take_while(|&item| item != first);
-        let starts = starts.filter(|&item| program.view_of(item).op == Op::NoOp);
+        let starts = starts.filter(|&item| program.view_of_item(item).op == Op::NoOp);
         let starts: BTreeSet<u32> = starts.collect();
         for pair in passes.windows(2) {
-            begin_after(program, &pair[0], &pair[1], &starts);
+            start_pass_after(program, &pair[0], &pair[1], &starts);
         }
         // The last pass both adds the gradient and copies the sum into its bucket.
         let fills: Vec<u32> = body
@@ -108,7 +108,7 @@ pub(super) fn accumulate_passes(
             .collect();
         let sums = program.copy_items(&fills, &|_| false);
         for &copy in &sums {
-            if program.view_of(copy).name.starts_with("aten::") {
+            if program.view_of_item(copy).name.starts_with("aten::") {
                 program.items[copy as usize].name = Some("aten::add_".to_owned());
             }
         }
@@ -146,13 +146,13 @@ pub(super) fn accumulate_passes(
 /// Makes a pass start after the last kernel of the previous pass `before`. If a node of the pass depends on a node in
 /// `starts` (marks before the step), the node depends on that kernel instead. If the first node of the pass has no
 /// dependencies, this node also depends on the last kernel.
-fn begin_after(
+fn start_pass_after(
     program: &mut RankProgram<'_>,
     before: &[u32],
     pass: &[u32],
     starts: &BTreeSet<u32>,
 ) {
-    let is_kernel = |&item: &u32| matches!(program.view_of(item).op, Op::Compute { .. });
+    let is_kernel = |&item: &u32| matches!(program.view_of_item(item).op, Op::Compute { .. });
     let Some(end) = before.iter().copied().rfind(is_kernel) else {
         return;
     };
@@ -188,7 +188,8 @@ type MicroBatchPass = (u32, bool);
 fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec<u32>)> {
     let mut found: Vec<(MicroBatchPass, Vec<u32>)> = Vec::new();
     let mut last_named = None;
-    let each = GradientReductions::find_reductions(program, step).are_of_each_pass(program);
+    let each =
+        GradientReductions::find_reductions(program, step).has_reductions_in_each_pass(program);
     for &item in &program.order {
         let facts = program.facts_of(item);
         if facts.step != Some(step) || facts.phase == StepPhase::Outside {
@@ -200,20 +201,20 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
             // In generated jobs, a gather of parameters belongs to the pass that needs it. If each pass reduces its own
             // gradients, the reductions also belong to the pass.
             StepPhase::Parameters => {
-                let name = program.view_of(item).name;
+                let name = program.view_of_item(item).name;
                 let backward = name.contains("/bwd/") || each && name.contains("/gradients/");
                 (backward || name.contains("/fwd/")).then_some((number, backward))
             }
             _ => None,
         });
-        let begins = pass_of_mark(program.view_of(item).name);
+        let begins = pass_begun_by_mark(program.view_of_item(item).name);
         if let Some(pass) = begins {
             last_named = Some(pass);
         }
         let node = program.items[item as usize].node;
         let inside = program
             .callers_of(node)
-            .find_map(|c| pass_of_mark(program.view_of_node(c).name));
+            .find_map(|c| pass_begun_by_mark(program.view_of_node(c).name));
         // On the last stage, work after a forward pass (the loss) belongs to this pass. Work of the optimizer and on
         // parameters after the last backward pass belongs to no pass.
         let follows = match facts.phase {
@@ -232,7 +233,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
 }
 
 /// Divides each micro-batch of a pipeline into `times` smaller micro-batches. The passes stay in GPipe or 1F1B order.
-pub(super) fn cut_micro_batches(
+pub(super) fn split_micro_batches(
     program: &mut RankProgram<'_>,
     times: u32,
     place: PipelinePlace,
@@ -251,7 +252,7 @@ pub(super) fn cut_micro_batches(
             continue;
         }
         let sequence: Vec<MicroBatchPass> = passes.iter().map(|(pass, _)| *pass).collect();
-        let Some(warm_up) = warm_up_of(&sequence, micro_batches) else {
+        let Some(warm_up) = warm_up_of_pass_order(&sequence, micro_batches) else {
             return Err(super::refuse_edit(
                 format!(
                     "the {micro_batches} micro-batches are neither in GPipe nor in 1F1B order, so the \
@@ -261,7 +262,7 @@ pub(super) fn cut_micro_batches(
             ));
         };
         let copied = passes.iter().map(|(_, items)| items.len()).sum();
-        super::check_copies(copied, u64::from(times))?;
+        super::check_memory_for_copies(copied, u64::from(times))?;
         counts.changed += u64::from(micro_batches) * u64::from(times - 1);
         let all: BTreeSet<u32> = passes
             .iter()
@@ -298,9 +299,9 @@ pub(super) fn cut_micro_batches(
                 let pass = (first + number / times, backward);
                 (pass, (number % times) as usize)
             });
-        let ends = pass_ends(program, &passes);
-        let ordered = arrange_items(program, &of_pass, &ends, &parts, order);
-        replace_in_order(program, &all, ordered);
+        let ends = find_pass_ends(program, &passes);
+        let ordered = reorder_pass_items(program, &of_pass, &ends, &parts, order);
+        replace_items_in_order(program, &all, ordered);
     }
     if counts.matched == 0 {
         return Err(super::refuse_edit(
@@ -317,7 +318,7 @@ pub(super) fn cut_micro_batches(
 /// Looks at the first step with several micro-batches. Returns the number of micro-batches, and the number of forward
 /// passes before the first backward pass. Returns `Some(None)` if the pass order is neither GPipe nor 1F1B.
 /// Returns `None` if no step has several micro-batches.
-pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
+pub(super) fn micro_batches_and_warm_up(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
     (0..program.steps).find_map(|step| {
         let sequence: Vec<MicroBatchPass> = list_passes(program, step)
             .iter()
@@ -325,7 +326,7 @@ pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32
             .collect();
         let numbers: BTreeSet<u32> = sequence.iter().map(|pass| pass.0).collect();
         let count = numbers.len() as u32;
-        let warm_up = warm_up_of(&sequence, count).map(|warm_up| (count, warm_up));
+        let warm_up = warm_up_of_pass_order(&sequence, count).map(|warm_up| (count, warm_up));
         (count > 1).then_some(warm_up)
     })
 }
@@ -353,7 +354,7 @@ impl PipelineStages {
     /// Adds a rank. Stores its pass order, and the rank that receives its messages in forward
     /// passes.
     pub fn learn_rank(&mut self, rank: u32, program: &RankProgram<'_>) {
-        if let Some(Some((micro_batches, warm_up))) = warm_up_of_passes(program)
+        if let Some(Some((micro_batches, warm_up))) = micro_batches_and_warm_up(program)
             && warm_up < micro_batches
         {
             self.alternate.insert(rank);
@@ -409,7 +410,7 @@ pub(super) fn reorder_passes(
         }
         let micro_batches = numbers.len() as u32;
         let sequence: Vec<MicroBatchPass> = passes.iter().map(|(pass, _)| *pass).collect();
-        if warm_up_of(&sequence, micro_batches).is_none() {
+        if warm_up_of_pass_order(&sequence, micro_batches).is_none() {
             return Err(super::refuse_edit(
                 format!("the {micro_batches} micro-batches are neither in GPipe nor in 1F1B order"),
                 "edit a schedule with one stage per rank",
@@ -440,15 +441,15 @@ pub(super) fn reorder_passes(
         let of_pass: BTreeMap<MicroBatchPass, &Vec<u32>> =
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
         let parts = [all.iter().map(|&item| (item, item)).collect()];
-        let ends = pass_ends(program, &passes);
-        let ordered = arrange_items(
+        let ends = find_pass_ends(program, &passes);
+        let ordered = reorder_pass_items(
             program,
             &of_pass,
             &ends,
             &parts,
             new.into_iter().map(|pass| (pass, 0)),
         );
-        replace_in_order(program, &all, ordered);
+        replace_items_in_order(program, &all, ordered);
     }
     if counts.matched == 0 {
         return Err(super::refuse_edit(
@@ -468,7 +469,10 @@ struct PassEndItems {
     before: BTreeMap<MicroBatchPass, u32>,
 }
 
-fn pass_ends(program: &RankProgram<'_>, passes: &[(MicroBatchPass, Vec<u32>)]) -> PassEndItems {
+fn find_pass_ends(
+    program: &RankProgram<'_>,
+    passes: &[(MicroBatchPass, Vec<u32>)],
+) -> PassEndItems {
     let mut found = PassEndItems::default();
     for pair in passes.windows(2) {
         let [(pass, items), (next, of_next)] = pair else {
@@ -491,7 +495,7 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(MicroBatchPass, Vec<u32>)]) -
 /// micro-batch's forward pass remains. All other dependencies between passes only express order, so they follow the
 /// new order. A dependency on the previous pass's end is moved to the end of the pass that now precedes it, possibly
 /// on another lane. Any other dependency is moved to the last node before the pass on the thread of the old target.
-fn arrange_items(
+fn reorder_pass_items(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<MicroBatchPass, &Vec<u32>>,
     ends: &PassEndItems,
@@ -568,7 +572,7 @@ fn arrange_items(
 
 /// Removes the nodes `old` from the program order, and inserts `ordered` in the place of the first of them. A node
 /// between two nodes of `old`, such as a gradient reduction, still follows the same node as before.
-fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
+fn replace_items_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
     let mut order = Vec::with_capacity(program.order.len() + ordered.len());
     let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let last = program.order.iter().rposition(|item| old.contains(item));
@@ -608,7 +612,7 @@ fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
 
 /// Returns the number of forward passes before the first backward pass; `None` if the order is not an order of
 /// [`schedule_passes`].
-fn warm_up_of(sequence: &[MicroBatchPass], micro_batches: u32) -> Option<u32> {
+fn warm_up_of_pass_order(sequence: &[MicroBatchPass], micro_batches: u32) -> Option<u32> {
     let warm_up = sequence.iter().take_while(|pass| !pass.1).count() as u32;
     let first = sequence.iter().map(|pass| pass.0).min()?;
     let numbered = sequence
@@ -628,7 +632,7 @@ mod tests {
         let (f, b) = (|n| (n, false), |n| (n, true));
         assert_eq!(schedule_passes(3, 2), [f(0), f(1), b(0), f(2), b(1), b(2)]);
         assert_eq!(schedule_passes(2, 2), [f(0), f(1), b(0), b(1)]);
-        assert_eq!(warm_up_of(&schedule_passes(4, 2), 4), Some(2));
-        assert_eq!(warm_up_of(&[f(0), b(0), b(1), f(1)], 2), None);
+        assert_eq!(warm_up_of_pass_order(&schedule_passes(4, 2), 4), Some(2));
+        assert_eq!(warm_up_of_pass_order(&[f(0), b(0), b(1), f(1)], 2), None);
     }
 }

@@ -10,9 +10,9 @@ use super::gradients::{self, GradientReductions};
 use super::grammar::JobEdit;
 use super::kernels::KernelScaler;
 use super::program::{AttributeChange, RankProgram, StepPhase};
-use super::roles::{self, RankTraces, RoleModel};
-use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
-use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
+use super::roles::{self, AbsentRankModelRule, RankTraces};
+use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardSizeRule};
+use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) fn scale_replicas(
     traces: RankTraces,
     groups: &DeclaredGroups,
     replicas: u32,
-    choice: RoleModel,
+    choice: AbsentRankModelRule,
     counts: &mut EditCounts,
 ) -> Result<(RankTraces, DeclaredGroups), TraceError> {
     let mut completed = EditCounts::default();
@@ -42,10 +42,10 @@ pub(super) fn scale_replicas(
     }
     let mut members = Vec::new();
     if let Some((_, trace)) = traces.first() {
-        members = replicas_of_first(&RankProgram::read_program(trace)?, &groups, ranks)?;
+        members = replica_ranks_of_first_rank(&RankProgram::read_program(trace)?, &groups, ranks)?;
     }
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
-        grid_of(&members, ranks)?
+        format_grid_of_members(&members, ranks)?
     } else {
         // Give each rank a group for its future replicas. So far, the rank is the group's only member.
         for (rank, trace) in &mut traces {
@@ -66,7 +66,7 @@ pub(super) fn scale_replicas(
     let along = parsed.and_then(|grid| ScaledDimension::new(grid, "dp", replicas));
     let along = along
         .map_err(|why| super::refuse_edit(format!("data={replicas}: {why}"), "another number"))?;
-    let new_ranks = along.rank_count_after();
+    let new_ranks = along.scaled_rank_count();
     if new_ranks == ranks {
         counts.matched += u64::from(ranks);
         return Ok((traces, groups));
@@ -74,14 +74,14 @@ pub(super) fn scale_replicas(
     let ratio = f64::from(ranks) / f64::from(new_ranks);
     for (_, trace) in &mut traces {
         let mut program = RankProgram::read_program(trace)?;
-        if share_state(&mut program, ratio) {
+        if scale_sharded_optimizer(&mut program, ratio) {
             counts
                 .notes
                 .insert("the optimizer's work and states by the size of the shards".to_owned());
             *trace = Arc::new(program.write_trace()?);
         }
     }
-    let mut scaling = JobScaling::new(along, ShardScaling::KeepTotal, groups)?;
+    let mut scaling = JobScaling::new(along, ShardSizeRule::KeepTotal, groups)?;
     for (rank, trace) in &traces {
         scaling.scan_rank(*rank, trace)?;
     }
@@ -114,11 +114,11 @@ pub(super) fn scale_replicas(
 
 /// Multiplies the work and memory of optimizer shards by `ratio`, if the job shards its optimizer. Returns true if
 /// there are shards.
-fn share_state(program: &mut RankProgram<'_>, ratio: f64) -> bool {
+fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     let shards = program.order.iter().copied().find(|&item| {
         gradients::is_reduction(program, item)
             && matches!(
-                program.view_of(item).op,
+                program.view_of_item(item).op,
                 Op::Collective {
                     kind: CollectiveKind::ReduceScatter,
                     ..
@@ -137,7 +137,7 @@ fn share_state(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     }
     let scaler = KernelScaler::new(program);
     for item in program.order.clone() {
-        let view = *program.view_of(item);
+        let view = *program.view_of_item(item);
         if view.op == Op::NoOp {
             for (name, bytes) in view.memory.named_changes() {
                 if shared.contains(&name) {
@@ -147,7 +147,7 @@ fn share_state(program: &mut RankProgram<'_>, ratio: f64) -> bool {
                 }
             }
         } else if program.facts_of(item).phase == StepPhase::Optimizer {
-            scaler.stretch_item(program, item, ratio);
+            scaler.multiply_kernel_work(program, item, ratio);
         }
     }
     true
@@ -162,7 +162,7 @@ fn write_replica_note(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError
 
 /// Returns the ranks that reduce gradients with the first rank. If the first rank reduces none, the result is
 /// empty.
-fn replicas_of_first(
+fn replica_ranks_of_first_rank(
     program: &RankProgram<'_>,
     groups: &DeclaredGroups,
     ranks: u32,
@@ -170,7 +170,7 @@ fn replicas_of_first(
     let mut declared = groups.clone();
     for node in &program.raw.nodes {
         if let Some(values) = node.view.groups {
-            declared.extend(parse_metadata(node.view.id, values)?);
+            declared.extend(parse_group_metadata(node.view.id, values)?);
         }
     }
     let mut found: Vec<u32> = Vec::new();
@@ -195,7 +195,7 @@ fn replicas_of_first(
 }
 
 /// Returns the text of a rank grid. One of its dimensions consists of the ranks in `members`.
-fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
+fn format_grid_of_members(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
         super::refuse_edit(
             format!("the replicas are ranks {members:?}, which are not a line of a grid of ranks"),

@@ -24,7 +24,7 @@ use super::program::RankProgram;
 use super::repeat;
 use chakram_base::bounds;
 use chakram_base::ids::MAX_NPUS;
-use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
+use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,16 +35,16 @@ mod group_table;
 mod rank_writer;
 mod restage;
 
-use exchanges::check_exchanges;
+use exchanges::check_communication_matches;
 use grid::{RoleGrid, find_progression};
 use group_table::GroupTable;
-use rank_writer::{RoleWriter, tag_steps};
+use rank_writer::{AbsentRankWriter, tag_steps};
 
 pub(super) use restage::change_stages;
 
 /// Rule that selects the model of an absent rank. The model is a captured rank of the same role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RoleModel {
+pub enum AbsentRankModelRule {
     /// The captured rank that is nearest in the grid.
     #[default]
     Nearest,
@@ -113,7 +113,7 @@ impl CapturedRank {
         let mut own = DeclaredGroups::new();
         for node in &program.raw.nodes {
             if let Some(values) = node.view.groups {
-                own.extend(parse_metadata(node.view.id, values)?);
+                own.extend(parse_group_metadata(node.view.id, values)?);
             }
         }
         let mut peers = BTreeSet::new();
@@ -175,7 +175,7 @@ pub(super) fn derive_missing_ranks(
     traces: RankTraces,
     groups: &DeclaredGroups,
     world: Option<u32>,
-    choice: RoleModel,
+    choice: AbsentRankModelRule,
     counts: &mut EditCounts,
 ) -> Result<(RankTraces, DeclaredGroups), TraceError> {
     let mut captured = Vec::with_capacity(traces.len());
@@ -224,9 +224,9 @@ pub(super) fn derive_missing_ranks(
     // Use the last stage, because other stages may have the same order with 1F1B and GPipe.
     let last = captured.iter().position(|one| one.place == StageKind::Last);
     let order = last.map(|at| {
-        Ok::<_, TraceError>(repeat::warm_up_of_passes(&RankProgram::read_program(
-            &traces[at].1,
-        )?))
+        Ok::<_, TraceError>(repeat::micro_batches_and_warm_up(
+            &RankProgram::read_program(&traces[at].1)?,
+        ))
     });
     let order = order.transpose()?.flatten();
     let mut table = GroupTable::new(&captured, groups);
@@ -243,21 +243,21 @@ pub(super) fn derive_missing_ranks(
         let candidates = captured
             .iter()
             .enumerate()
-            .filter(|(_, one)| one.place == grid.place_of_stage(rank));
+            .filter(|(_, one)| one.place == grid.stage_kind_of_rank(rank));
         let key = |one: &CapturedRank| {
             (
                 grid.stage_of(one.rank).abs_diff(stage),
                 match choice {
-                    RoleModel::Nearest => 0,
-                    RoleModel::Fastest => one.kernels,
-                    RoleModel::Slowest => u64::MAX - one.kernels,
+                    AbsentRankModelRule::Nearest => 0,
+                    AbsentRankModelRule::Fastest => one.kernels,
+                    AbsentRankModelRule::Slowest => u64::MAX - one.kernels,
                 },
                 !grid.has_same_position(one.rank, rank),
                 one.rank.abs_diff(rank),
             )
         };
         let Some((index, model)) = candidates.min_by_key(|(_, one)| key(one)) else {
-            return Err(refuse_missing_role(grid.place_of_stage(rank)));
+            return Err(refuse_missing_role(grid.stage_kind_of_rank(rank)));
         };
         other_positions += u64::from(!grid.has_same_position(model.rank, rank));
         let moves_stage = grid.stage_of(model.rank) != stage;
@@ -294,7 +294,7 @@ pub(super) fn derive_missing_ranks(
                 trace
             }
         };
-        let mut writer = RoleWriter {
+        let mut writer = AbsentRankWriter {
             grid: &grid,
             target: &grid,
             table: &mut table,
@@ -309,8 +309,8 @@ pub(super) fn derive_missing_ranks(
         let written = writer.write_trace(&trace)?;
         all.push((rank, Arc::new(written)));
     }
-    check_exchanges(&all, &table.declared, world)?;
-    note_roles(&captured, &grid, counts);
+    check_communication_matches(&all, &table.declared, world)?;
+    note_role_time_differences(&captured, &grid, counts);
     for (count, what) in [
         (other_positions, "at another position of their stage"),
         (other_stages, "of another middle stage"),
@@ -344,13 +344,13 @@ fn check_memory(
 ) -> Result<(), TraceError> {
     let largest = traces.iter().map(|(_, trace)| trace.len() as u64).max();
     let bytes = largest.unwrap_or(0).saturating_mul(u64::from(count));
-    bounds::check_fits(format!("{count} {what}"), bytes, 1, fewer)
+    bounds::check_items_fit_memory(format!("{count} {what}"), bytes, 1, fewer)
         .map_err(|error| super::refuse_edit(error.to_string(), fewer))
 }
 
 /// Adds a note about the differences in kernel time among captured ranks with the same role. The times of added ranks
 /// may have errors as large as these differences.
-fn note_roles(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCounts) {
+fn note_role_time_differences(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCounts) {
     let mut roles: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for one in captured {
         roles

@@ -124,12 +124,12 @@ impl ModelWidths {
             .into_iter()
             .filter(|(size, _)| this.widths.contains(size));
         this.hidden = hidden.max_by_key(|&(_, count)| count).map(|(size, _)| size);
-        this.learn_weights(program);
+        this.count_weight_elements(program);
         this
     }
 
     /// Counts the elements of the weights that one forward pass multiplies.
-    fn learn_weights(&mut self, program: &RankProgram<'_>) {
+    fn count_weight_elements(&mut self, program: &RankProgram<'_>) {
         let mut first: Option<(Option<u32>, Option<u32>)> = None;
         for i in program.raw.node_indices() {
             let (view, facts) = (program.view_of_node(i), &program.facts[i as usize]);
@@ -154,7 +154,7 @@ impl ModelWidths {
     }
 
     /// Converts a change of the hidden size to a factor.
-    pub fn factor_of(&self, change: WidthChange) -> Result<ScaleFactor, TraceError> {
+    pub fn factor_of_width_change(&self, change: WidthChange) -> Result<ScaleFactor, TraceError> {
         let unknown = || {
             super::refuse_edit(
                 "the widths of the layers are unknown: no matrix multiplication with weights in the forward pass has a recorded shape",
@@ -181,14 +181,14 @@ impl ModelWidths {
     }
 
     /// A weight's number of elements grows with a power of the hidden size. Returns this power: 0, 1 or 2.
-    pub fn power_of_weight(&self, shape: &[u64]) -> i32 {
+    pub fn hidden_size_power_of_weight(&self, shape: &[u64]) -> i32 {
         let sizes = shape.iter().filter(|size| self.widths.contains(size));
         sizes.count().min(2) as i32
     }
 
     /// The number of elements of an activation tensor grows with a power of the hidden size. Returns this power: 0 or
     /// 1.
-    pub fn power_of_activation(&self, shape: &[u64]) -> i32 {
+    pub fn hidden_size_power_of_activation(&self, shape: &[u64]) -> i32 {
         let mut rest: TensorShape = shape.to_vec();
         if rest.iter().any(|size| self.vocabulary.contains(size)) {
             return 0;
@@ -213,17 +213,21 @@ impl ModelWidths {
 
     /// The FLOPs of a matrix multiplication grow with a power of the hidden size. Returns this power. If one
     /// input is a weight, this power is the power of the weight's size. Otherwise, both inputs determine it.
-    pub fn power_of_product(&self, inputs: &[TensorShape], are_parameters: &[bool]) -> i32 {
+    pub fn hidden_size_power_of_product(
+        &self,
+        inputs: &[TensorShape],
+        are_parameters: &[bool],
+    ) -> i32 {
         let matrices = inputs.iter().filter(|shape| shape.len() > 1);
         let mut tensors = inputs.iter().zip(are_parameters);
         let weight = tensors.find(|(shape, is_parameter)| shape.len() > 1 && **is_parameter);
         if let Some((weight, _)) = weight {
-            return self.power_of_weight(weight);
+            return self.hidden_size_power_of_weight(weight);
         }
         let flat = matrices.clone().take(2).all(|shape| shape.len() == 2);
         let powers = matrices
             .take(2)
-            .map(|shape| self.power_of_activation(shape));
+            .map(|shape| self.hidden_size_power_of_activation(shape));
         if flat {
             powers.sum()
         } else {
@@ -314,7 +318,7 @@ impl ModelWidths {
     }
 
     /// Returns the growth factor of all parameters of a rank.
-    pub fn growth_of_all(&self, by: ScaleFactor) -> f64 {
+    pub fn growth_of_all_parameters(&self, by: ScaleFactor) -> f64 {
         let stated = Some(self.stated[0]).filter(|&bytes| bytes > 0);
         self.growth_of_weights(&BTreeSet::new(), stated, false, by)
     }
@@ -333,7 +337,8 @@ pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeS
     let mut layers = BTreeSet::new();
     for dep in &program.items[item as usize].deps {
         let facts = program.facts_of(dep.on);
-        if let (StepPhase::Backward, Op::Compute { .. }) = (facts.phase, program.view_of(dep.on).op)
+        if let (StepPhase::Backward, Op::Compute { .. }) =
+            (facts.phase, program.view_of_item(dep.on).op)
         {
             layers.extend(facts.layer);
         }
@@ -345,6 +350,6 @@ pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeS
 }
 
 /// Returns true if `parameters` contains the normal form of this shape.
-pub(super) fn is_among(parameters: &BTreeSet<TensorShape>, shape: &[u64]) -> bool {
+pub(super) fn contains_normal_form(parameters: &BTreeSet<TensorShape>, shape: &[u64]) -> bool {
     parameters.contains(&normal_form(shape))
 }

@@ -12,9 +12,9 @@ use proptest::prelude::*;
 type Line = (bool, [u64; 3], i64, Vec<u64>);
 
 /// Builds the trace of a rank from these nodes. The ids of the nodes are numbered from 1.
-fn track(rank: u32, lines: &[Line]) -> PathInput {
+fn track(rank: u32, lines: &[Line]) -> RankPathInput {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
-    let mut writer = TraceWriter::with_metadata(Vec::new(), &captured).unwrap();
+    let mut writer = TraceWriter::start_with_metadata(Vec::new(), &captured).unwrap();
     for ((call, [delay, wait, length], lane, after), id) in lines.iter().zip(1..) {
         let op = if *call {
             Op::Collective {
@@ -45,12 +45,12 @@ fn track(rank: u32, lines: &[Line]) -> PathInput {
     let trace = InspectedTrace::read_trace(rank, &contents, |e| e).unwrap();
     assert_eq!(trace.faults.fault_count(), 0);
     assert_eq!(trace.times.basis, TimeBasis::Kept);
-    PathInput::new(trace).unwrap()
+    RankPathInput::new(trace).unwrap()
 }
 
 /// Rank 0 computes until 50 ns, waits for rank 1 until 100 ns, and all-reduces until 120 ns. Rank 1 starts at 10 ns,
 /// computes until 100 ns, and also all-reduces until 120 ns.
-fn two() -> [PathInput; 2] {
+fn two() -> [RankPathInput; 2] {
     let rank = |rank, delay, compute, wait| {
         let lines = [
             (false, [delay, 0, compute], 0, vec![]),
@@ -92,7 +92,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
     assert_eq!((path.changes, ns(path.total_time())), (1, 120));
     // Compute comes first, because its 100 ns (including the delay) are more than the all-reduce's
     // time.
-    let spent = spent_by(&path, |piece| piece.class_of_node(&tracks));
+    let spent = sum_path_time_by_key(&path, |piece| piece.class_of_node(&tracks));
     let all: Vec<_> = spent
         .iter()
         .map(|(class, s)| (class.to_string(), ns(s.total_time()), s.pieces))
@@ -152,7 +152,7 @@ proptest! {
     /// the same rank after a part, the part must be as long as its node.
     #[test]
     fn paths_have_no_gaps(ranks in prop::collection::vec(lines(), 1..4)) {
-        let tracks: Vec<PathInput> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();
+        let tracks: Vec<RankPathInput> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();
         let path = critical_path(&tracks, true).unwrap();
         let mut at = Time::ZERO;
         for piece in &path.pieces {

@@ -1,7 +1,7 @@
 //! Renders one table of the summary as CSV, with times in whole picoseconds.
 
 use super::InspectTable;
-use crate::inspect::{JobInspection, RECEIVED, SENT, SpreadRow, SpreadTable};
+use crate::inspect::{JobInspection, RECEIVED, RankSpreadRow, RankSpreadTable, SENT};
 use chakram_report::csv::CsvRows;
 use std::fmt::Display;
 
@@ -39,12 +39,12 @@ pub fn render_csv(job: &JobInspection, table: InspectTable) -> String {
 
 fn render_sums<K: Ord, const N: usize>(
     key_names: &str,
-    table: &SpreadTable<K>,
+    table: &RankSpreadTable<K>,
     key: impl Fn(&K) -> [String; N],
 ) -> String {
     let mut rows = CsvRows::new(&format!("{key_names},{SUMS}"));
     for (of, row) in table.rows_by_key() {
-        let SpreadRow {
+        let RankSpreadRow {
             sum,
             ranks,
             least,

@@ -3,7 +3,8 @@
 //! Within a schema version, fields may be added, but existing fields do not change.
 
 use crate::inspect::{
-    CountedFault, JobInspection, NodeSums, RECEIVED, RankOverview, SENT, SpreadRow, SpreadTable,
+    CountedFault, JobInspection, NodeSums, RECEIVED, RankOverview, RankSpreadRow, RankSpreadTable,
+    SENT,
 };
 use chakram_base::units::{Span, Time};
 use chakram_report::document::VersionedDocument;
@@ -48,18 +49,18 @@ pub struct SummaryDocument<'j> {
     unreadable: Vec<UnreadableRank<'j>>,
     metadata: MetadataDocument<'j>,
     groups: Vec<GroupDocument<'j>>,
-    types: Vec<SumsDocument<'j, TypeKey>>,
-    lanes: Vec<SumsDocument<'j, LaneName<'j>>>,
-    collectives: Vec<SumsDocument<'j, CollectiveKey<'j>>>,
-    messages: Vec<MessagesDocument<'j>>,
-    operators: Vec<SumsDocument<'j, OperatorKey<'j>>>,
+    types: Vec<NodeSumsDocument<'j, TypeKey>>,
+    lanes: Vec<NodeSumsDocument<'j, LaneName<'j>>>,
+    collectives: Vec<NodeSumsDocument<'j, CollectiveKey<'j>>>,
+    messages: Vec<RankPairMessageSums<'j>>,
+    operators: Vec<NodeSumsDocument<'j, OperatorKey<'j>>>,
     attributes: Vec<AttributeCount<'j>>,
 }
 
 #[derive(Debug, Serialize)]
 struct RankDocument<'j> {
     rank: u32,
-    #[serde(serialize_with = "shown_path")]
+    #[serde(serialize_with = "serialize_path")]
     file: &'j Path,
     file_bytes: u64,
     contents_bytes: u64,
@@ -105,26 +106,26 @@ impl<'j> From<&'j RankOverview> for RankDocument<'j> {
 }
 
 /// If a path is not UTF-8, shows replacement characters instead.
-fn shown_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }
 
 #[derive(Debug, Serialize)]
 struct UnreadableRank<'j> {
     rank: u32,
-    #[serde(serialize_with = "shown_path")]
+    #[serde(serialize_with = "serialize_path")]
     file: &'j Path,
     why: &'j str,
 }
 
 #[derive(Debug, Serialize)]
 struct MetadataDocument<'j> {
-    versions: Vec<VersionCount<'j>>,
+    versions: Vec<SchemaVersionCount<'j>>,
     attributes: Vec<MetadataAttribute<'j>>,
 }
 
 #[derive(Debug, Serialize)]
-struct VersionCount<'j> {
+struct SchemaVersionCount<'j> {
     version: &'j str,
     ranks: u32,
 }
@@ -170,7 +171,7 @@ struct OperatorKey<'j> {
 
 /// Sums over nodes with an equal key (such as type or lane), and the ranks with the smallest and largest sums.
 #[derive(Debug, Serialize)]
-struct SumsDocument<'j, K> {
+struct NodeSumsDocument<'j, K> {
     #[serde(flatten)]
     key: K,
     ranks: u32,
@@ -194,8 +195,8 @@ struct RankNodes {
     rank: u32,
 }
 
-impl<'j, K> SumsDocument<'j, K> {
-    fn new(key: K, row: &'j SpreadRow) -> Self {
+impl<'j, K> NodeSumsDocument<'j, K> {
+    fn new(key: K, row: &'j RankSpreadRow) -> Self {
         let time = |(ps, rank): (Span, u32)| RankTime { ps, rank };
         let nodes = |(nodes, rank): (u64, u32)| RankNodes { nodes, rank };
         Self {
@@ -209,14 +210,14 @@ impl<'j, K> SumsDocument<'j, K> {
         }
     }
 
-    fn from_table<T: Ord>(table: &'j SpreadTable<T>, key: impl Fn(&'j T) -> K) -> Vec<Self> {
+    fn from_table<T: Ord>(table: &'j RankSpreadTable<T>, key: impl Fn(&'j T) -> K) -> Vec<Self> {
         let rows = table.rows_by_key();
         rows.map(|(of, row)| Self::new(key(of), row)).collect()
     }
 }
 
 #[derive(Debug, Serialize)]
-struct MessagesDocument<'j> {
+struct RankPairMessageSums<'j> {
     from: u32,
     to: u32,
     sent: &'j NodeSums,
@@ -237,7 +238,7 @@ pub fn build_summary_document<'j>(
 ) -> VersionedDocument<ViewDocument<SummaryDocument<'j>>> {
     let body = SummaryDocument {
         filter: FilterOptions(options),
-        shared_clock: job.shares_start(),
+        shared_clock: job.has_common_time_origin(),
         ranks: job.ranks.iter().map(RankDocument::from).collect(),
         unreadable: (job.unreadable.iter())
             .map(|(rank, file, why)| UnreadableRank {
@@ -254,26 +255,28 @@ pub fn build_summary_document<'j>(
                 declared_differently: job.conflicting_groups.contains(name),
             })
             .collect(),
-        types: SumsDocument::from_table(&job.types, |class| TypeKey {
+        types: NodeSumsDocument::from_table(&job.types, |class| TypeKey {
             r#type: class.to_string(),
         }),
-        lanes: SumsDocument::from_table(&job.lanes, |lane| LaneName {
+        lanes: NodeSumsDocument::from_table(&job.lanes, |lane| LaneName {
             lane: lane.to_string(),
             name: job.lane_names.get(lane).map(|(name, _)| &name[..]),
         }),
-        collectives: SumsDocument::from_table(&job.collectives, |(group, kind)| CollectiveKey {
-            group,
-            kind: kind.to_string(),
+        collectives: NodeSumsDocument::from_table(&job.collectives, |(group, kind)| {
+            CollectiveKey {
+                group,
+                kind: kind.to_string(),
+            }
         }),
         messages: (job.messages.iter())
-            .map(|((from, to), ends)| MessagesDocument {
+            .map(|((from, to), ends)| RankPairMessageSums {
                 from: *from,
                 to: *to,
                 sent: &ends[SENT],
                 received: &ends[RECEIVED],
             })
             .collect(),
-        operators: SumsDocument::from_table(&job.operators, |(name, class)| OperatorKey {
+        operators: NodeSumsDocument::from_table(&job.operators, |(name, class)| OperatorKey {
             name,
             r#type: class.to_string(),
         }),
@@ -293,7 +296,7 @@ fn build_metadata_document(job: &JobInspection) -> MetadataDocument<'_> {
     let attributes = job.metadata.iter();
     MetadataDocument {
         versions: versions
-            .map(|(version, ranks)| VersionCount {
+            .map(|(version, ranks)| SchemaVersionCount {
                 version,
                 ranks: *ranks,
             })

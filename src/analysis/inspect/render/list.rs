@@ -11,7 +11,7 @@ use serde::Serialize;
 
 /// Output form of a list of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeList {
+pub enum NodeListFormat {
     /// Text in lines of limited width.
     Text {
         /// Maximum number of columns of a line.
@@ -23,15 +23,16 @@ pub enum NodeList {
     Csv,
 }
 
-impl NodeList {
+impl NodeListFormat {
     /// Returns the beginning of the list, before the first row.
-    pub fn render_head(self) -> String {
+    pub fn render_list_start(self) -> String {
         match self {
             Self::Text { width } => {
                 create_text_table(width).render_heading_line(TextStyle::default())
             }
             Self::Json => {
-                let head = serde_json::to_string(&build_view_document("nodes", EmptyListBody {}));
+                let head =
+                    serde_json::to_string(&build_view_document("nodes", NodeListDocumentStart {}));
                 let head = head.expect("names are texts");
                 // The document is written in parts, so omit its closing brace here.
                 format!("{},\"nodes\":[", head.trim_end_matches('}'))
@@ -71,14 +72,14 @@ impl NodeList {
 
     /// Returns the end of the JSON document. The end of the document states the number of
     /// `selected` nodes.
-    pub fn json_end(selected: u64) -> String {
+    pub fn render_json_end(selected: u64) -> String {
         format!("\n],\"selected\":{selected}}}\n")
     }
 }
 
 /// Body of a JSON document; nodes are appended later.
 #[derive(Serialize)]
-struct EmptyListBody {}
+struct NodeListDocumentStart {}
 
 /// A node in the JSON form of a list.
 #[derive(Debug, Serialize)]
@@ -187,14 +188,14 @@ fn render_text_row(table: &TextTable<'_>, style: TextStyle, row: &NodeRow<'_>) -
             &row.class.to_string(),
             &row.lane.to_string(),
             &bytes,
-            &format_args!("{}{}", style.clip_name(row.name), format_partner(row)),
+            &format_args!("{}{}", style.clip_name(row.name), format_group_or_peer(row)),
         ],
         anstyle::Style::new(),
     )
 }
 
 /// Formats the group or the peer of a node, as in `, all ranks` or `, rank 3 tag 1`.
-pub(super) fn format_partner(row: &NodeRow<'_>) -> String {
+pub(super) fn format_group_or_peer(row: &NodeRow<'_>) -> String {
     match (&row.group, row.peer) {
         (Some(group), _) => format!(", {}", escape_name(group)),
         (None, Some((peer, 0))) => format!(", rank {peer}"),

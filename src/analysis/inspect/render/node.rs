@@ -45,7 +45,7 @@ fn write_node(
         "{h}rank {} node {}{h:#}  {name}{}",
         row.rank,
         row.id,
-        list::format_partner(row)
+        list::format_group_or_peer(row)
     )?;
     let mut fact = |name: &str, text: String| writeln!(out, "  {name:<12} {text}");
     let lane = match &node.lane_name {
@@ -90,14 +90,14 @@ fn write_node(
         ]);
     }
     out.push_str(&table.to_text(style));
-    write_side(out, "DEPENDENCIES", &near.before, hints, style)?;
+    write_neighbour_table(out, "DEPENDENCIES", &near.before, hints, style)?;
     for id in &near.nowhere {
         writeln!(out, "  ! node {id}, which does not exist")?;
     }
-    write_side(out, "DEPENDENTS", &near.after, hints, style)
+    write_neighbour_table(out, "DEPENDENTS", &near.after, hints, style)
 }
 
-fn write_side(
+fn write_neighbour_table(
     out: &mut String,
     title: &str,
     near: &NearbyNodes<'_>,
@@ -133,7 +133,11 @@ fn write_side(
             &time(row.ran.map(|(_, end)| end)),
             &row.length,
             &row.class,
-            &format_args!("{}{}", escape_name(row.name), list::format_partner(row)),
+            &format_args!(
+                "{}{}",
+                escape_name(row.name),
+                list::format_group_or_peer(row)
+            ),
         ];
         table.write_row(out, &cells)?;
     }
@@ -148,10 +152,10 @@ fn write_side(
 pub struct NeighbourhoodDocument<'n> {
     times: &'static str,
     node: InspectedNode<'n>,
-    dependencies: NearbyDocument<'n>,
+    dependencies: NearbyNodesDocument<'n>,
     dangling_dependencies: &'n [u64],
-    dependents: NearbyDocument<'n>,
-    edges: Vec<EdgeDocument>,
+    dependents: NearbyNodesDocument<'n>,
+    edges: Vec<DependencyEdgeDocument>,
 }
 
 #[derive(Debug, Serialize)]
@@ -161,18 +165,18 @@ struct InspectedNode<'n> {
     lane_name: Option<&'n str>,
     record: usize,
     byte: usize,
-    fields: Vec<FieldDocument<'n>>,
+    fields: Vec<NodeFieldDocument<'n>>,
 }
 
 #[derive(Debug, Serialize)]
-struct FieldDocument<'n> {
+struct NodeFieldDocument<'n> {
     name: &'n str,
     r#type: &'static str,
     value: &'n str,
 }
 
 #[derive(Debug, Serialize)]
-struct NearbyDocument<'n> {
+struct NearbyNodesDocument<'n> {
     nodes: Vec<NearbyNodeDocument<'n>>,
     more: bool,
 }
@@ -185,7 +189,7 @@ struct NearbyNodeDocument<'n> {
     control_only: bool,
 }
 
-impl<'n> From<&'n NearbyNodes<'_>> for NearbyDocument<'n> {
+impl<'n> From<&'n NearbyNodes<'_>> for NearbyNodesDocument<'n> {
     fn from(near: &'n NearbyNodes<'_>) -> Self {
         let nodes = near.nodes.iter().map(|other| NearbyNodeDocument {
             row: NodeDocument::from(&other.row),
@@ -200,7 +204,7 @@ impl<'n> From<&'n NearbyNodes<'_>> for NearbyDocument<'n> {
 }
 
 #[derive(Debug, Serialize)]
-struct EdgeDocument {
+struct DependencyEdgeDocument {
     from: u64,
     to: u64,
     control_only: bool,
@@ -212,13 +216,16 @@ pub fn build_node_document<'n>(
     near: &'n NodeNeighbourhood<'_>,
 ) -> VersionedDocument<ViewDocument<NeighbourhoodDocument<'n>>> {
     let node = &near.node;
-    let fields = node.fields.iter().map(|(name, kind, value)| FieldDocument {
-        name,
-        r#type: kind,
-        value,
-    });
+    let fields = node
+        .fields
+        .iter()
+        .map(|(name, kind, value)| NodeFieldDocument {
+            name,
+            r#type: kind,
+            value,
+        });
     let edges = near.edges.iter();
-    let edges = edges.map(|&(from, to, control_only)| EdgeDocument {
+    let edges = edges.map(|&(from, to, control_only)| DependencyEdgeDocument {
         from,
         to,
         control_only,
@@ -232,9 +239,9 @@ pub fn build_node_document<'n>(
             byte: node.place.1,
             fields: fields.collect(),
         },
-        dependencies: NearbyDocument::from(&near.before),
+        dependencies: NearbyNodesDocument::from(&near.before),
         dangling_dependencies: &near.nowhere,
-        dependents: NearbyDocument::from(&near.after),
+        dependents: NearbyNodesDocument::from(&near.after),
         edges: edges.collect(),
     };
     build_view_document("node", body)

@@ -4,7 +4,8 @@ use super::RenderHints;
 use super::json::{ViewDocument, build_view_document};
 use super::labels::describe_time_basis;
 use crate::inspect::{
-    CriticalPath, NodeClass, PathInput, PathSegment, PathTime, TimeBasis, spent_by,
+    CriticalPath, NodeClass, PathSegment, PathTimeTotals, RankPathInput, TimeBasis,
+    sum_path_time_by_key,
 };
 use chakram_base::ids::format_ranges;
 use chakram_base::units::format_count;
@@ -27,19 +28,19 @@ const LONGEST: &str = "LONGEST NODES";
 const PATHS: usize = 8;
 
 /// A critical path, and the tracks (ranks) that it may use.
-pub struct TrackPath<'a> {
+pub struct CriticalPathOnTracks<'a> {
     /// Ranks that the path may visit.
-    pub tracks: &'a [PathInput],
+    pub tracks: &'a [RankPathInput],
     /// The path; its indices refer to `tracks`.
     pub path: CriticalPath,
 }
 
 /// Returns the paths to show: a single path if the times of all ranks share one origin, otherwise one path per rank.
 pub fn find_paths(
-    tracks: &[PathInput],
-    find: fn(&[PathInput], bool) -> Option<CriticalPath>,
-) -> Vec<TrackPath<'_>> {
-    let parts: Vec<&[PathInput]> = if share_one_clock(tracks) {
+    tracks: &[RankPathInput],
+    find: fn(&[RankPathInput], bool) -> Option<CriticalPath>,
+) -> Vec<CriticalPathOnTracks<'_>> {
+    let parts: Vec<&[RankPathInput]> = if share_one_clock(tracks) {
         // Only a path through ranks with a common clock may change ranks.
         vec![tracks]
     } else {
@@ -50,7 +51,7 @@ pub fn find_paths(
         .map(|tracks| (tracks, find(tracks, tracks.len() > 1)));
     found
         .filter_map(|(tracks, path)| {
-            Some(TrackPath {
+            Some(CriticalPathOnTracks {
                 tracks,
                 path: path?,
             })
@@ -59,33 +60,38 @@ pub fn find_paths(
 }
 
 /// Returns true if the times of all ranks share one origin.
-fn share_one_clock(tracks: &[PathInput]) -> bool {
-    let kept = |track: &PathInput| track.basis == TimeBasis::Kept && track.captured.is_some();
+fn share_one_clock(tracks: &[RankPathInput]) -> bool {
+    let kept = |track: &RankPathInput| track.basis == TimeBasis::Kept && track.captured.is_some();
     tracks.len() == 1 || tracks.iter().all(kept)
 }
 
 /// Data for rendering paths.
-pub struct PathReport<'a> {
+pub struct PathRenderInput<'a> {
     /// Title of the job.
     pub title: &'a str,
     /// Tracks of all ranks.
-    pub tracks: &'a [PathInput],
+    pub tracks: &'a [RankPathInput],
     /// Maximum number of nodes to list per path; `None` for no list.
     pub list: Option<usize>,
     /// Hints on how to see what the text omits.
     pub hints: RenderHints,
 }
 
-impl PathReport<'_> {
+impl PathRenderInput<'_> {
     /// Renders the critical paths as text.
-    pub fn render_text(&self, paths: &[TrackPath<'_>], style: TextStyle) -> String {
+    pub fn render_text(&self, paths: &[CriticalPathOnTracks<'_>], style: TextStyle) -> String {
         let mut out = String::new();
         self.write_text(&mut out, paths, style)
             .expect("a string grows as needed");
         out
     }
 
-    fn write_text(&self, out: &mut String, paths: &[TrackPath<'_>], style: TextStyle) -> Result {
+    fn write_text(
+        &self,
+        out: &mut String,
+        paths: &[CriticalPathOnTracks<'_>],
+        style: TextStyle,
+    ) -> Result {
         let nodes = self.tracks.iter().map(|track| track.ran as u64).sum();
         let title = format!(
             "{}: {}, {}",
@@ -106,7 +112,7 @@ impl PathReport<'_> {
             let text = "the files do not state a common clock of the ranks: one path for each rank";
             write_paragraph(out, text, "  ", 2, anstyle::Style::new())?;
         }
-        let mut distinct: Vec<(&TrackPath<'_>, Vec<u32>)> = Vec::new();
+        let mut distinct: Vec<(&CriticalPathOnTracks<'_>, Vec<u32>)> = Vec::new();
         for path in paths {
             match distinct
                 .iter_mut()
@@ -136,7 +142,7 @@ impl PathReport<'_> {
     /// Returns the critical paths as a JSON document.
     pub fn build_paths_document<'p>(
         &self,
-        paths: &'p [TrackPath<'_>],
+        paths: &'p [CriticalPathOnTracks<'_>],
     ) -> VersionedDocument<ViewDocument<PathsDocument<'p>>> {
         let body = PathsDocument {
             shared_clock: share_one_clock(self.tracks),
@@ -149,7 +155,7 @@ impl PathReport<'_> {
     }
 
     /// Renders the critical paths as CSV, one row per part of a path.
-    pub fn render_csv(&self, paths: &[TrackPath<'_>]) -> String {
+    pub fn render_csv(&self, paths: &[CriticalPathOnTracks<'_>]) -> String {
         let mut rows = CsvRows::new("path,rank,id,from_ps,delay_ps,wait_ps,work_ps,type,name");
         for (i, path) in paths.iter().enumerate() {
             for piece in path
@@ -176,13 +182,13 @@ impl PathReport<'_> {
     }
 }
 
-impl TrackPath<'_> {
-    fn track_of_segment(&self, piece: &PathSegment) -> &PathInput {
+impl CriticalPathOnTracks<'_> {
+    fn track_of_segment(&self, piece: &PathSegment) -> &RankPathInput {
         &self.tracks[piece.track as usize]
     }
 
-    fn sum_by_operator(&self) -> Vec<((String, NodeClass), PathTime)> {
-        spent_by(&self.path, |piece| {
+    fn sum_by_operator(&self) -> Vec<((String, NodeClass), PathTimeTotals)> {
+        sum_path_time_by_key(&self.path, |piece| {
             let mut name = String::new();
             append_name_family(
                 self.track_of_segment(piece).name_of_node(piece.node),
@@ -209,7 +215,7 @@ impl TrackPath<'_> {
         &self,
         out: &mut String,
         others: &[u32],
-        report: &PathReport<'_>,
+        report: &PathRenderInput<'_>,
         style: TextStyle,
     ) -> Result {
         let hints = &report.hints;
@@ -256,12 +262,12 @@ impl TrackPath<'_> {
         self.write_table(
             out,
             "TYPES",
-            spent_by(path, |piece| piece.class_of_node(self.tracks).to_string()),
+            sum_path_time_by_key(path, |piece| piece.class_of_node(self.tracks).to_string()),
             hints,
             style,
         )?;
         if self.tracks.len() > 1 {
-            let ranks = spent_by(path, |piece| {
+            let ranks = sum_path_time_by_key(path, |piece| {
                 format!("rank {}", self.track_of_segment(piece).rank)
             });
             self.write_table(out, "RANKS", ranks, hints, style)?;
@@ -291,7 +297,7 @@ impl TrackPath<'_> {
         &self,
         out: &mut String,
         title: &str,
-        rows: Vec<(String, PathTime)>,
+        rows: Vec<(String, PathTimeTotals)>,
         hints: &RenderHints,
         style: TextStyle,
     ) -> Result {
@@ -374,8 +380,8 @@ impl TrackPath<'_> {
     }
 
     fn build_path_document(&self, list: Option<usize>) -> PathDocument<'_> {
-        let types = spent_by(&self.path, |piece| piece.class_of_node(self.tracks));
-        let ranks = spent_by(&self.path, |piece| self.track_of_segment(piece).rank);
+        let types = sum_path_time_by_key(&self.path, |piece| piece.class_of_node(self.tracks));
+        let ranks = sum_path_time_by_key(&self.path, |piece| self.track_of_segment(piece).rank);
         let node = |piece: &PathSegment| PathNode {
             rank: self.track_of_segment(piece).rank,
             id: piece.id_of_node(self.tracks),
@@ -397,7 +403,7 @@ impl TrackPath<'_> {
                 .map(|track| track.basis.name_of_basis())
                 .collect(),
             types: (types.iter())
-                .map(|(class, of)| TypeTime {
+                .map(|(class, of)| NodeTypePathTime {
                     spent: of.into(),
                     r#type: class.to_string(),
                 })
@@ -433,7 +439,7 @@ struct PathDocument<'p> {
     length_ps: Span,
     rank_changes: u32,
     times: Vec<&'static str>,
-    types: Vec<TypeTime>,
+    types: Vec<NodeTypePathTime>,
     ranks: Vec<RankTime>,
     operators: Vec<OperatorTime>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -450,8 +456,8 @@ struct PathTimeSums {
     wait_ps: Span,
 }
 
-impl From<&PathTime> for PathTimeSums {
-    fn from(spent: &PathTime) -> Self {
+impl From<&PathTimeTotals> for PathTimeSums {
+    fn from(spent: &PathTimeTotals) -> Self {
         Self {
             nodes: spent.pieces,
             time_ps: spent.total_time(),
@@ -463,7 +469,7 @@ impl From<&PathTime> for PathTimeSums {
 }
 
 #[derive(Debug, Serialize)]
-struct TypeTime {
+struct NodeTypePathTime {
     #[serde(flatten)]
     spent: PathTimeSums,
     r#type: String,

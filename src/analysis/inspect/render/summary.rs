@@ -99,8 +99,8 @@ impl SummaryWriter<'_> {
             format!(", unpacked {}", Bytes(contents))
         };
         let (depth, width) = (
-            self.format_range(|rank| rank.depth),
-            self.format_range(|rank| rank.width),
+            self.format_count_or_range(|rank| rank.depth),
+            self.format_count_or_range(|rank| rank.width),
         );
         let text = format!(
             "{}{packed}; longest dependency chain {depth}, maximum width {width}",
@@ -114,7 +114,7 @@ impl SummaryWriter<'_> {
 
     /// If a count is the same on all ranks, formats it as `7`; otherwise formats a range such as `7
     /// to 9`.
-    fn format_range(&self, of: fn(&RankOverview) -> u32) -> String {
+    fn format_count_or_range(&self, of: fn(&RankOverview) -> u32) -> String {
         let values = || self.job.ranks.iter().map(of);
         match (values().min().unwrap_or(0), values().max().unwrap_or(0)) {
             (least, most) if least == most => format_thousands(most.into()),

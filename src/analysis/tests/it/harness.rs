@@ -3,9 +3,9 @@
 
 mod diff;
 
-use testkit::seeds::every_seed;
+use testkit::seeds::run_on_every_seed;
 
 #[test]
 fn seeds_of_differences_hold() {
-    every_seed("diff", diff::run);
+    run_on_every_seed("diff", diff::run);
 }

@@ -14,7 +14,7 @@ impl QuirkRow {
     fn row_name(&self) -> &'static str {
         match self.corrected {
             QuirkVariation::Nothing => "(nothing)",
-            QuirkVariation::One(quirk) => quirk.switch_name(),
+            QuirkVariation::One(quirk) => quirk.quirk_name(),
             QuirkVariation::Everything => "(everything)",
         }
     }
@@ -44,7 +44,7 @@ impl QuirkRow {
 }
 
 /// Returns `after` - `before` in ps and in percent. The percentage is `None` if `before` is zero.
-fn compute_change(before: Span, after: Span) -> (i128, Option<f64>) {
+fn makespan_change(before: Span, after: Span) -> (i128, Option<f64>) {
     let ps = i128::from(after.0) - i128::from(before.0);
     let percent = (before > Span::ZERO).then(|| ps as f64 / before.0 as f64 * 100.0);
     (ps, percent)
@@ -73,7 +73,7 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
         let [cycles, by, percent] = match row.known_makespan() {
             None => [row.status_word().to_owned(), String::new(), String::new()],
             Some(after) => {
-                let (by, percent) = compute_change(before, after);
+                let (by, percent) = makespan_change(before, after);
                 let (by, percent) = match (row.corrected, percent) {
                     (QuirkVariation::Nothing, _) => (String::new(), String::new()),
                     (_, None) => (format_ns(by), String::new()),
@@ -92,7 +92,7 @@ pub fn render_csv(rows: &[QuirkRow], before: Span) -> String {
     let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {
         let numbers = row.known_makespan().map(|after| {
-            let (by, percent) = compute_change(before, after);
+            let (by, percent) = makespan_change(before, after);
             let percent = percent.map(|percent| format!("{percent:.6}"));
             [
                 after.0.to_string(),
@@ -131,10 +131,10 @@ impl<'a> QuirkReplay<'a> {
     fn from_row(row: &'a QuirkRow, before: Span) -> Self {
         let change = row
             .known_makespan()
-            .map(|after| compute_change(before, after));
+            .map(|after| makespan_change(before, after));
         let (corrected, quirk) = match row.corrected {
             QuirkVariation::Nothing => ("nothing", None),
-            QuirkVariation::One(quirk) => (quirk.switch_name(), Some(quirk)),
+            QuirkVariation::One(quirk) => (quirk.quirk_name(), Some(quirk)),
             QuirkVariation::Everything => ("everything", None),
         };
         Self {
@@ -178,10 +178,10 @@ mod tests {
     #[test]
     fn changes_are_of_the_answer_before() {
         // From 100 to 125 ps, the change is 25 %; from 0 ps, there is no percentage.
-        assert_eq!(compute_change(Span(100), Span(125)), (25, Some(25.0)));
-        assert_eq!(compute_change(Span(0), Span(125)), (125, None));
+        assert_eq!(makespan_change(Span(100), Span(125)), (25, Some(25.0)));
+        assert_eq!(makespan_change(Span(0), Span(125)), (125, None));
         assert_eq!(
-            format_ns(compute_change(Span(2000), Span(1999)).0),
+            format_ns(makespan_change(Span(2000), Span(1999)).0),
             "-0.001"
         );
         assert_eq!(format_ns(1_234_567), "1234.567");

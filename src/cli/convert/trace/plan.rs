@@ -1,6 +1,6 @@
 //! Plan of a conversion: the output file of each trace.
 
-use super::OutputFormArg;
+use super::OutputTraceFormArg;
 use chakram_trace::files::numbered_path;
 use chakram_trace::format::file::{
     FoundTraces, RankFile, TraceFinder, VerifyLevel, parse_file_rank,
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Trace format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OutputForm {
+pub(super) enum OutputTraceForm {
     Et,
     JsonLines,
 }
@@ -24,7 +24,7 @@ pub(super) struct ConvertTask {
     pub input: Option<RankFile>,
     /// Output file; `None` for standard output.
     pub output: Option<PathBuf>,
-    pub to: OutputForm,
+    pub to: OutputTraceForm,
     /// Compression: `gz`, `zst` or empty.
     pub packed: &'static str,
 }
@@ -40,18 +40,18 @@ pub(super) struct ConvertPlan {
 }
 
 /// Endings of file names, each with its format and compression.
-const ENDINGS: [(&str, OutputForm, &str); 6] = [
-    (".et", OutputForm::Et, ""),
-    (".et.gz", OutputForm::Et, "gz"),
-    (".et.zst", OutputForm::Et, "zst"),
-    (".jsonl", OutputForm::JsonLines, ""),
-    (".jsonl.gz", OutputForm::JsonLines, "gz"),
-    (".jsonl.zst", OutputForm::JsonLines, "zst"),
+const ENDINGS: [(&str, OutputTraceForm, &str); 6] = [
+    (".et", OutputTraceForm::Et, ""),
+    (".et.gz", OutputTraceForm::Et, "gz"),
+    (".et.zst", OutputTraceForm::Et, "zst"),
+    (".jsonl", OutputTraceForm::JsonLines, ""),
+    (".jsonl.gz", OutputTraceForm::JsonLines, "gz"),
+    (".jsonl.zst", OutputTraceForm::JsonLines, "zst"),
 ];
 
 /// Parts of an output name: format, compression, name without the ending, and ending.
-struct OutputName<'o> {
-    to: OutputForm,
+struct OutputNameParts<'o> {
+    to: OutputTraceForm,
     packed: &'static str,
     stem: &'o str,
     ending: &'static str,
@@ -61,7 +61,7 @@ struct OutputName<'o> {
 pub(super) fn plan_outputs(
     inputs: &[PathBuf],
     output: &Path,
-    to: Option<OutputFormArg>,
+    to: Option<OutputTraceFormArg>,
     verify: VerifyLevel,
 ) -> Result<ConvertPlan, Box<dyn Error>> {
     // If the name ends with a separator, the output is a folder, even if it does not exist yet.
@@ -149,10 +149,10 @@ pub(super) fn plan_outputs(
 }
 
 /// Fails if the format `to` contradicts the ending of the name, or if there is neither a format nor an ending.
-fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String> {
+fn parse(name: &str, to: Option<OutputTraceFormArg>) -> Result<OutputNameParts<'_>, String> {
     let to = to.map(|to| match to {
-        OutputFormArg::Et => OutputForm::Et,
-        OutputFormArg::Jsonl => OutputForm::JsonLines,
+        OutputTraceFormArg::Et => OutputTraceForm::Et,
+        OutputTraceFormArg::Jsonl => OutputTraceForm::JsonLines,
     });
     let found = ENDINGS.iter().find_map(|(ending, form, packed)| {
         Some((name.strip_suffix(ending)?, *ending, *form, *packed))
@@ -161,7 +161,7 @@ fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String
         (Some((.., form, _)), Some(to)) if form != to => Err(format!(
             "--to contradicts the ending of {name}\n  try: one of the two"
         )),
-        (Some((stem, ending, to, packed)), _) => Ok(OutputName {
+        (Some((stem, ending, to, packed)), _) => Ok(OutputNameParts {
             to,
             packed,
             stem,
@@ -172,10 +172,11 @@ fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String
                 .into_iter()
                 .find(|end| name.ends_with(&format!(".{end}")))
                 .unwrap_or("");
-            let plain =
-                |(_, form, packed): &&(&str, OutputForm, &str)| *form == to && packed.is_empty();
+            let plain = |(_, form, packed): &&(&str, OutputTraceForm, &str)| {
+                *form == to && packed.is_empty()
+            };
             let (ending, ..) = ENDINGS.iter().find(plain).expect("every form has one");
-            Ok(OutputName {
+            Ok(OutputNameParts {
                 to,
                 packed,
                 stem: name,
@@ -210,11 +211,11 @@ mod tests {
             Ok::<_, String>(jobs.into_iter().map(name).collect::<Vec<_>>())
         };
         let out = |name: &str, to, packed| (name.to_owned(), to, packed);
-        let (et, lines) = (OutputForm::Et, OutputForm::JsonLines);
+        let (et, lines) = (OutputTraceForm::Et, OutputTraceForm::JsonLines);
         // For a single input, the output is a single file with exactly this name.
         let one = [at("other.json")];
         assert_eq!(named(&one, "x.et", None).unwrap(), [out("x.et", et, "")]);
-        let to = Some(OutputFormArg::Jsonl);
+        let to = Some(OutputTraceFormArg::Jsonl);
         assert_eq!(named(&one, "x.gz", to).unwrap(), [out("x.gz", lines, "gz")]);
         // If the output is a prefix or a folder, it gets one file per trace.
         for job in [at("a"), folder.path().to_owned()] {
@@ -227,7 +228,7 @@ mod tests {
             );
         }
         assert_eq!(
-            named(&[at("a.1.et.zst")], "new/", Some(OutputFormArg::Et)).unwrap(),
+            named(&[at("a.1.et.zst")], "new/", Some(OutputTraceFormArg::Et)).unwrap(),
             [out("new/job.1.et", et, "")]
         );
         for (inputs, output, to, part) in [
@@ -235,7 +236,7 @@ mod tests {
             (
                 &[at("a")],
                 "x.et",
-                Some(OutputFormArg::Jsonl),
+                Some(OutputTraceFormArg::Jsonl),
                 "contradicts",
             ),
             (
@@ -252,7 +253,7 @@ mod tests {
         let piped = plan_outputs(
             &[at("a")],
             Path::new("-"),
-            Some(OutputFormArg::Et),
+            Some(OutputTraceFormArg::Et),
             VerifyLevel::Lengths,
         )
         .unwrap_err();

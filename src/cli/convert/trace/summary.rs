@@ -54,7 +54,7 @@ fn append_line(out: &mut String, line: String) {
 }
 
 /// Prints the first few of `items`, and the number of items that are not printed.
-fn append_first<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
+fn append_first_items<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
     for item in items.iter().take(SHOWN) {
         append_line(out, format!("    {}", words(item)));
     }
@@ -92,7 +92,7 @@ fn append_losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) 
             out,
             format!("  lost: {bytes} bytes in {} places", report.lost.len()),
         );
-        append_first(out, &report.lost, describe_place);
+        append_first_items(out, &report.lost, describe_place);
     }
     if !report.repaired.is_empty() {
         append_line(
@@ -102,7 +102,7 @@ fn append_losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) 
                 report.repaired.len()
             ),
         );
-        append_first(out, &report.repaired, |(record, at)| {
+        append_first_items(out, &report.repaired, |(record, at)| {
             format!("record {record}, byte {at}")
         });
     }
@@ -112,7 +112,7 @@ fn append_losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) 
             out,
             format!("  left out because an earlier node has the same id: {count} records"),
         );
-        append_first(out, &report.duplicate_ids, |(record, id)| {
+        append_first_items(out, &report.duplicate_ids, |(record, id)| {
             format!("record {record}, node {id}")
         });
     }
@@ -127,7 +127,7 @@ fn append_losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) 
             out,
             format!("  {count} dependencies on missing nodes, {what}"),
         );
-        append_first(out, &report.dangling, |(node, on, data)| {
+        append_first_items(out, &report.dangling, |(node, on, data)| {
             let kind = if *data { "data" } else { "control" };
             format!("node {node} on {on} ({kind})")
         });
@@ -172,9 +172,9 @@ struct SalvageRow {
     bytes_lost: usize,
     lost: Vec<LostRangeRow>,
     metadata_lost: bool,
-    lengths_repaired: Vec<RepairedRow>,
+    lengths_repaired: Vec<RepairedRecordRow>,
     doubled_ids: Vec<DuplicateNodeRow>,
-    dangling: Vec<DanglingRow>,
+    dangling: Vec<DanglingDependencyRow>,
     dangling_kept: bool,
 }
 
@@ -188,7 +188,7 @@ struct LostRangeRow {
 }
 
 #[derive(Serialize)]
-struct RepairedRow {
+struct RepairedRecordRow {
     record: usize,
     byte: usize,
 }
@@ -200,7 +200,7 @@ struct DuplicateNodeRow {
 }
 
 #[derive(Serialize)]
-struct DanglingRow {
+struct DanglingDependencyRow {
     node: u64,
     on: u64,
     data: bool,
@@ -238,13 +238,13 @@ fn salvage_row((report, wrong): &(SalvageReport, Option<String>)) -> SalvageRow 
         lost: lost.collect(),
         metadata_lost: report.metadata_lost,
         lengths_repaired: repaired
-            .map(|&(record, byte)| RepairedRow { record, byte })
+            .map(|&(record, byte)| RepairedRecordRow { record, byte })
             .collect(),
         doubled_ids: doubled
             .map(|&(record, node)| DuplicateNodeRow { record, node })
             .collect(),
         dangling: dangling
-            .map(|&(node, on, data)| DanglingRow { node, on, data })
+            .map(|&(node, on, data)| DanglingDependencyRow { node, on, data })
             .collect(),
         dangling_kept: report.dangling_kept,
     }

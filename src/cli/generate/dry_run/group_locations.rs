@@ -8,7 +8,7 @@ use chakram_workloads::generate::training::PlanSummary;
 use std::collections::BTreeMap;
 
 /// Groups of one family that have the same extent on the machine.
-pub struct GroupLocation {
+pub struct SameExtentGroups {
     /// Family of the groups, such as `tensor` or `data`.
     pub family: &'static str,
     /// Number of groups that have this extent.
@@ -83,12 +83,16 @@ pub struct DimensionMembers {
     pub apart: Option<u32>,
 }
 
-/// Value of [`GroupLocation::family`] for the ranks of a pipeline, which do not form a group.
+/// Value of [`SameExtentGroups::family`] for the ranks of a pipeline, which do not form a group.
 const STAGES: &str = "stages";
 
 /// Locates all groups and, if the plan has several stages, the ranks of each pipeline. `npus` contains the NPU of each
 /// rank.
-pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> Vec<GroupLocation> {
+pub fn locate_groups(
+    summary: &PlanSummary,
+    machine: &Machine,
+    npus: &[Npu],
+) -> Vec<SameExtentGroups> {
     let topology = machine.topology();
     let families = summary
         .groups
@@ -109,7 +113,7 @@ pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> 
         all.extend(
             alike
                 .into_iter()
-                .map(|(extent, (groups, hops))| GroupLocation {
+                .map(|(extent, (groups, hops))| SameExtentGroups {
                     family,
                     groups,
                     extent,

@@ -1,6 +1,6 @@
 //! Renders the plan of a dry run as JSON.
 
-use super::group_locations::GroupLocation;
+use super::group_locations::SameExtentGroups;
 use super::{DryRunReport, phase_name};
 use chakram_report::document::VersionedDocument;
 use chakram_report::stack::StackReport;
@@ -56,12 +56,12 @@ struct GroupKindDocument<'a> {
     regular: bool,
     along: Vec<GroupDimensionDocument<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    neighbours: Option<NeighbourDocument>,
+    neighbours: Option<NeighbourLinksDocument>,
 }
 
 /// Links between a member of a group and the next member, on a machine of tiles.
 #[derive(Serialize)]
-struct NeighbourDocument {
+struct NeighbourLinksDocument {
     mean_links: f64,
     most_links: u32,
     ways: u32,
@@ -139,7 +139,7 @@ impl<'a> PlanDocument<'a> {
 }
 
 impl<'a> GroupKindDocument<'a> {
-    fn from_location(lies: &'a GroupLocation) -> Self {
+    fn from_location(lies: &'a SameExtentGroups) -> Self {
         let along = lies
             .extent
             .along
@@ -155,7 +155,7 @@ impl<'a> GroupKindDocument<'a> {
             family: lies.family,
             count: lies.groups,
             regular: lies.extent.regular,
-            neighbours: lies.neighbours.map(|hops| NeighbourDocument {
+            neighbours: lies.neighbours.map(|hops| NeighbourLinksDocument {
                 mean_links: hops.mean_hops(),
                 most_links: hops.most,
                 ways: hops.ways,

@@ -5,7 +5,9 @@ use chakram_base::units::Bytes;
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::TensorClass;
 use chakram_workloads::generate::ParallelismPlan;
-use chakram_workloads::generate::plan::{RankMemory, RankPeak, RecomputePolicy, ZeroStage};
+use chakram_workloads::generate::plan::{
+    RankMemoryCapacity, RankMemoryPeak, RecomputePolicy, ZeroStage,
+};
 use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 
@@ -44,7 +46,7 @@ impl StageMemory {
             .clone()
             .map(|(i, _)| capacity.or_else(|| of_npus(i)))
             .collect();
-        let memory = |own| RankMemory::new(own, plan);
+        let memory = |own| RankMemoryCapacity::new(own, plan);
         let known = stages.clone().zip(&own);
         let capacities: Vec<_> = known
             .map(|((_, stage), own)| {
@@ -54,17 +56,17 @@ impl StageMemory {
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
             // Remote memory stores the bytes that exceed a stage's own capacity. So a stage with more own memory needs
             // less remote memory.
-            let peak = RankPeak::new(
+            let peak = RankMemoryPeak::new(
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,
             );
             (peak, plan.ranks_of(i as u32))
         });
-        let fits = memory(0).fits_peaks(peaks);
+        let fits = memory(0).can_fit_peaks(peaks);
         let known = stages.clone().zip(own.iter().zip(&capacities));
         let too_large = known.filter_map(|((i, stage), (own, capacity))| {
             let is_beyond = own.is_some_and(|own| stage.peak > own);
-            (is_beyond && !fits).then(|| (i, format_need(i, stage, capacity.unwrap_or(0))))
+            (is_beyond && !fits).then(|| (i, format_stage_memory(i, stage, capacity.unwrap_or(0))))
         });
         // Compare the ratios peak / capacity without division: multiply each peak by the other
         // capacity.
@@ -102,7 +104,7 @@ impl StageMemory {
 
 /// Formats the memory that a stage needs: ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB, weights
 /// 20.0 GB``.
-fn format_need(index: usize, stage: &StageSummary, capacity: u64) -> String {
+fn format_stage_memory(index: usize, stage: &StageSummary, capacity: u64) -> String {
     let mut parts: Vec<_> = TensorClass::ALL.iter().zip(stage.memory).collect();
     parts.retain(|(_, bytes)| *bytes > 0);
     parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));

@@ -1,6 +1,6 @@
 //! Renders the plan of a dry run as text.
 
-use super::group_locations::{DimensionMembers, GroupLocation};
+use super::group_locations::{DimensionMembers, SameExtentGroups};
 use super::memory_fit::StageMemory;
 use super::{DryRunReport, phase_name};
 use chakram_base::units::{Bytes, format_percent};
@@ -30,7 +30,7 @@ fn write_text(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Res
     }
     write_groups(out, dry.summary, style)?;
     if let Some((machine, lies)) = &dry.on {
-        write_placed(out, machine, lies, style)?;
+        write_group_locations(out, machine, lies, style)?;
     }
     write_stages(out, &dry.summary.stages, style)?;
     write_memory_excess(out, &dry.room, style)?;
@@ -38,7 +38,7 @@ fn write_text(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Res
 }
 
 /// Returns the number of parameters; if some weights are frozen, also the number of trained parameters.
-fn count_parameters(summary: &PlanSummary) -> String {
+fn format_parameter_count(summary: &PlanSummary) -> String {
     let [all, trained] = [summary.parameters, summary.trained_parameters].map(format_thousands);
     match summary.trained_parameters == summary.parameters {
         true => format!("{all} parameters"),
@@ -58,7 +58,7 @@ fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
         out,
         "{name}: {}, {}",
         format_count(summary.ranks.into(), "rank"),
-        count_parameters(summary)
+        format_parameter_count(summary)
     )?;
     writeln!(
         out,
@@ -129,10 +129,10 @@ fn write_groups(out: &mut String, summary: &PlanSummary, style: TextStyle) -> Re
     Ok(())
 }
 
-fn write_placed(
+fn write_group_locations(
     out: &mut String,
     machine: &str,
-    lies: &[GroupLocation],
+    lies: &[SameExtentGroups],
     style: TextStyle,
 ) -> Result {
     if lies.is_empty() {
@@ -146,7 +146,12 @@ fn write_placed(
     ]);
     table.write_heading(out, style)?;
     for lies in lies {
-        let along: Vec<_> = lies.extent.along.iter().map(format_dimension).collect();
+        let along: Vec<_> = lies
+            .extent
+            .along
+            .iter()
+            .map(format_dimension_members)
+            .collect();
         let uneven = if lies.extent.regular {
             ""
         } else {
@@ -177,7 +182,7 @@ fn write_placed(
 }
 
 /// Formats the members along a dimension: `2 of 8 nvlink, stride 4`.
-fn format_dimension(along: &DimensionMembers) -> String {
+fn format_dimension_members(along: &DimensionMembers) -> String {
     let apart = match along.apart {
         Some(1) => String::new(),
         Some(apart) => format!(", stride {apart}"),

@@ -1,11 +1,11 @@
 //! Converts arguments to a pattern.
 
-use super::super::TargetArgs;
+use super::super::TraceDestinationArgs;
 use super::{PatternArgs, PublishedModelArg, TrafficArg};
 use chakram_trace::format::CollectiveKind;
 use chakram_workloads::generate::{
-    ChainPattern, CollectivePattern, DataParallelPattern, MemoryPattern, P2pPattern, PalmPattern,
-    TrafficPattern, WorkloadPattern,
+    CollectivePattern, DataParallelPattern, KernelChainPattern, MemoryAccessPattern, P2pPattern,
+    PalmPattern, TrafficPattern, WorkloadPattern,
 };
 use clap::ValueEnum;
 
@@ -13,7 +13,7 @@ impl PatternArgs {
     /// Returns the pattern that the user asked for, its name, and the destination of its traces.
     pub(in crate::generate) fn requested_pattern(
         &self,
-    ) -> Result<(WorkloadPattern, String, &TargetArgs), String> {
+    ) -> Result<(WorkloadPattern, String, &TraceDestinationArgs), String> {
         Ok(match self {
             PatternArgs::Collective {
                 kind,
@@ -85,7 +85,7 @@ impl PatternArgs {
                 dtype,
                 target,
             } => {
-                let pattern = WorkloadPattern::Chain(ChainPattern {
+                let pattern = WorkloadPattern::Chain(KernelChainPattern {
                     ranks: *ranks,
                     nodes: *nodes,
                     chains: *chains,
@@ -108,7 +108,7 @@ impl PatternArgs {
                 memory,
                 target,
             } => {
-                let pattern = WorkloadPattern::Memory(MemoryPattern {
+                let pattern = WorkloadPattern::Memory(MemoryAccessPattern {
                     ranks: *ranks,
                     loads: *loads,
                     bytes: bytes.0,

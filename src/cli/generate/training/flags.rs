@@ -1,8 +1,8 @@
 //! Command-line flags of the plan options.
 
-use crate::flags::with_flags;
+use crate::flags::replace_keys_by_flags;
 use chakram_workloads::generate::plan::{
-    OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax,
+    OPTIONS, OptionValueSyntax, ParallelismPlan, PlanDraft, PlanOption,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
@@ -37,16 +37,16 @@ impl PlanFlags {
 }
 
 /// Returns the plan options that have flags.
-fn flag_options() -> impl Iterator<Item = &'static PlanOption> {
+fn plan_options_with_flags() -> impl Iterator<Item = &'static PlanOption> {
     OPTIONS.iter().filter(|option| !option.value.is_empty())
 }
 
 fn option_arg(option: &'static PlanOption) -> Arg {
     let parser: ValueParser = match option.syntax {
-        ValueSyntax::Number => value_parser!(u32).map(|n: u32| n.to_string()).into(),
-        ValueSyntax::LongNumber => value_parser!(u64).map(|n: u64| n.to_string()).into(),
-        ValueSyntax::Words(words) => PossibleValuesParser::new(words()).into(),
-        ValueSyntax::Text(check) => {
+        OptionValueSyntax::Number => value_parser!(u32).map(|n: u32| n.to_string()).into(),
+        OptionValueSyntax::LongNumber => value_parser!(u64).map(|n: u64| n.to_string()).into(),
+        OptionValueSyntax::Words(words) => PossibleValuesParser::new(words()).into(),
+        OptionValueSyntax::Text(check) => {
             ValueParser::new(move |text: &str| check(text).map(|()| text.to_owned()))
         }
     };
@@ -57,8 +57,11 @@ fn option_arg(option: &'static PlanOption) -> Arg {
         .visible_aliases(option.alias)
         .value_name(option.value)
         .help(match option.default {
-            "" => with_flags(option.help),
-            default => format!("{} [default: {default}]", with_flags(option.help)),
+            "" => replace_keys_by_flags(option.help),
+            default => format!(
+                "{} [default: {default}]",
+                replace_keys_by_flags(option.help)
+            ),
         })
         .help_heading(option.heading)
         .hide_short_help(option.is_rare)
@@ -75,7 +78,7 @@ fn option_arg(option: &'static PlanOption) -> Arg {
 
 impl Args for PlanFlags {
     fn augment_args(command: Command) -> Command {
-        command.args(flag_options().map(option_arg))
+        command.args(plan_options_with_flags().map(option_arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -85,7 +88,7 @@ impl Args for PlanFlags {
 
 impl FromArgMatches for PlanFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = flag_options().filter_map(|option| {
+        let given = plan_options_with_flags().filter_map(|option| {
             let words = matches.get_many::<String>(option.key)?;
             Some((option, words.cloned().collect()))
         });

@@ -26,15 +26,15 @@ pub struct TrainingRequest {
     /// Memory capacity that the plan itself gives, in bytes.
     pub capacity: Option<u64>,
     /// Source of the plan.
-    pub origin: PlanSource,
+    pub origin: PlanFileText,
     /// Plan options that the software stack decided, if the user chose a stack.
     pub stack: Option<StackReport>,
 }
 
 /// Text and name of the plan file; `None` if there is no file.
-pub struct PlanSource(pub(super) Option<[String; 2]>);
+pub struct PlanFileText(pub(super) Option<[String; 2]>);
 
-impl PlanSource {
+impl PlanFileText {
     /// If `error` is about a value in the plan file, adds the value's key and line.
     pub fn with_source(&self, error: GenerateError) -> Box<dyn Error> {
         let file = self.0.as_ref();
@@ -65,7 +65,7 @@ impl TrainingArgs {
     ) -> Result<TrainingRequest, Box<dyn Error>> {
         let name = self.model.as_deref().unwrap_or_default();
         let model = match self.tokens.filter(|_| left_out != Some(TOKENS)) {
-            Some(tokens) => Model::with_sequence(name, tokens),
+            Some(tokens) => Model::load_with_token_count(name, tokens),
             None => Model::load_named(name),
         };
         let model = model.map_err(|error| -> Box<dyn Error> {
@@ -81,9 +81,9 @@ impl TrainingArgs {
         let (mut plan, origin) = self.plan.resolve_plan(left_out)?;
         let stack = self.load_stack()?.filter(|_| left_out != Some(STACK));
         let stack = stack.map(|stack| {
-            let mut report = stack.begin_report();
-            let is_given = |key: &str| self.plan.states_option(&origin, key, left_out);
-            stack.decide_options(&mut plan, is_given, &mut report);
+            let mut report = stack.start_stack_report();
+            let is_given = |key: &str| self.plan.sets_plan_option(&origin, key, left_out);
+            stack.set_plan_options(&mut plan, is_given, &mut report);
             report
         });
         let capacity = plan.capacity;

@@ -36,7 +36,7 @@ impl TrainingArgs {
                 if other.plan == training.plan && other.model == training.model {
                     return Some(RunWithoutSetting::default());
                 }
-                self.job_without(other, workload)
+                self.job_without_plan_option(other, workload)
             }),
         });
         settings.collect()
@@ -62,7 +62,7 @@ impl TrainingArgs {
                 let other = other.training;
                 let run = match other.plan == training.plan && other.model == training.model {
                     true => RunWithoutSetting::default(),
-                    false => self.job_without(other, workload)?,
+                    false => self.job_without_plan_option(other, workload)?,
                 };
                 Some(RunWithoutSetting {
                     machine: Some(Cow::Borrowed(machine)),
@@ -74,7 +74,7 @@ impl TrainingArgs {
 
     /// Some settings change the machine. If the plan then takes other facts from the changed machine than from
     /// `machine`, replaces the setting's job by the job for the changed machine.
-    pub fn rebind_settings<'a>(
+    pub fn rebind_plan_to_changed_machine<'a>(
         &'a self,
         settings: &mut [GivenSetting<'a>],
         machine: &'a Machine,
@@ -86,7 +86,7 @@ impl TrainingArgs {
                 let mut found = run()?;
                 // If the stack has no durations for the changed machine, there is no run on this machine.
                 if let (Some(stack), Some(other)) = (self.load_stack().ok()?, &found.machine) {
-                    found.machine = Some(Cow::Owned(stack.price_machine(other).ok()?.0));
+                    found.machine = Some(Cow::Owned(stack.apply_stack_durations(other).ok()?.0));
                 }
                 let Some(other) = found.machine.as_deref() else {
                     return Some(found);
@@ -99,7 +99,7 @@ impl TrainingArgs {
                     return Some(found);
                 }
                 let asked = self.resolve_request(Some(other), &[]).ok()?;
-                let job = self.job_without(asked.training, workload)?;
+                let job = self.job_without_plan_option(asked.training, workload)?;
                 Some(RunWithoutSetting {
                     machine: found.machine,
                     ..job
@@ -110,7 +110,7 @@ impl TrainingArgs {
 
     /// Returns the job of `training` if it has the same ranks and numbers of nodes as `workload`. Otherwise returns
     /// `None`, because the results differ anyway.
-    fn job_without(
+    fn job_without_plan_option(
         &self,
         training: TrainingPattern,
         workload: &Workload,
@@ -118,7 +118,7 @@ impl TrainingArgs {
         let job = match self.extrapolate {
             Some(simulated) => ShortenedStep::new(training, simulated)
                 .ok()?
-                .job_with_turns(0),
+                .job_with_fewer_turns(0),
             None => GeneratedJob::new(WorkloadPattern::Training(Box::new(training))),
         };
         let job = job.ok()?;

@@ -40,7 +40,7 @@ fn workload(op: Op<'_>, us: u64) -> Workload {
 /// Returns the error for default options that `change` has modified.
 fn refusal(machine: &str, workload: &Workload, change: impl FnOnce(&mut ReplayOptions)) -> String {
     let machine = Machine::load_by_name(machine).unwrap();
-    let checked = ReplayOptions::with_changes(change).check_effects(&machine, workload);
+    let checked = ReplayOptions::with_changes(change).check_options_have_effect(&machine, workload);
     checked.map_or_else(|refusal| refusal.to_string(), |()| String::new())
 }
 

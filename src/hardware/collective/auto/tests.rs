@@ -66,8 +66,8 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
             for (algorithm, _) in A::ALL {
                 // The path of every message, if all messages have the same path.
                 let path = match algorithm {
-                    A::Ring => extent.neighbour_path(phase, &topology),
-                    _ => extent.any_path(phase, &topology),
+                    A::Ring => extent.common_path_to_neighbour(phase, &topology),
+                    _ => extent.common_path_between_any(phase, &topology),
                 };
                 let Some(path) = path else {
                     continue;

@@ -81,7 +81,7 @@ impl<'a> ThemisBalancer<'a> {
     }
 
     /// Returns the load that a chunk with a remaining `share` puts on a phase.
-    fn load_of_phase(&self, phase: usize, share: f64) -> f64 {
+    fn chunk_load_on_phase(&self, phase: usize, share: f64) -> f64 {
         let n = f64::from(self.extent.phases[phase].size);
         share * (n - 1.0) / n / self.rates[phase]
     }
@@ -101,11 +101,11 @@ impl<'a> ThemisBalancer<'a> {
         let mut grains = EQUAL;
         if let (Some(&least), Some(&most)) = (order.first(), order.last()) {
             let gap = loads[most] - loads[least];
-            if gap < self.load_of_phase(least, LEAST_GAP) * (1.0 - TimeEstimate::MARGIN) {
+            if gap < self.chunk_load_on_phase(least, LEAST_GAP) * (1.0 - TimeEstimate::MARGIN) {
                 order.sort_unstable();
             } else if self.flexible {
                 let equal = f64::from(EQUAL);
-                let closing = (gap / self.load_of_phase(least, 1.0) * equal).round();
+                let closing = (gap / self.chunk_load_on_phase(least, 1.0) * equal).round();
                 // Call `max` first: it replaces NaN, which extreme rates produce, by the smallest size.
                 grains = closing.max(equal * LEAST_GAP).min(equal) as u32;
             }
@@ -113,7 +113,7 @@ impl<'a> ThemisBalancer<'a> {
         let grains = grains.min(u32::try_from(left).unwrap_or(u32::MAX));
         let mut share = f64::from(grains) / f64::from(EQUAL);
         for &phase in &*order {
-            self.loads[phase] += self.load_of_phase(phase, share);
+            self.loads[phase] += self.chunk_load_on_phase(phase, share);
             share /= f64::from(self.extent.phases[phase].size);
         }
         grains

@@ -35,7 +35,7 @@ pub struct MappingCost {
 
 /// A loop in time, and the step by which each iteration advances its dimension.
 #[derive(Clone, Copy, Debug)]
-struct PlacedLoop {
+struct TemporalLoop {
     level: usize,
     dimension: LoopDimension,
     bound: u64,
@@ -142,7 +142,7 @@ impl LoopNestAccelerator {
     }
 
     /// Returns the loops in time, innermost first.
-    fn place_temporal_loops(&self, mapping: &LoopMapping) -> Vec<PlacedLoop> {
+    fn place_temporal_loops(&self, mapping: &LoopMapping) -> Vec<TemporalLoop> {
         let mut extents = [1_u64; 7];
         let mut placed = Vec::new();
         for (level, loops) in mapping.temporal.iter().enumerate() {
@@ -155,7 +155,7 @@ impl LoopNestAccelerator {
                 let step = extents[dimension as usize];
                 extents[dimension as usize] *= bound;
                 if bound > 1 {
-                    placed.push(PlacedLoop {
+                    placed.push(TemporalLoop {
                         level,
                         dimension,
                         bound,
@@ -173,7 +173,7 @@ struct MappedNest<'m> {
     accelerator: &'m LoopNestAccelerator,
     layer: &'m LayerShape,
     mapping: &'m LoopMapping,
-    loops: Vec<PlacedLoop>,
+    loops: Vec<TemporalLoop>,
     tiles: Vec<[u64; 7]>,
 }
 

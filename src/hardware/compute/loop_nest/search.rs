@@ -99,7 +99,7 @@ impl MappingChoices {
             for dimension in self.orders[level] {
                 let left = &mut left[dimension as usize];
                 let bound = match self.bounds.get(level) {
-                    Some(bounds) => smallest_bound(*left, bounds[dimension as usize]),
+                    Some(bounds) => smallest_equivalent_bound(*left, bounds[dimension as usize]),
                     None => *left,
                 };
                 *left = left.div_ceil(bound);
@@ -118,7 +118,7 @@ impl MappingChoices {
 }
 
 /// Returns the smallest bound that divides `left` iterations into the same number of rounds as `bound`.
-fn smallest_bound(left: u64, bound: u64) -> u64 {
+fn smallest_equivalent_bound(left: u64, bound: u64) -> u64 {
     let rounds = left.div_ceil(bound.min(left).max(1));
     left.div_ceil(rounds)
 }

@@ -47,7 +47,7 @@ pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, 
 }
 
 /// For dimension `name` of `original`, the machine before an edit, returns the rates of the links.
-pub(super) fn links_before(original: Option<&Machine>, name: &str) -> Option<LinkRates> {
+pub(super) fn original_link_rates(original: Option<&Machine>, name: &str) -> Option<LinkRates> {
     let mut dimensions = original?.topology().dimensions().iter();
     let dimension = dimensions.find(|dimension| dimension.name == name)?;
     Some(LinkRates::of_dimension(dimension))
@@ -66,8 +66,8 @@ pub(super) fn parse_curves(
         let kind = table.read_choice("collective", &KINDS)?;
         let members = table.read_count("members", MOST)?;
         let points = match table.get("points") {
-            Some(field) => measured_points(&field)?,
-            None => regular_points(&table)?,
+            Some(field) => parse_measured_curve_points(&field)?,
+            None => parse_regular_curve_points(&table)?,
         };
         if curves
             .iter()
@@ -92,7 +92,7 @@ pub(super) fn parse_curves(
 }
 
 /// Returns the points of a curve whose buffer sizes grow by a constant factor, the key `factor` of the table.
-fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
+fn parse_regular_curve_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let Bytes(first) = super::parse_size(table, "first", CAPACITY)?;
     let factor = f64::from(table.read_count("factor", MOST)?);
     let list = "a list of times, one for each size";
@@ -114,7 +114,7 @@ fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigErro
 }
 
 /// Parses at least one point; a point is a pair of bytes and time.
-fn measured_points(field: &ConfigField<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
+fn parse_measured_curve_points(field: &ConfigField<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let list = "a list of [bytes, time], bytes ascending";
     let mut points: Vec<(f64, f64)> = Vec::new();
     for item in field.read_items(list)? {
@@ -148,7 +148,7 @@ const MEASURED: &[&str] = &[
 
 /// Adds the `measured_collective` tables to the curves of their dimensions. `chakram calibrate --nccl` writes these
 /// tables. A table replaces the curve for the same kind and number of members.
-pub(super) fn add_measured(
+pub(super) fn add_measured_collectives(
     root: &ConfigTable<'_>,
     dimensions: &[TopologyDimension],
     original: Option<&Machine>,
@@ -178,7 +178,7 @@ pub(super) fn add_measured(
             .require_field("members", &expected)?
             .read_count(MOST)?;
         let list = "a list of [bytes, time], bytes ascending";
-        let points = measured_points(&table.require_field("points", list)?)?;
+        let points = parse_measured_curve_points(&table.require_field("points", list)?)?;
         if seen.contains(&(at, kind, members)) {
             let found = "a second table for the same dimension, kind and number of members";
             return Err(table.invalid_table_error(
@@ -188,7 +188,7 @@ pub(super) fn add_measured(
         }
         seen.push((at, kind, members));
         curves[at].retain(|curve| (curve.kind, curve.members) != (kind, members));
-        let before = || links_before(original, &dimensions[at].name);
+        let before = || original_link_rates(original, &dimensions[at].name);
         curves[at].push(CollectiveCurve {
             kind,
             members,

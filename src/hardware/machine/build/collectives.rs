@@ -1,25 +1,25 @@
 //! The `collectives` table: chunking of collectives.
 
-use crate::collective::{ChunkPipeline, InterDimensionPolicy, IntraDimensionPolicy};
+use crate::collective::{ChunkingSettings, InterDimensionPolicy, IntraDimensionPolicy};
 use chakram_base::config::{ConfigError, ConfigTable};
 use std::num::NonZeroU32;
 
 const KEYS: &[&str] = &["chunks", "active", "schedule", "order"];
 
 /// Parses the number, order and overlap of chunks.
-pub(super) fn parse_pipeline(root: &ConfigTable<'_>) -> Result<ChunkPipeline, ConfigError> {
+pub(super) fn parse_chunking(root: &ConfigTable<'_>) -> Result<ChunkingSettings, ConfigError> {
     let Some(field) = root.get("collectives") else {
-        return Ok(ChunkPipeline::default());
+        return Ok(ChunkingSettings::default());
     };
     let table = field.read_table(Some(KEYS))?;
     let count = |key: &str| {
         table.read_or_default(key, None, |field| {
             Ok(NonZeroU32::new(
-                field.read_count(ChunkPipeline::MOST_CHUNKS)?,
+                field.read_count(ChunkingSettings::MOST_CHUNKS)?,
             ))
         })
     };
-    Ok(ChunkPipeline {
+    Ok(ChunkingSettings {
         chunks: count("chunks")?,
         active: count("active")?.unwrap_or(NonZeroU32::MIN),
         inter: table.read_or_default("schedule", InterDimensionPolicy::default(), |field| {

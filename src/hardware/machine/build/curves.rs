@@ -33,7 +33,7 @@ const POWER: &[&str] = &["sustained", "limit", "rated", "slower", "slower_after"
 /// Parses the power keys of a class.
 ///
 /// Near the power limit, an NPU's rate is proportional to the square root of its power.
-fn kept_rates(class: &ConfigTable<'_>) -> Result<SustainedRates, ConfigError> {
+fn parse_sustained_rates(class: &ConfigTable<'_>) -> Result<SustainedRates, ConfigError> {
     let Some(field) = class.get("power") else {
         return Ok(SustainedRates::default());
     };
@@ -104,7 +104,7 @@ const MOST_BESIDE: f64 = 10.0;
 /// Parses the curves in the table of a class.
 pub(super) fn parse_curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
     let mut curves = KernelCurves {
-        kept: kept_rates(class)?,
+        kept: parse_sustained_rates(class)?,
         ..KernelCurves::default()
     };
     add_kernels(class, &mut curves)?;
@@ -153,7 +153,7 @@ pub(super) fn add_kernels(
             error: parse_positive(&table, "error", 10.0)?,
             waves: table.read_optional("waves", parse_waves)?,
             decode: table.read_optional("decode", parse_decode_curve)?,
-            widths: table.read_optional("widths", read_widths)?,
+            widths: table.read_optional("widths", parse_head_width_factors)?,
         };
         for dtype in parse_formats(&table)? {
             curves.attention[dtype as usize] = Some(curve);
@@ -165,7 +165,7 @@ pub(super) fn add_kernels(
     if let Some(field) = class.get("moving") {
         let table = field.read_table(Some(MOVING))?;
         curves.moving = Some(MemoryBoundCurve {
-            fractions: parse_fractions(&table)?,
+            fractions: parse_bandwidth_fractions(&table)?,
             floor: parse_seconds(&table, "floor")?,
             gap: parse_seconds(&table, "gap")?,
             error: parse_positive(&table, "error", 10.0)?,
@@ -175,7 +175,7 @@ pub(super) fn add_kernels(
 }
 
 /// Parses factors on the compute rate of attention, one for each head width.
-fn read_widths(field: &ConfigField<'_>) -> Result<HeadWidthFactors, ConfigError> {
+fn parse_head_width_factors(field: &ConfigField<'_>) -> Result<HeadWidthFactors, ConfigError> {
     let keys = HeadWidthFactors::WIDTHS.map(|(_, key)| key);
     let table = field.read_table(Some(&keys))?;
     let mut factors = [0.0; HeadWidthFactors::WIDTHS.len()];
@@ -228,7 +228,7 @@ fn parse_formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
 
 /// Parses either one fraction for all kernels that move bytes, or a table with one fraction for each kind of these
 /// kernels.
-fn parse_fractions(
+fn parse_bandwidth_fractions(
     table: &ConfigTable<'_>,
 ) -> Result<[f64; MemoryBoundKernel::ALL.len()], ConfigError> {
     let expected =

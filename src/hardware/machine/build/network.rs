@@ -111,13 +111,13 @@ pub(super) fn parse_network(
         }
         algorithms.push(table.read_choice("algorithm", &AlgorithmChoice::ALL)?);
         let measured_at = collective_curves::measured_at(table)?;
-        let before = || collective_curves::links_before(original, &dimension.name);
+        let before = || collective_curves::original_link_rates(original, &dimension.name);
         let measured_at = measured_at.or_else(before);
         curves.push(collective_curves::parse_curves(table, measured_at)?);
         protocols.push(collective_curves::parse_protocols(table, measured_at)?);
         dimensions.push(dimension);
     }
-    collective_curves::add_measured(root, &dimensions, original, &mut curves)?;
+    collective_curves::add_measured_collectives(root, &dimensions, original, &mut curves)?;
     let topology = Topology::new(dimensions)
         .ok_or_else(|| field.invalid_value_error("no dimension", expected))?;
     let topology = wiring::add_wiring(root, &tables, topology)?;

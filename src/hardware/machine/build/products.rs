@@ -43,12 +43,8 @@ pub(super) fn add_measured_gemms(
             let (sizes, seconds) = parse_gemm(&item)?;
             let [m, n, k] = sizes;
             let element = dtype.element_bytes();
-            let alone = curve.estimate_seconds(
-                [1, m, n, k],
-                element,
-                peak.per_second(),
-                measured_at.memory,
-            );
+            let alone =
+                curve.estimate_gemm([1, m, n, k], element, peak.per_second(), measured_at.memory);
             shapes.push((sizes, seconds, alone));
         }
         let error = table

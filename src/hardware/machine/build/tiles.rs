@@ -5,7 +5,7 @@ use super::{BANDWIDTH, LATENCY};
 use crate::collective::{AlgorithmChoice, CollectiveAlgorithm};
 use crate::memory::RemoteMemory;
 use crate::network::NetworkKind;
-use crate::topology::tile_grid::{DieBorders, format_coordinates};
+use crate::topology::tile_grid::{DieBorderLinks, format_coordinates};
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::collections::BTreeSet;
@@ -60,7 +60,7 @@ pub(super) fn parse_tiles(
     let algorithm = table.read_or_default("algorithm", ring, |field| {
         field.read_choice(&AlgorithmChoice::ALL)
     })?;
-    let topology = Topology::with_tiles(grid, shape, inside, latency).ok_or_else(|| {
+    let topology = Topology::from_tile_grid(grid, shape, inside, latency).ok_or_else(|| {
         table.invalid_table_error("a bandwidth too large to count", "a smaller bandwidth")
     })?;
     let settings = parse_network_settings(root, NetworkKind::Exclusive)?;
@@ -114,7 +114,7 @@ fn parse_grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), Con
     let mut grid = TileGrid {
         dies,
         cores,
-        borders: DieBorders {
+        borders: DieBorderLinks {
             bandwidth: table.read_quantity(bandwidth, BANDWIDTH)?,
             latency: table.read_quantity(latency, LATENCY)?,
         },
@@ -139,7 +139,7 @@ fn parse_grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), Con
             field.read_items("links, each as the places of two neighbours: [[3, 0, 4, 0]]")?
         {
             let [ax, ay, bx, by] = parse_core_coordinates(&item, &grid, example)?;
-            let link = find_unlinked_neighbours(&grid, shape, [ax, ay], [bx, by]);
+            let link = find_link_between_cores(&grid, shape, [ax, ay], [bx, by]);
             let found = || {
                 format!(
                     "{} and {}",
@@ -174,7 +174,7 @@ fn parse_core_coordinates<const N: usize>(
 }
 
 /// Returns the link between two neighbouring cores, as (core at the link's lower end, dimension), or `None`.
-fn find_unlinked_neighbours(
+fn find_link_between_cores(
     grid: &TileGrid,
     shape: DimensionShape,
     a: [u32; 2],

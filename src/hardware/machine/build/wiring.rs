@@ -3,7 +3,7 @@
 
 use super::super::class_assignment;
 use super::{BANDWIDTH, LATENCY};
-use crate::topology::chip_graph::{LinkInterpolation, LinkTechnology};
+use crate::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
 use crate::topology::link_graph::{
     DimensionLinks, LinkChange, LinkChangeFault, LinkGraph, LinkGraphFault, MOST_LINKS, MOST_NPUS,
     MOST_SWITCHES, RoutePolicy,
@@ -76,10 +76,10 @@ pub(super) fn parse_shape(table: &ConfigTable<'_>) -> Result<DimensionShape, Con
 }
 
 /// Rules for interpolating between the rows of a table of link rates, by name.
-const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
-    (LinkInterpolation::None, "none"),
-    (LinkInterpolation::Step, "step"),
-    (LinkInterpolation::Logarithmic, "log"),
+const INTERPOLATIONS: [(LinkRateInterpolation, &str); 3] = [
+    (LinkRateInterpolation::None, "none"),
+    (LinkRateInterpolation::Step, "step"),
+    (LinkRateInterpolation::Logarithmic, "log"),
 ];
 
 /// Parses the bandwidth of a dimension. Links of a graph may take their bandwidth from a table that gives the rate for
@@ -107,8 +107,8 @@ pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, Conf
         links.push((count, rate.bytes_per_second()));
     }
     links.sort_by_key(|(count, _)| *count);
-    let none = LinkInterpolation::None;
-    let technology = LinkTechnology {
+    let none = LinkRateInterpolation::None;
+    let technology = LinkRateByLinkCount {
         interface: 0.0,
         links,
         interpolation: table.read_or_default("interpolate", none, |field| {
@@ -117,7 +117,7 @@ pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, Conf
     };
     let size = table.require_field("size", "the number of NPUs along this dimension")?;
     let most = own_links::parse_graph_of(table, size.read_count(MOST_NPUS)?)?.max_links_per_chip();
-    let rate = technology.rate_of_links(most).filter(|_| most > 0);
+    let rate = technology.rate_per_link(most).filter(|_| most > 0);
     rate.and_then(Bandwidth::new).ok_or_else(|| {
         field.invalid_value_error(
             format!("no rate for NPUs of {most} links"),
@@ -136,7 +136,7 @@ pub(super) fn add_wiring(
     let links = dimensions.iter().enumerate().map(|(d, table)| {
         match table.read_choice("shape", &WIRINGS)? {
             DimensionWiring::Stacked(_) => Ok(DimensionLinks::OfShape),
-            wiring => own_links::parse_own_links(table, (wiring, d), &topology),
+            wiring => own_links::parse_explicit_links(table, (wiring, d), &topology),
         }
     });
     let links: Vec<_> = links.collect::<Result<_, _>>()?;

@@ -4,7 +4,8 @@ use super::*;
 use crate::machine::PRESETS;
 
 fn made(from: &str, sheet: &DatasheetNumbers) -> (String, Machine) {
-    let text = derive_relative_machine("x", &source_of_npu(from).unwrap(), sheet).unwrap();
+    let text =
+        derive_relative_machine("x", &find_machine_or_npu_source(from).unwrap(), sheet).unwrap();
     let machine = Machine::parse(&text, "x").unwrap();
     (text, machine)
 }
@@ -42,8 +43,8 @@ fn without_numbers_a_relative_is_as_its_machine() {
         let (_, same) = made(preset.name, &same);
         assert_eq!(same.classes()[0].curves, class.curves, "{}", preset.name);
     }
-    assert_eq!(source_of_npu("h100").unwrap().file, "dgx-h100");
-    assert!(source_of_npu("h10000").is_err());
+    assert_eq!(find_machine_or_npu_source("h100").unwrap().file, "dgx-h100");
+    assert!(find_machine_or_npu_source("h10000").is_err());
 }
 
 #[test]
@@ -117,7 +118,8 @@ fn given_numbers_are_in_place_of_the_machines() {
 #[test]
 fn what_a_machine_lacks_is_refused() {
     let refused = |from: &str, sheet: &DatasheetNumbers| {
-        let error = derive_relative_machine("x", &source_of_npu(from).unwrap(), sheet).unwrap_err();
+        let error = derive_relative_machine("x", &find_machine_or_npu_source(from).unwrap(), sheet)
+            .unwrap_err();
         error.to_string()
     };
     let nic = DatasheetNumbers {

@@ -6,7 +6,7 @@ use super::{
     Time, Topology,
 };
 use crate::network::servers::ServerId;
-use crate::topology::{LinkCount, NetworkPath};
+use crate::topology::{DieLinkCounts, NetworkPath};
 use chakram_base::units::{Bandwidth, InverseRate};
 
 /// A message in flight: the next server that it must pass, and its times at this server.
@@ -95,7 +95,7 @@ impl InFlightMessage {
 
     /// Returns the time at which the message's last byte reaches the device before the next server.
     #[inline]
-    pub fn tail_serialization(&self) -> Time {
+    pub fn tail_arrival_time(&self) -> Time {
         self.tail
     }
 
@@ -165,7 +165,7 @@ impl InFlightMessage {
         };
         let slowest = match topology.tile_grid() {
             Some(_) => {
-                let (at, to) = way.end_npus();
+                let (at, to) = way.current_and_last_npu();
                 topology
                     .path_between_npus(at, to)
                     .map_or(own, |path| path.bandwidth)
@@ -199,7 +199,7 @@ impl InFlightMessage {
             // Add rates by class of link, as Topology::path_between_npus does, so that both results round identically.
             let all = match topology.tile_grid() {
                 Some(tiles) => {
-                    let count = LinkCount {
+                    let count = DieLinkCounts {
                         inside: self.links,
                         borders: self.borders,
                     };

@@ -65,7 +65,7 @@ impl RouteCursor {
     }
 
     /// Returns the current NPU and the last NPU of the route.
-    pub fn end_npus(&self) -> (Npu, Npu) {
+    pub fn current_and_last_npu(&self) -> (Npu, Npu) {
         (self.at, self.to)
     }
 
@@ -186,10 +186,10 @@ pub(in crate::network) fn link_after_server(
 ) -> (Bandwidth, Span) {
     let d = place.dimension;
     let Some(dimension) = topology.dimensions().get(d) else {
-        return topology.memory_link(place.npu.0);
+        return topology.memory_link_rate(place.npu.0);
     };
     match topology.tile_grid() {
-        Some(_) => topology.link_at(d, lower_end(place, topology)),
+        Some(_) => topology.link_rate_and_latency(d, lower_end(place, topology)),
         None => (topology.link_bandwidth(d), dimension.latency),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 impl FairSharingNetwork<'_> {
     /// Returns true if the due arrival event must be ignored: a part of its message is sent again and arrives later.
-    pub(super) fn is_overtaken(&mut self, now: Time, op: OpIndex) -> bool {
+    pub(super) fn take_superseded_arrival(&mut self, now: Time, op: OpIndex) -> bool {
         let Some(count) = self.overtaken.get_mut(&(now, op)) else {
             return false;
         };
@@ -116,7 +116,7 @@ impl FailingLinks for FairSharingNetwork<'_> {
         for (stream, lost) in hit {
             self.send_again(stream, lost, &mut effect);
         }
-        self.settle_at(now, agenda);
+        self.schedule_rate_update(now, agenda);
         effect
     }
 
@@ -143,7 +143,7 @@ mod tests {
     /// fails at `at`. The arrival is 0 if the message never arrives.
     fn arrival(topology: &Topology, bytes: u64, at: u64) -> (u64, LinkFailureEffect) {
         let mut network = FairSharingNetwork::new(topology).unwrap();
-        network.expect_failures();
+        network.enable_link_failures();
         let links = network.graph.links_between("0-1").unwrap();
         let (mut pending, mut ends) = (PendingEvents::default(), [[0; 2]]);
         network.submit_message(Time(0), &create_message(0, 0, 1, bytes), &mut pending);

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::network::test_harness::{
-    PendingEvents, by_segment, create_message, create_topology, simulate_delivery_times,
+    PendingEvents, create_message, create_topology, cut_through_by_segment, simulate_delivery_times,
 };
 use crate::network::{LinkReservations, NetworkBackend};
 use crate::topology::DimensionShape::{FullyConnected, Mesh, Ring, Switch};
@@ -169,8 +169,8 @@ fn devices_wait_for_a_segment_or_for_all() {
         // 1,000 + 1,000 + 10 ps.
         (SwitchingMode::IDEAL, 1030, 1010, 2010),
         // Devices wait for two segments of 100 B, which take 200 ps more.
-        (by_segment(100), 1230, 1010, 2010),
-        (by_segment(1000), 3030, 1010, 3030),
+        (cut_through_by_segment(100), 1230, 1010, 2010),
+        (cut_through_by_segment(1000), 3030, 1010, 3030),
         (SwitchingMode::StoreAndForward, 3030, 1010, 3030),
     ] {
         let t = t.clone().with_switching(switching);
@@ -182,7 +182,7 @@ fn devices_wait_for_a_segment_or_for_all() {
     }
     // The wire between two fully connected NPUs is one link, so no device waits for a segment.
     let t = create_topology(&[(FullyConnected, 3, 1, 10), (Switch, 2, 1, 10)])
-        .with_switching(by_segment(100));
+        .with_switching(cut_through_by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 1, 1000)]), [1010]);
     // With a switch after the wire, the message waits for two segments: before the link to the switch and before the
     // link from the switch.
@@ -193,7 +193,8 @@ fn devices_wait_for_a_segment_or_for_all() {
 fn what_is_gathered_goes_when_its_last_segment_is_there() {
     // The message passes links of 4 and then 1 ps/B, in segments of 100 B. The last segment arrives at 4,010 ps, and
     // the 9 segments before it take 900 ps, so the message continues from 3,110 to 4,110 ps.
-    let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]).with_switching(by_segment(100));
+    let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)])
+        .with_switching(cut_through_by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4120]);
     assert_eq!(
         arrivals(&t, &[(0, 0, 3, 1000), (3105, 1, 3, 1000)]),

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::network::test_harness::{
-    PendingEvents, by_segment, create_message, create_topology, simulate_delivery_times,
+    PendingEvents, create_message, create_topology, cut_through_by_segment, simulate_delivery_times,
 };
 use crate::network::{LinkReservations, NetworkBackend};
 use crate::topology::DimensionShape::{FullyConnected, Ring, Switch};
@@ -81,7 +81,7 @@ fn devices_between_ports_take_their_time() {
     let t = create_topology(&[(Ring, 6, 2, 50)]);
     for (switching, end) in [
         (SwitchingMode::IDEAL, 2150),
-        (by_segment(100), 2550),
+        (cut_through_by_segment(100), 2550),
         (SwitchingMode::StoreAndForward, 6150),
     ] {
         let t = t.clone().with_switching(switching);

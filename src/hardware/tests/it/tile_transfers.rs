@@ -6,7 +6,7 @@ use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
 use chakram_hardware::network::{
     EventScheduler, ExclusiveNetwork, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
 };
-use chakram_hardware::topology::tile_grid::DieBorders;
+use chakram_hardware::topology::tile_grid::DieBorderLinks;
 use chakram_hardware::topology::{
     DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode, TileGrid, Topology,
 };
@@ -44,7 +44,7 @@ fn topology(grid: &DieGrid) -> Topology {
     let tiles = TileGrid {
         dies: grid.dies,
         cores: grid.cores,
-        borders: DieBorders {
+        borders: DieBorderLinks {
             bandwidth: rate(grid.border.ps_per_byte),
             latency: Span(grid.border.latency_ps),
         },
@@ -60,7 +60,7 @@ fn topology(grid: &DieGrid) -> Topology {
     };
     let inside = rate(grid.inside.ps_per_byte);
     let topology =
-        Topology::with_tiles(tiles, shape, inside, Span(grid.inside.latency_ps)).unwrap();
+        Topology::from_tile_grid(tiles, shape, inside, Span(grid.inside.latency_ps)).unwrap();
     if grid.store_and_forward {
         topology.with_switching(SwitchingMode::StoreAndForward)
     } else {

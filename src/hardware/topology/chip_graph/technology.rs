@@ -11,7 +11,7 @@ use chakram_base::units::Bandwidth;
 
 /// Rule for numbers of links that are between two entries of the table of link rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkInterpolation {
+pub enum LinkRateInterpolation {
     /// No rule: a rate is known only for numbers of links in the table.
     None,
     /// The rate for the next larger number of links, which is a lower rate.
@@ -20,7 +20,7 @@ pub enum LinkInterpolation {
     Logarithmic,
 }
 
-impl SettingChoice for LinkInterpolation {
+impl SettingChoice for LinkRateInterpolation {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::None, "none", "Unknown"),
         (Self::Step, "step", "Rate of the next larger number"),
@@ -30,18 +30,18 @@ impl SettingChoice for LinkInterpolation {
 
 /// Link rates, in bytes per second.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LinkTechnology {
+pub struct LinkRateByLinkCount {
     /// The rate through the network interface, for chips without links.
     pub interface: f64,
     /// Pairs (number of links, rate) in ascending order; each number of links is at least 1.
     pub links: Vec<(u32, f64)>,
     /// Rule for numbers of links between two entries of `links`.
-    pub interpolation: LinkInterpolation,
+    pub interpolation: LinkRateInterpolation,
 }
 
-impl LinkTechnology {
+impl LinkRateByLinkCount {
     /// Returns DEAP's Table III, whose rates are similar to the link rates of TPU v4.
-    pub fn table_three(interpolation: LinkInterpolation) -> Self {
+    pub fn deap_table_three(interpolation: LinkRateInterpolation) -> Self {
         Self {
             interface: 1e9,
             links: vec![(1, 180e9), (3, 64e9), (12, 25e9)],
@@ -58,7 +58,7 @@ impl LinkTechnology {
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut this = Self {
             links: Vec::new(),
-            ..Self::table_three(LinkInterpolation::None)
+            ..Self::deap_table_three(LinkRateInterpolation::None)
         };
         for part in text.split(',') {
             let (number, rate) = part.split_once('=').unwrap_or((part, ""));
@@ -87,7 +87,7 @@ impl LinkTechnology {
 
     /// Returns the rate of each link of a chip with `links` links, or `None` if neither the table
     /// nor the rule gives a rate.
-    pub fn rate_of_links(&self, links: u32) -> Option<f64> {
+    pub fn rate_per_link(&self, links: u32) -> Option<f64> {
         if links == 0 {
             return Some(self.interface);
         }
@@ -98,9 +98,9 @@ impl LinkTechnology {
         }
         let (fewer, faster) = *self.links.get(above.checked_sub(1)?)?;
         match self.interpolation {
-            LinkInterpolation::None => None,
-            LinkInterpolation::Step => Some(slower),
-            LinkInterpolation::Logarithmic => {
+            LinkRateInterpolation::None => None,
+            LinkRateInterpolation::Step => Some(slower),
+            LinkRateInterpolation::Logarithmic => {
                 let log = |value: f64| libm::log(value);
                 let along = (log(links.into()) - log(fewer.into()))
                     / (log(more.into()) - log(fewer.into()));

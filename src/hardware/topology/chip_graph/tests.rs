@@ -77,11 +77,11 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
 /// rate. The interface at 1 GB/s takes 64 / (12/7) = 37.3 times as long as the torus at 64 GB/s per link.
 #[test]
 fn communication_follows_hops_and_rates() {
-    let technology = LinkTechnology::table_three(LinkInterpolation::None);
+    let technology = LinkRateByLinkCount::deap_table_three(LinkRateInterpolation::None);
     let hops = |name: &str| graph(name).summarize().mean_hops;
     assert!((hops("mesh:2x4") / hops("torus:2x4") - 7.0 / 6.0).abs() < 1e-12);
-    let torus = hops("torus:2x4") / technology.rate_of_links(3).unwrap();
-    let interface = 1.0 / technology.rate_of_links(0).unwrap();
+    let torus = hops("torus:2x4") / technology.rate_per_link(3).unwrap();
+    let interface = 1.0 / technology.rate_per_link(0).unwrap();
     assert!((interface / torus - 64.0 * 7.0 / 12.0).abs() < 1e-9);
     assert!((interface / torus - 37.3).abs() < 0.05);
 }
@@ -210,18 +210,19 @@ fn what_is_not_symmetric_or_connected_is_refused() {
 
 #[test]
 fn rates_between_the_numbers_of_the_table_follow_a_stated_rule() {
-    let rate =
-        |interpolation, links| LinkTechnology::table_three(interpolation).rate_of_links(links);
-    assert_eq!(rate(LinkInterpolation::None, 2), None);
-    assert_eq!(rate(LinkInterpolation::Step, 2), Some(64e9));
-    assert_eq!(rate(LinkInterpolation::Step, 13), None);
+    let rate = |interpolation, links| {
+        LinkRateByLinkCount::deap_table_three(interpolation).rate_per_link(links)
+    };
+    assert_eq!(rate(LinkRateInterpolation::None, 2), None);
+    assert_eq!(rate(LinkRateInterpolation::Step, 2), Some(64e9));
+    assert_eq!(rate(LinkRateInterpolation::Step, 13), None);
     // 180 GB/s x (64 / 180)^(ln 2 / ln 3) = 93.8 GB/s.
-    let between = rate(LinkInterpolation::Logarithmic, 2).unwrap();
+    let between = rate(LinkRateInterpolation::Logarithmic, 2).unwrap();
     assert!((between / 1e9 - 93.77).abs() < 0.05, "{between}");
     for interpolation in [
-        LinkInterpolation::None,
-        LinkInterpolation::Step,
-        LinkInterpolation::Logarithmic,
+        LinkRateInterpolation::None,
+        LinkRateInterpolation::Step,
+        LinkRateInterpolation::Logarithmic,
     ] {
         assert_eq!(
             [0, 1, 3, 12].map(|links| rate(interpolation, links).unwrap() / 1e9),
@@ -266,15 +267,18 @@ fn random_graphs_are_connected_and_repeatable() {
 
 #[test]
 fn tables_of_rates_are_read() {
-    let table = LinkTechnology::parse("3=64 GB/s, 1=180GB/s,interface=2 GB/s").unwrap();
+    let table = LinkRateByLinkCount::parse("3=64 GB/s, 1=180GB/s,interface=2 GB/s").unwrap();
     assert_eq!(table.links, [(1, 180e9), (3, 64e9)]);
     assert_eq!(
-        (table.rate_of_links(0), table.rate_of_links(2)),
+        (table.rate_per_link(0), table.rate_per_link(2)),
         (Some(2e9), None)
     );
     // If the text states no interface rate, the rate in DEAP's Table III is used.
-    assert_eq!(LinkTechnology::parse("4=10GB/s").unwrap().interface, 1e9);
+    assert_eq!(
+        LinkRateByLinkCount::parse("4=10GB/s").unwrap().interface,
+        1e9
+    );
     for wrong in ["", "3", "x=1GB/s", "0=1GB/s", "3=64", "3=1GB/s,3=2GB/s"] {
-        assert!(LinkTechnology::parse(wrong).is_err(), "{wrong}");
+        assert!(LinkRateByLinkCount::parse(wrong).is_err(), "{wrong}");
     }
 }

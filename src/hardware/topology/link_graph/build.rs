@@ -1,9 +1,9 @@
 //! Builds link graphs dimension by dimension: from shapes, Clos networks, and graphs of chips.
 
 use super::super::chip_graph::ChipGraph;
-use super::legs::RouteLegs;
+use super::legs::RouteLegDimensions;
 use super::{
-    ClosFabric, ClosLevels, DimensionShape, DirectedLink, LinkGraph, MOST_LINKS, MOST_NPUS,
+    ClosLevels, ClosNpuGrouping, DimensionShape, DirectedLink, LinkGraph, MOST_LINKS, MOST_NPUS,
     MOST_SWITCHES, RoutePolicy, Topology,
 };
 use chakram_base::ids::Npu;
@@ -20,7 +20,7 @@ pub enum DimensionLinks {
         /// Levels of the Clos network.
         levels: ClosLevels,
         /// Rule for the NPUs that each network connects.
-        fabric: ClosFabric,
+        fabric: ClosNpuGrouping,
         /// Rule that selects among shortest paths.
         routes: RoutePolicy,
     },
@@ -245,12 +245,12 @@ impl LinkGraph {
             policies.push(policy);
         }
         let joins_inner = |d: usize| match &links[d] {
-            DimensionLinks::Clos { fabric, .. } => *fabric != ClosFabric::RailOnly,
+            DimensionLinks::Clos { fabric, .. } => *fabric != ClosNpuGrouping::RailOnly,
             _ => false,
         };
         let graph = Self {
             npus,
-            legs: RouteLegs::new(topology, joins_inner),
+            legs: RouteLegDimensions::new(topology, joins_inner),
             switches: builder.switches,
             failed: vec![false; builder.links.len()],
             links: builder.links,
@@ -260,7 +260,7 @@ impl LinkGraph {
             distances: Vec::new(),
         };
         graph
-            .with_distances()
+            .compute_distances()
             .map_err(|(from, to)| LinkGraphFault::Apart(from, to))
     }
 

@@ -15,7 +15,7 @@ pub struct ClosLevels {
 
 /// Rule for the NPUs that each Clos network connects, if the machine has inner dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClosFabric {
+pub enum ClosNpuGrouping {
     /// Each rail has its own network of switches. A rail is the set of NPUs with equal coordinates in the inner
     /// dimensions. Messages between rails travel over the inner dimensions.
     #[default]
@@ -26,7 +26,7 @@ pub enum ClosFabric {
     TopOfRack,
 }
 
-impl ClosFabric {
+impl ClosNpuGrouping {
     /// Every variant with its name in machine files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::RailOnly, "rail_only"),

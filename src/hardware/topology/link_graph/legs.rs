@@ -13,7 +13,7 @@ pub(super) struct RouteLeg {
 
 /// Sizes and strides of the dimensions, which determine the legs of routes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct RouteLegs {
+pub(super) struct RouteLegDimensions {
     dimensions: Vec<LegDimension>,
 }
 
@@ -25,7 +25,7 @@ struct LegDimension {
     joins_inner: bool,
 }
 
-impl RouteLegs {
+impl RouteLegDimensions {
     /// Creates the legs for the dimensions of `topology`. `joins_inner(d)` must be true if the links of dimension d
     /// also connect NPUs whose coordinates in the inner dimensions differ.
     pub fn new(topology: &Topology, joins_inner: impl Fn(usize) -> bool) -> Self {

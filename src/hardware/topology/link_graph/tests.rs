@@ -22,7 +22,7 @@ impl LinkGraph {
     pub fn clos(levels: &ClosLevels, rate: (Bandwidth, Span), routes: RoutePolicy) -> Self {
         let links = DimensionLinks::Clos {
             levels: levels.clone(),
-            fabric: ClosFabric::default(),
+            fabric: ClosNpuGrouping::default(),
             routes,
         };
         Self::of_one(levels.npu_count().unwrap(), links, rate)
@@ -194,7 +194,7 @@ fn switch(name: &str, size: u32) -> TopologyDimension {
 fn two_tiers(
     (inside, outside): (u32, u32),
     levels: (&[u32], &[u32]),
-    (fabric, routes): (ClosFabric, RoutePolicy),
+    (fabric, routes): (ClosNpuGrouping, RoutePolicy),
 ) -> LinkGraph {
     let dimensions = vec![switch("node", inside), switch("nics", outside)];
     let topology = Topology::new(dimensions).unwrap();
@@ -222,7 +222,7 @@ fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
 /// to another rail first travels inside its node.
 #[test]
 fn rails_of_their_own_are_reached_inside_a_node() {
-    let policy = (ClosFabric::RailOnly, RoutePolicy::First);
+    let policy = (ClosNpuGrouping::RailOnly, RoutePolicy::First);
     let graph = two_tiers((4, 4), (&[2, 2], &[2]), policy);
     // Each node has one switch, and each of the four rails has two first-level and two second-level switches.
     assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
@@ -252,8 +252,8 @@ fn rails_of_their_own_are_reached_inside_a_node() {
 fn one_fabric_joins_all_rails() {
     let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);
     let graph = |fabric, routes| two_tiers((4, 4), levels, (fabric, routes));
-    let racks = graph(ClosFabric::TopOfRack, RoutePolicy::First);
-    let rails = graph(ClosFabric::RailOptimized, RoutePolicy::First);
+    let racks = graph(ClosNpuGrouping::TopOfRack, RoutePolicy::First);
+    let rails = graph(ClosNpuGrouping::RailOptimized, RoutePolicy::First);
     for graph in [&racks, &rails] {
         // There are four switches in nodes, four at the first level and four above the first level. Nodes, NICs and
         // first-level switches have 16 links each, in both directions.
@@ -275,7 +275,7 @@ fn one_fabric_joins_all_rails() {
         RoutePolicy::Sprayed,
     ] {
         let both = [
-            graph(ClosFabric::TopOfRack, policy),
+            graph(ClosNpuGrouping::TopOfRack, policy),
             clos(levels.0, levels.1, policy),
         ];
         for (a, b) in (0..16).flat_map(|a| (0..16).map(move |b| (a, b))) {
@@ -332,7 +332,7 @@ fn a_clos_network_of_one_level_is_a_switch() {
         };
         let clos = DimensionLinks::Clos {
             levels,
-            fabric: ClosFabric::RailOnly,
+            fabric: ClosNpuGrouping::RailOnly,
             routes: RoutePolicy::Sprayed,
         };
         let graph = LinkGraph::new(&topology, &[DimensionLinks::OfShape, clos]).unwrap();
@@ -370,7 +370,7 @@ fn a_fabric_may_lie_between_dimensions() {
             children: vec![2, 2],
             uplinks: vec![2],
         },
-        fabric: ClosFabric::RailOptimized,
+        fabric: ClosNpuGrouping::RailOptimized,
         routes: RoutePolicy::First,
     };
     let links = [DimensionLinks::OfShape, clos, DimensionLinks::OfShape];
@@ -428,7 +428,7 @@ fn too_many_switches_are_refused_before_they_are_made() {
         };
         let clos = DimensionLinks::Clos {
             levels,
-            fabric: ClosFabric::RailOnly,
+            fabric: ClosNpuGrouping::RailOnly,
             routes: RoutePolicy::First,
         };
         LinkGraph::new(&topology, &[clos]).unwrap_err()

@@ -11,7 +11,7 @@ fn grid() -> TileGrid {
     TileGrid {
         dies: [3, 2],
         cores: [4, 2],
-        borders: DieBorders {
+        borders: DieBorderLinks {
             bandwidth: Bandwidth::new(250e9).unwrap(),
             latency: Span::from_ns(5),
         },
@@ -24,7 +24,7 @@ fn grid() -> TileGrid {
 
 fn topology(grid: TileGrid, shape: DimensionShape) -> Topology {
     let inside = Bandwidth::new(1000e9).unwrap();
-    Topology::with_tiles(grid, shape, inside, Span::from_ns(1)).unwrap()
+    Topology::from_tile_grid(grid, shape, inside, Span::from_ns(1)).unwrap()
 }
 
 #[test]

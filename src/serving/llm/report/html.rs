@@ -1,7 +1,7 @@
 //! Renders a report as an HTML page: one file that works offline.
 
 use super::text::{format_gigabytes, format_rate};
-use super::{LlmReport, TimeSummary};
+use super::{LlmReport, RequestTimeSummary};
 use crate::statistics::LevelSummary;
 use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
@@ -25,17 +25,17 @@ pub fn render_html(report: &LlmReport) -> String {
     for warning in &report.warnings {
         body += &format!("<p><strong>{}</strong></p>", escape_html(warning));
     }
-    body += &render_section("Answer", "answer", &render_answer(report));
-    body += &render_section("Times of requests", "times", &render_times(report));
-    body += &render_section("Requests", "requests", &render_lives(report));
+    body += &render_section("Answer", "answer", &render_throughput_and_limits(report));
+    body += &render_section("Times of requests", "times", &render_request_times(report));
+    body += &render_section("Requests", "requests", &draw_slowest_requests(report));
     body += &render_section("Over time", "over-time", &render_counts_over_time(report));
-    body += &render_section("Steps", "steps", &render_steps(report));
-    body += &render_section("Engines", "engines", &render_engines(report));
+    body += &render_section("Steps", "steps", &render_step_statistics(report));
+    body += &render_section("Engines", "engines", &render_engine_memory(report));
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
     render_page(&title, &body)
 }
 
-fn render_answer(report: &LlmReport) -> String {
+fn render_throughput_and_limits(report: &LlmReport) -> String {
     let speed = &report.throughput;
     let mut rows = vec![
         vec![
@@ -74,7 +74,10 @@ fn render_answer(report: &LlmReport) -> String {
         .and_then(|all| all.attained.zip(all.goodput_per_s))
     {
         let path = format!("/rows/{last}/attained");
-        let name = format!("within {}", report.limits.to_limits().describe_limits());
+        let name = format!(
+            "within {}",
+            report.limits.to_scenario_limits().describe_limits()
+        );
         rows.push(vec![
             escape_html(&name),
             render_report_number(&path, attained, &format_percent(attained)),
@@ -106,10 +109,10 @@ fn render_span(path: &str, value: Span) -> String {
     render_report_number(path, value.0, &value.to_string())
 }
 
-fn render_times(report: &LlmReport) -> String {
+fn render_request_times(report: &LlmReport) -> String {
     let mut rows = Vec::new();
     for (at, row) in report.rows.iter().enumerate() {
-        let kinds: [(&str, &str, &TimeSummary); 4] = [
+        let kinds: [(&str, &str, &RequestTimeSummary); 4] = [
             ("TTFT", "ttft", &row.ttft),
             ("TPOT", "tpot", &row.tpot),
             ("E2E", "e2e", &row.e2e),
@@ -148,15 +151,15 @@ fn render_times(report: &LlmReport) -> String {
     rows.push(cells);
     let mut body = render_table(&["", "mean", "p50", "p90", "p95", "p99"], &rows);
     if let Some(all) = report.row_of_all_classes() {
-        body += &draw_percentiles("Distribution of times to first token", &all.ttft);
-        body += &draw_percentiles("Distribution of the time of each further token", &all.tpot);
+        body += &draw_percentile_bars("Distribution of times to first token", &all.ttft);
+        body += &draw_percentile_bars("Distribution of the time of each further token", &all.tpot);
     }
     body
 }
 
 /// Draws the slowest requests. Each line begins when the client sends the request and ends with
 /// the last token.
-fn render_lives(report: &LlmReport) -> String {
+fn draw_slowest_requests(report: &LlmReport) -> String {
     let phases = [
         "to the engine",
         "in the queue",
@@ -237,7 +240,7 @@ fn render_lives(report: &LlmReport) -> String {
 }
 
 /// Draws percentiles as bars.
-fn draw_percentiles(name: &str, times: &TimeSummary) -> String {
+fn draw_percentile_bars(name: &str, times: &RequestTimeSummary) -> String {
     let all = super::PERCENTS.iter().zip(&times.percentiles);
     let bars: Vec<BarRow> = all
         .map(|(percent, one)| BarRow {
@@ -325,7 +328,7 @@ fn render_counts_over_time(report: &LlmReport) -> String {
     body + &render_figure(&chart, &[(0, "tokens/s")], "Prompts and answers together.")
 }
 
-fn render_steps(report: &LlmReport) -> String {
+fn render_step_statistics(report: &LlmReport) -> String {
     let steps = &report.steps;
     let mut rows = vec![
         vec![
@@ -364,7 +367,7 @@ fn render_steps(report: &LlmReport) -> String {
     render_table(&["", ""], &rows)
 }
 
-fn render_engines(report: &LlmReport) -> String {
+fn render_engine_memory(report: &LlmReport) -> String {
     let mut body = String::new();
     if let Some(place) = &report.place {
         let memory = &place.memory;

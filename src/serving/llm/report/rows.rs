@@ -1,6 +1,6 @@
 //! Formats the tables of a report as CSV.
 
-use super::{LlmReport, TimeSummary};
+use super::{LlmReport, RequestTimeSummary};
 use crate::llm::observe::CompletedLlmRequest;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
@@ -11,7 +11,7 @@ pub const REQUESTS: &str = "request,class,engine,arrival_ps,queued_ps,scheduled_
 
 /// Returns the cells of a request in the order of [`REQUESTS`]; `class` is the name of the
 /// request's class.
-fn request_cells(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
+fn request_row_values(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
     [
         of.number.into(),
         class.into(),
@@ -38,7 +38,7 @@ fn request_cells(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
 /// class.
 pub fn render_request_csv(of: &CompletedLlmRequest, class: &str) -> String {
     let mut rows = CsvRows::without_header();
-    rows.add_cells(request_cells(of, class).map(|cell| match cell {
+    rows.add_cells(request_row_values(of, class).map(|cell| match cell {
         Value::Null => String::new(),
         Value::String(text) => text,
         number => number.to_string(),
@@ -47,9 +47,9 @@ pub fn render_request_csv(of: &CompletedLlmRequest, class: &str) -> String {
 }
 
 /// Returns a request as one line of JSON: an object with the names of [`REQUESTS`] as keys.
-pub fn request_json(of: &CompletedLlmRequest, class: &str) -> String {
+pub fn format_request_json(of: &CompletedLlmRequest, class: &str) -> String {
     let names = REQUESTS.split(',').map(str::to_owned);
-    let object: Map<String, Value> = names.zip(request_cells(of, class)).collect();
+    let object: Map<String, Value> = names.zip(request_row_values(of, class)).collect();
     format!("{}\n", Value::Object(object))
 }
 
@@ -73,7 +73,7 @@ pub fn render_classes_csv(report: &LlmReport) -> String {
             number(row.goodput_per_s),
         ];
         for times in [&row.ttft, &row.tpot, &row.e2e, &row.queue] {
-            let values = summary_values(times).into_iter();
+            let values = mean_and_percentiles(times).into_iter();
             cells
                 .extend(values.map(|value| value.map_or(String::new(), |span| span.0.to_string())));
         }
@@ -82,7 +82,7 @@ pub fn render_classes_csv(report: &LlmReport) -> String {
     rows.into_text()
 }
 
-fn summary_values(times: &TimeSummary) -> [Option<Span>; 5] {
+fn mean_and_percentiles(times: &RequestTimeSummary) -> [Option<Span>; 5] {
     let at = |at: usize| times.percentiles.get(at).map(|one| one.value);
     [
         times.mean.map(|mean| mean.value),

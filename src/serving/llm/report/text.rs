@@ -1,6 +1,6 @@
 //! Renders a report as text of at most 100 columns.
 
-use super::{LlmReport, LlmRow, TimeSummary};
+use super::{LlmClassResults, LlmReport, RequestTimeSummary};
 use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TextStyle, write_paragraph};
@@ -64,7 +64,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
         let class = class.strip_prefix("requests: ").unwrap_or(class);
         line(out, "requests", class)?;
     }
-    line(out, "rules", &describe_rules(report))?;
+    line(out, "rules", &describe_engine_rules(report))?;
     if let Some(place) = &report.place {
         let memory = &place.memory;
         let text = format!(
@@ -90,7 +90,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
         line(out, "memory", &text)?;
         let text = format!(
             "{}{}",
-            describe_blocks(report),
+            describe_kv_blocks(report),
             if memory.is_stated {
                 ", as the scenario states"
             } else {
@@ -98,9 +98,9 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
             }
         );
         line(out, "blocks", &text)?;
-        line(out, "tensor", &describe_tensor(report))?;
+        line(out, "tensor", &describe_tensor_degree(report))?;
     } else {
-        line(out, "blocks", &describe_blocks(report))?;
+        line(out, "blocks", &describe_kv_blocks(report))?;
     }
     for basis in &report.basis {
         line(out, "steps", basis)?;
@@ -126,7 +126,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     if let Some(all) = report.row_of_all_classes()
         && let Some(attained) = all.attained
     {
-        let stated = all.limits.to_limits().describe_limits();
+        let stated = all.limits.to_scenario_limits().describe_limits();
         let text = format!(
             "{} of the requests are within {stated}",
             format_percent(attained)
@@ -137,11 +137,11 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
         write_paragraph(out, warning, "  ! ", 4, style.warning)?;
     }
     write_times(out, report, style)?;
-    write_speeds(out, report, style)?;
-    write_steps(out, report, style)
+    write_throughput_table(out, report, style)?;
+    write_step_table(out, report, style)
 }
 
-fn describe_rules(report: &LlmReport) -> String {
+fn describe_engine_rules(report: &LlmReport) -> String {
     let value = |key: &str| {
         let found = report.rule_values.iter().find(|rule| rule.key == key);
         found.map_or("", |rule| rule.value.as_str())
@@ -165,7 +165,7 @@ fn describe_rules(report: &LlmReport) -> String {
     text
 }
 
-fn describe_blocks(report: &LlmReport) -> String {
+fn describe_kv_blocks(report: &LlmReport) -> String {
     let size = report
         .rule_values
         .iter()
@@ -179,7 +179,7 @@ fn describe_blocks(report: &LlmReport) -> String {
 }
 
 /// Describes the engine's number of NPUs, and the possible alternatives.
-fn describe_tensor(report: &LlmReport) -> String {
+fn describe_tensor_degree(report: &LlmReport) -> String {
     let Some(place) = &report.place else {
         return String::new();
     };
@@ -233,7 +233,7 @@ fn write_times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result
     table.write_heading(out, style)?;
     let several = report.rows.len() > 1;
     for row in &report.rows {
-        let kinds: [(&str, &TimeSummary); 4] = [
+        let kinds: [(&str, &RequestTimeSummary); 4] = [
             ("TTFT", &row.ttft),
             ("TPOT", &row.tpot),
             ("E2E", &row.e2e),
@@ -278,7 +278,7 @@ fn write_times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result
     write_paragraph(out, text, "  ", 2, anstyle::Style::new())
 }
 
-fn write_speeds(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+fn write_throughput_table(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     let table = TextTable::new([
         left_aligned_column("THROUGHPUT", 52),
         right_aligned_column("", 20),
@@ -299,7 +299,7 @@ fn write_speeds(out: &mut String, report: &LlmReport, style: TextStyle) -> Resul
         row("dollars a million output tokens", format!("{dollars:.3}"))?;
     }
     for of in &report.rows {
-        write_limits(&mut row, report, of)?;
+        write_limit_attainment(&mut row, report, of)?;
     }
     if let Some(rate) = report.cache.hit_rate {
         row(
@@ -322,10 +322,10 @@ fn write_speeds(out: &mut String, report: &LlmReport, style: TextStyle) -> Resul
     row("time in which engines are busy", format_percent(busy))
 }
 
-fn write_limits(
+fn write_limit_attainment(
     row: &mut impl FnMut(&str, String) -> Result,
     report: &LlmReport,
-    of: &LlmRow,
+    of: &LlmClassResults,
 ) -> Result {
     let (Some(attained), Some(goodput)) = (of.attained, of.goodput_per_s) else {
         return Ok(());
@@ -334,7 +334,7 @@ fn write_limits(
         1 => String::new(),
         _ => format!("{}: ", of.name),
     };
-    let stated = of.limits.to_limits().describe_limits();
+    let stated = of.limits.to_scenario_limits().describe_limits();
     row(&format!("{name}within {stated}"), format_percent(attained))?;
     let each = [("TTFT", 0), ("TPOT", 1), ("E2E", 2)];
     let shares: Vec<_> = each
@@ -355,7 +355,7 @@ fn write_limits(
     )
 }
 
-fn write_steps(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+fn write_step_table(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     let steps = &report.steps;
     let table = TextTable::new([
         left_aligned_column("STEPS", 52),

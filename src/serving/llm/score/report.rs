@@ -2,7 +2,7 @@
 
 use super::{MetricScores, ServingScores};
 use chakram_base::prediction_scores::ScoreSummary;
-use chakram_base::units::{Span, format_percent, format_thousands, signed_percent};
+use chakram_base::units::{Span, format_percent, format_signed_percent, format_thousands};
 use chakram_report::csv::neutralize_formulas;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TextStyle, write_paragraph};
@@ -17,14 +17,14 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten rows are
 const CLIENT_LEGEND: &str = "with client: plus the time of the client and of the server's front end, which is the median, over \
                              rows of other folds, of what the engine leaves of the time to first token";
 
-fn score_cells(name: &str, scores: &ScoreSummary, covered: Option<f64>) -> [String; 8] {
+fn format_score_cells(name: &str, scores: &ScoreSummary, covered: Option<f64>) -> [String; 8] {
     [
         name.to_owned(),
         format_thousands(scores.runs as u64),
         format_percent(scores.mean),
         format_percent(scores.median),
         format_percent(scores.p90),
-        signed_percent(scores.bias),
+        format_signed_percent(scores.bias),
         scores.tau.map_or("-".to_owned(), |tau| format!("{tau:.2}")),
         covered.map_or("-".to_owned(), format_percent),
     ]
@@ -72,17 +72,21 @@ pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
             continue;
         };
         let of_engine = covered(&all).filter(|_| all.with_client.is_none());
-        put(&score_cells(metric, &all.chakram, of_engine));
+        put(&format_score_cells(metric, &all.chakram, of_engine));
         if let Some(with_client) = &all.with_client {
-            put(&score_cells("  with client", with_client, covered(&all)));
+            put(&format_score_cells(
+                "  with client",
+                with_client,
+                covered(&all),
+            ));
         }
         if let Some(null) = &all.null {
-            put(&score_cells("  null model", null, None));
+            put(&format_score_cells("  null model", null, None));
         }
-        for part in scores.part_values() {
+        for part in scores.list_partition_values() {
             if let Some(one) = scores.summarize_metric(index, |row| row.part == part) {
                 let name = if part.is_empty() { "none" } else { part };
-                put(&score_cells(
+                put(&format_score_cells(
                     &format!("  {name}"),
                     &one.chakram,
                     covered(&one),
@@ -108,7 +112,7 @@ pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
 }
 
 /// Formats one CSV row for each pair of a table row and a metric.
-pub fn metric_rows(scores: &ServingScores) -> String {
+pub fn format_metric_csv_rows(scores: &ServingScores) -> String {
     let mut text =
         "line,part,metric,measured_s,predicted_s,error_percent,null_s,with_client_s,low_s,high_s,rho\n"
             .to_owned();

@@ -1,7 +1,7 @@
 //! Makes a scenario from each row of a table of measured runs. Names in braces in the scenario's
 //! text are replaced by values.
 
-use super::{METRICS, MeasuredServing, RefusedServing, ServingMetric};
+use super::{METRICS, MeasuredServingRow, ServingMetric, UnpredictableServingRow};
 use crate::error::ServeError;
 use chakram_base::config::{
     ConfigDocument, ConfigField, ConfigTable, did_you_mean, find_nearest, quote_for_message,
@@ -19,7 +19,7 @@ type ValueTexts = BTreeMap<String, String>;
 
 /// A file that defines how rows become scenarios.
 #[derive(Clone, Debug)]
-pub(super) struct RowScenarios {
+pub(super) struct RowScenarioTemplate {
     machine: Option<String>,
     groups: Vec<String>,
     folds: Vec<String>,
@@ -34,7 +34,7 @@ pub(super) struct RowScenarios {
     when: Vec<(Vec<String>, BTreeMap<String, ValueTexts>)>,
 }
 
-fn parse_texts(field: &ConfigField<'_>) -> Result<Vec<String>, ServeError> {
+fn parse_text_list(field: &ConfigField<'_>) -> Result<Vec<String>, ServeError> {
     let expected = "a list of texts in quotes";
     let items = field.read_items(expected)?;
     let each = items
@@ -43,7 +43,7 @@ fn parse_texts(field: &ConfigField<'_>) -> Result<Vec<String>, ServeError> {
     each.collect()
 }
 
-fn text_table(field: &ConfigField<'_>) -> Result<ValueTexts, ServeError> {
+fn parse_text_table(field: &ConfigField<'_>) -> Result<ValueTexts, ServeError> {
     let table = field.read_table(None)?;
     let entries = table.fields().map(|(key, value)| {
         Ok((
@@ -55,7 +55,7 @@ fn text_table(field: &ConfigField<'_>) -> Result<ValueTexts, ServeError> {
 }
 
 /// Returns the tables inside the table `name` of `root`, in the order of the file.
-fn inner_tables<'d>(
+fn list_inner_tables<'d>(
     root: &ConfigTable<'d>,
     name: &str,
 ) -> Result<Vec<(&'d str, ConfigField<'d>)>, ServeError> {
@@ -67,20 +67,20 @@ fn inner_tables<'d>(
 
 /// Returns the number of seconds per unit of a column. The ending of the column's name states the
 /// unit.
-fn unit_of(column: &str) -> Option<f64> {
+fn column_unit_seconds(column: &str) -> Option<f64> {
     let units = [("_us", 1e-6), ("_ms", 1e-3), ("_s", 1.0)];
     let found = units.iter().find(|(end, _)| column.ends_with(end));
     found.map(|(_, seconds)| *seconds)
 }
 
-impl RowScenarios {
+impl RowScenarioTemplate {
     /// Parses the file. Error messages name the text `file`.
     pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root_table(ROOT)?;
         let list = |key: &str| {
             root.get(key)
-                .map_or(Ok(Vec::new()), |field| parse_texts(&field))
+                .map_or(Ok(Vec::new()), |field| parse_text_list(&field))
         };
         let mut measured = Vec::new();
         let columns = root.require_field("measured", "the columns of measured times")?;
@@ -97,7 +97,7 @@ impl RowScenarios {
                     .into());
             };
             let column = field.read_line()?;
-            let Some(seconds) = unit_of(column) else {
+            let Some(seconds) = column_unit_seconds(column) else {
                 return Err(field
                     .invalid_value_error(
                         quote_for_message(column),
@@ -113,18 +113,18 @@ impl RowScenarios {
                 .into());
         }
         let mut only = Vec::new();
-        for (column, field) in inner_tables(&root, "only")? {
-            only.push((column.to_owned(), parse_texts(&field)?));
+        for (column, field) in list_inner_tables(&root, "only")? {
+            only.push((column.to_owned(), parse_text_list(&field)?));
         }
         let mut names = BTreeMap::new();
-        for (column, field) in inner_tables(&root, "names")? {
-            names.insert(column.to_owned(), text_table(&field)?);
+        for (column, field) in list_inner_tables(&root, "names")? {
+            names.insert(column.to_owned(), parse_text_table(&field)?);
         }
         let mut when = Vec::new();
-        for (column, field) in inner_tables(&root, "when")? {
+        for (column, field) in list_inner_tables(&root, "when")? {
             let mut values = BTreeMap::new();
             for (value, field) in field.read_table(None)?.fields() {
-                values.insert(value.to_owned(), text_table(&field)?);
+                values.insert(value.to_owned(), parse_text_table(&field)?);
             }
             let columns = column.split_ascii_whitespace().map(str::to_owned);
             when.push((columns.collect(), values));
@@ -161,7 +161,7 @@ impl RowScenarios {
         &self,
         runs: &Path,
         by: Option<&str>,
-    ) -> Result<(Vec<MeasuredServing>, Vec<RefusedServing>), ServeError> {
+    ) -> Result<(Vec<MeasuredServingRow>, Vec<UnpredictableServingRow>), ServeError> {
         let file = runs.display().to_string();
         let of_table = |why: String| ServeError::Table {
             file: file.clone(),
@@ -221,7 +221,7 @@ impl RowScenarios {
             };
             let row = self
                 .read_row(line, &cells, &folder)
-                .map(|row| MeasuredServing {
+                .map(|row| MeasuredServingRow {
                     group: number(&self.groups, &mut groups),
                     fold: number(&self.folds, &mut folds),
                     part: by.map(|column| text(column).to_owned()).unwrap_or_default(),
@@ -229,7 +229,7 @@ impl RowScenarios {
                 });
             match row {
                 Ok(row) => rows.push(row),
-                Err(why) => refused.push(RefusedServing { line, why }),
+                Err(why) => refused.push(UnpredictableServingRow { line, why }),
             }
         }
         Ok((rows, refused))
@@ -241,7 +241,7 @@ impl RowScenarios {
         line: u64,
         cells: &BTreeMap<&str, &str>,
         folder: &str,
-    ) -> Result<MeasuredServing, String> {
+    ) -> Result<MeasuredServingRow, String> {
         let mut values: BTreeMap<&str, &str> = cells.clone();
         values.insert("folder", if folder.is_empty() { "." } else { folder });
         for (column, names) in &self.names {
@@ -278,14 +278,14 @@ impl RowScenarios {
             })?;
             Ok(Some(number * unit))
         });
-        Ok(MeasuredServing {
+        Ok(MeasuredServingRow {
             line,
             measured: measured.collect::<Result<_, String>>()?,
-            scenario: fill_names(&self.scenario, &values)?,
+            scenario: fill_placeholders(&self.scenario, &values)?,
             machine: self
                 .machine
                 .as_ref()
-                .map(|text| fill_names(text, &values))
+                .map(|text| fill_placeholders(text, &values))
                 .transpose()?,
             group: 0,
             fold: 0,
@@ -296,7 +296,7 @@ impl RowScenarios {
 
 /// Replaces each expression in braces in `text` by its value. Keeps braces around other text, as in
 /// an inline table.
-fn fill_names(text: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
+fn fill_placeholders(text: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
     let mut filled = String::new();
     let mut rest = text;
     while let Some(open) = rest.find('{') {
@@ -394,7 +394,7 @@ mod tests {
         let values = BTreeMap::from([("isl", "1024"), ("model", "llama3-8b"), ("none", "")]);
         let text = "a = \"{model}\"\nb = \"{isl * 0.8 | whole}..{isl}\"\nc = { x = \"{model}\" }\nd = {isl / 4}\n";
         assert_eq!(
-            fill_names(text, &values).unwrap(),
+            fill_placeholders(text, &values).unwrap(),
             "a = \"llama3-8b\"\nb = \"819..1024\"\nc = { x = \"llama3-8b\" }\nd = 256\n"
         );
         for (text, why) in [
@@ -405,7 +405,7 @@ mod tests {
             ("{isl / 0}", "not finite"),
             ("{isl | up}", "expected `| whole`"),
         ] {
-            let error = fill_names(text, &values).unwrap_err();
+            let error = fill_placeholders(text, &values).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
     }

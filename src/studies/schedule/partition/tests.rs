@@ -4,9 +4,9 @@
 use super::CutDirection::{Columns, Rows};
 use super::*;
 use crate::schedule::{
-    ChipMachine, LanguageModel, ListRule, PartitionRule, TaskCost, schedule_tasks,
+    ChipAssignmentRule, ChipMachine, LanguageModel, PartitionRule, TaskCost, schedule_tasks,
 };
-use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
+use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
 }
 
 /// Counts the moved words with sets of cells: the cells that each part needs and does not have.
-fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 {
+fn by_cells(products: &[MatrixProductSize], cuts: &[ProductCut], batches: u32) -> f64 {
     let mut words = 0.0;
     for (l, product) in products.iter().enumerate() {
         for part in 0..1 << cuts[l].len() {
@@ -81,8 +81,13 @@ fn every_cut(products: usize, levels: usize) -> Vec<Vec<ProductCut>> {
         .collect()
 }
 
-fn size(rows: u64, columns: u64, [weights, inputs]: [u64; 2], takes_all: bool) -> ProductSize {
-    ProductSize {
+fn size(
+    rows: u64,
+    columns: u64,
+    [weights, inputs]: [u64; 2],
+    takes_all: bool,
+) -> MatrixProductSize {
+    MatrixProductSize {
         rows,
         columns,
         weights,
@@ -99,7 +104,7 @@ proptest! {
         levels in 1usize..4,
     ) {
         // Products have 16 to 64 rows and columns, so that every cut is possible.
-        let products: Vec<ProductSize> = sizes
+        let products: Vec<MatrixProductSize> = sizes
             .iter()
             .map(|&(rows, columns, [weights, inputs], all)| {
                 let words = [weights * 16, (16 << rows) * inputs];
@@ -187,10 +192,10 @@ fn schedules_move_what_a_partition_says() {
     };
     let machine = ChipMachine {
         links: None,
-        technology: LinkTechnology {
+        technology: LinkRateByLinkCount {
             interface: 1.0,
             links: Vec::new(),
-            interpolation: LinkInterpolation::None,
+            interpolation: LinkRateInterpolation::None,
         },
         capacity: None,
         memory_bandwidth: None,
@@ -212,7 +217,8 @@ fn schedules_move_what_a_partition_says() {
                 ..model
             };
             let graph = model.build_task_graph().unwrap();
-            let places = schedule_tasks(&graph, tensor as usize, ListRule::Steps).unwrap();
+            let places =
+                schedule_tasks(&graph, tensor as usize, ChipAssignmentRule::Steps).unwrap();
             let costs = vec![TaskCost::default(); graph.tasks.len()];
             let totals = machine.simulate_steps(&graph, &places, &costs).unwrap();
             let moved = totals.steps.iter().map(|s| s.between_chips + s.memory);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
-use crate::sweep::point::{SharedParts, WorkSource};
+use crate::sweep::point::{SharedPartCaches, WorkSource};
 use crate::sweep::setting::Settings;
 use crate::sweep::study::Study;
 use chakram_base::config::ConfigLiteral;
@@ -14,12 +14,15 @@ const STUDY: &str = "name = \"bounds\"\n[base]\nmodel = \"gpt2-small\"\ntokens =
 
 /// Returns two bounds of a point: the quick bound, and the bound over all micro-batches.
 fn lower_bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefusal> {
-    let resolved = ResolvedPoint::new(&study.with_base(point), &SharedParts::default())?;
+    let resolved = ResolvedPoint::new(
+        &study.merge_with_base_settings(point),
+        &SharedPartCaches::default(),
+    )?;
     let WorkSource::Plan(pattern) = &resolved.work else {
         panic!("it is a plan")
     };
     Ok([
-        bound_quickly(&resolved, pattern)?.0,
+        bound_step_quickly(&resolved, pattern)?.0,
         bound_whole_step(&resolved, pattern)?.0,
     ])
 }

@@ -53,7 +53,7 @@ struct BestFirstSearch<'s> {
 impl BestFirstSearch<'_> {
     /// Processes the first point of the queue as long as its questions are answered. Returns true
     /// when the search ends.
-    fn advance_head(&mut self, known: &KnownPoints) -> bool {
+    fn advance_queue_head(&mut self, known: &KnownPoints) -> bool {
         while let Some((head, is_whole, index)) = self.queue.first().copied() {
             if head >= self.score_limit() {
                 return true;
@@ -86,7 +86,7 @@ impl BestFirstSearch<'_> {
 
     /// Returns the first question of the queue that is neither answered nor being answered.
     fn next(&mut self, known: &KnownPoints, in_flight: &BTreeSet<String>) -> Option<OpenQuestion> {
-        if self.advance_head(known) {
+        if self.advance_queue_head(known) {
             return None;
         }
         let limit = self.score_limit();
@@ -106,8 +106,10 @@ impl BestFirstSearch<'_> {
             time_ps: bound.time_ps.max(1),
             ..queued.amounts.clone()
         };
-        let score = self.study.objectives[0]
-            .score_to_minimise(&measures, &self.study.with_base(&queued.point));
+        let score = self.study.objectives[0].score_to_minimise(
+            &measures,
+            &self.study.merge_with_base_settings(&queued.point),
+        );
         // Put a point without a score first in the queue, because no bound can exclude the point.
         let score = to_ordered_bits(score.unwrap_or(f64::NEG_INFINITY));
         self.queue.insert((score, bound.is_whole, index));
@@ -153,7 +155,7 @@ impl StudyExplorer<'_> {
                 let _ = self.visit_point(numbered.then_some(number), &point);
                 continue;
             };
-            let amounts = self.evaluator.bounded_measures(&point, 0);
+            let amounts = self.evaluator.measures_without_replay(&point, 0);
             search.points.push(QueuedPoint {
                 number,
                 point,
@@ -162,8 +164,8 @@ impl StudyExplorer<'_> {
             });
             search.insert(search.points.len() - 1, bound);
         }
-        self.ask_while(|known, in_flight| search.next(known, in_flight))?;
-        while !search.advance_head(&self.known) {
+        self.answer_questions_from(|known, in_flight| search.next(known, in_flight))?;
+        while !search.advance_queue_head(&self.known) {
             // New answers are not allowed and the answer to the first point is missing, so skip the
             // point.
             if let Some((_, _, index)) = search.queue.pop_first() {

@@ -1,13 +1,13 @@
 //! The known answers and bounds of points. All threads that compute answers and bounds share these
 //! data.
 
-use super::{NewWorkCounts, RowOutcome, StudyExplorer, SweepError, SweepStep};
+use super::{NewWorkCounts, RowOutcome, StudyExplorer, SweepError, SweepProgress};
 use crate::sweep::bound::PointBound;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
 use crate::sweep::journal::JournalEntry;
 use crate::sweep::point::PointRefusal;
 use crate::sweep::setting::{self, Settings};
-use chakram_base::interrupt::{self, inherit_token};
+use chakram_base::interrupt::{self, wrap_with_current_token};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -101,7 +101,7 @@ impl StudyExplorer<'_> {
         // Put points with the same work next to each other, so that the work is built once.
         open.sort_by_cached_key(|(_, _, point)| PointEvaluator::work_key(point));
         let mut open = open.into_iter();
-        self.ask_while(move |_, _| open.next())
+        self.answer_questions_from(move |_, _| open.next())
     }
 
     /// Answers the questions that `next` returns, several at a time, until `next` returns none and
@@ -109,7 +109,7 @@ impl StudyExplorer<'_> {
     ///
     /// `next` receives the known results and the keys of points in progress. `next` is called again after
     /// each answer.
-    pub(super) fn ask_while(
+    pub(super) fn answer_questions_from(
         &mut self,
         next: impl FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion> + Send,
     ) -> Result<(), SweepError> {
@@ -120,7 +120,7 @@ impl StudyExplorer<'_> {
             known: std::mem::take(&mut self.known),
             in_flight: BTreeSet::new(),
             next,
-            best: self.best_row(),
+            best: self.best_point_so_far(),
             failed: None,
             done: NewWorkCounts::default(),
         });
@@ -128,7 +128,9 @@ impl StudyExplorer<'_> {
         let this = &*self;
         std::thread::scope(|scope| {
             for _ in 0..self.options.threads.get() {
-                scope.spawn(inherit_token(|| this.answer_until_done(&shared, &answered)));
+                scope.spawn(wrap_with_current_token(|| {
+                    this.run_answer_worker(&shared, &answered)
+                }));
             }
         });
         let shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +143,7 @@ impl StudyExplorer<'_> {
     }
 
     /// Answers questions until none are left; each thread runs this function.
-    fn answer_until_done<N>(&self, shared: &Mutex<SharedKnowledge<N>>, answered: &Condvar)
+    fn run_answer_worker<N>(&self, shared: &Mutex<SharedKnowledge<N>>, answered: &Condvar)
     where
         N: FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion>,
     {
@@ -193,7 +195,7 @@ impl StudyExplorer<'_> {
             if let Some(score) = score.filter(is_less) {
                 now.best = Some((key.clone(), score));
             }
-            (self.watcher)(&SweepStep {
+            (self.watcher)(&SweepProgress {
                 is_bound: question != PointQuestion::Answer,
                 best: now.best.as_ref().map(|(key, score)| (key.as_str(), *score)),
             });
@@ -206,7 +208,7 @@ impl StudyExplorer<'_> {
     }
 
     /// Returns the best point so far and its score.
-    fn best_row(&self) -> Option<(String, f64)> {
+    fn best_point_so_far(&self) -> Option<(String, f64)> {
         let scored = self.rows.iter().filter_map(|row| match &row.outcome {
             RowOutcome::Answered(answer) => Some((
                 setting::format_settings(&row.point),

@@ -31,7 +31,7 @@ impl StudyExplorer<'_> {
     }
 
     /// Searches the layers in turns, for at most `rounds` rounds.
-    pub(super) fn take_turns(&mut self, rounds: u32) -> Result<(), SweepError> {
+    pub(super) fn search_layers_in_turns(&mut self, rounds: u32) -> Result<(), SweepError> {
         let study = self.study;
         // Start with the first values of all axes.
         let mut at = Settings::new();

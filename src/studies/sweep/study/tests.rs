@@ -41,7 +41,7 @@ fn axes_are_lists_ranges_divisors_and_plans() {
     assert_eq!(point["plan.data"], ConfigLiteral::Whole(2));
     assert_eq!(point["plan.steps"], ConfigLiteral::Whole(2));
     assert_eq!(
-        study.with_base(&point)["plan.batch"],
+        study.merge_with_base_settings(&point)["plan.batch"],
         ConfigLiteral::Whole(8)
     );
 }

@@ -4,7 +4,7 @@ use super::super::wire::{WireCursor, WireValue, join_varint_bytes};
 use super::{AttrView, FIRST_VALUE, LAST_VALUE, wire_type};
 
 /// Returns a mask with one bit for each field of the `oneof` whose wire type is `wanted`.
-const fn field_mask(wanted: u32) -> u64 {
+const fn wire_type_field_mask(wanted: u32) -> u64 {
     let (mut fields, mut number) = (0, FIRST_VALUE);
     while number <= LAST_VALUE {
         if wire_type(number) == wanted {
@@ -16,14 +16,14 @@ const fn field_mask(wanted: u32) -> u64 {
 }
 
 /// Masks of the `oneof`'s varint fields and of its length-delimited fields.
-const NUMBERS: u64 = field_mask(0);
-const LENGTHS: u64 = field_mask(2);
+const NUMBERS: u64 = wire_type_field_mask(0);
+const LENGTHS: u64 = wire_type_field_mask(2);
 
 impl<'a> AttrView<'a> {
     /// Takes the next attribute of a node if it has the usual encoding: a short name, then a whole number or short
     /// bytes. Otherwise returns `None` and consumes nothing, so that [`Self::scan_attribute`] can read the attribute.
     #[inline(always)]
-    pub fn scan_fast(node: &mut WireCursor<'a>) -> Option<Self> {
+    pub fn scan_attribute_fast(node: &mut WireCursor<'a>) -> Option<Self> {
         /// Key of an attribute in a node, and key of the name in an attribute.
         const ATTRIBUTE: u8 = 10 << 3 | 2;
         const NAME: u8 = 1 << 3 | 2;
@@ -120,10 +120,10 @@ mod tests {
     fn what_is_not_usual_is_left_alone() {
         let usual: &[u8] = b"R\x0a\n\x06streamH\x07\x18\x04";
         let mut node = WireCursor::new(usual, 100);
-        let attr = AttrView::scan_fast(&mut node).unwrap();
+        let attr = AttrView::scan_attribute_fast(&mut node).unwrap();
         assert_eq!((attr.name, attr.offset), (&b"stream"[..], 102));
         assert_eq!((attr.as_u64().unwrap(), node.file_offset()), (7, 112));
-        assert!(AttrView::scan_fast(&mut node).is_none());
+        assert!(AttrView::scan_attribute_fast(&mut node).is_none());
         for other in [
             // The fast path must leave these inputs to the slow path: a field that is not an attribute; an attribute
             // that ends too late; a number that ends before or after the attribute's end; two values; text longer than
@@ -138,7 +138,10 @@ mod tests {
             b"R\x08\n\x06stream",
         ] {
             let mut node = WireCursor::new(other, 0);
-            assert!(AttrView::scan_fast(&mut node).is_none(), "{other:?}");
+            assert!(
+                AttrView::scan_attribute_fast(&mut node).is_none(),
+                "{other:?}"
+            );
             assert_eq!(node.remaining_bytes(), other);
         }
     }

@@ -10,7 +10,7 @@ use crate::format::origin::NodeOrigin;
 use crate::format::scan::NodeView;
 use crate::format::split_sizes::SplitSizes;
 use crate::format::tensors::{self, MemoryChanges, TensorClass};
-use crate::format::write::{AttributeValue, append_named};
+use crate::format::write::{AttributeValue, append_named_attribute};
 use crate::format::{Dtype, KernelShape, TraceError, TrainingPhase};
 use chakram_base::units::Span;
 
@@ -172,7 +172,7 @@ pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
 };
 
 /// Returns the attribute called `name` if replays read it, otherwise `None`.
-pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
+pub fn find_replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
     /// One mask for each letter: bit `n` is set if a name of `n` bytes begins with the letter.
     const LENGTHS: [u32; 26] = {
         let mut lengths = [0; 26];
@@ -200,16 +200,16 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
         _ => false,
     };
     if node.op != Op::NoOp {
-        append_named(put, "is_cpu_op", AttributeValue::Bool(host));
+        append_named_attribute(put, "is_cpu_op", AttributeValue::Bool(host));
     }
     if let Some(lane) = node.lane {
         let name = if host { "tid" } else { "stream" };
-        append_named(put, name, AttributeValue::Int(lane));
+        append_named_attribute(put, name, AttributeValue::Int(lane));
     }
     // The schema has a separate field for durations of whole microseconds, so only other durations become attributes. A
     // span counts picoseconds.
     if !node.recorded.0.is_multiple_of(1_000_000) {
-        append_named(
+        append_named_attribute(
             put,
             "duration_ns",
             AttributeValue::Uint(node.recorded.0 / 1000),
@@ -221,17 +221,17 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
         ("profiler_ns", node.profiler),
     ] {
         if span > Span::ZERO {
-            append_named(put, name, AttributeValue::Uint(span.0 / 1000));
+            append_named_attribute(put, name, AttributeValue::Uint(span.0 / 1000));
         }
     }
     if node.eager {
-        append_named(put, "eager", AttributeValue::Bool(true));
+        append_named_attribute(put, "eager", AttributeValue::Bool(true));
     }
     if node.size_unknown {
-        append_named(put, "comm_size_unknown", AttributeValue::Bool(true));
+        append_named_attribute(put, "comm_size_unknown", AttributeValue::Bool(true));
     }
     if node.flops_unknown {
-        append_named(put, "num_ops_unknown", AttributeValue::Bool(true));
+        append_named_attribute(put, "num_ops_unknown", AttributeValue::Bool(true));
     }
     match node.op {
         Op::NoOp | Op::Host => {}
@@ -240,17 +240,17 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
             bytes,
             dtype,
         } => {
-            append_named(put, "num_ops", AttributeValue::Int(flops as i64));
-            append_named(put, "tensor_size", AttributeValue::Uint(bytes));
+            append_named_attribute(put, "num_ops", AttributeValue::Int(flops as i64));
+            append_named_attribute(put, "tensor_size", AttributeValue::Uint(bytes));
             if let Some(dtype) = dtype {
-                append_named(
+                append_named_attribute(
                     put,
                     "dtype",
                     AttributeValue::Text(Dtype::ALL[dtype as usize].1),
                 );
             }
             if let Some(kernel) = node.kernel {
-                append_named(
+                append_named_attribute(
                     put,
                     "kernel_shape",
                     AttributeValue::Text(&kernel.to_string()),
@@ -258,9 +258,9 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
             }
         }
         Op::Communication { bytes } => {
-            append_named(put, "comm_unknown", AttributeValue::Bool(true));
+            append_named_attribute(put, "comm_unknown", AttributeValue::Bool(true));
             if bytes > 0 {
-                append_named(put, "tensor_size", AttributeValue::Uint(bytes));
+                append_named_attribute(put, "tensor_size", AttributeValue::Uint(bytes));
             }
         }
         Op::Memory {
@@ -269,18 +269,18 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
             bytes,
             in_switch,
         } => {
-            append_named(put, "tensor_size", AttributeValue::Uint(bytes));
+            append_named_attribute(put, "tensor_size", AttributeValue::Uint(bytes));
             let number = match place {
                 MemoryLocation::Local => 1,
                 MemoryLocation::Remote | MemoryLocation::Named(_) => 2,
             };
-            append_named(put, "tensor_loc", AttributeValue::Uint32(number));
+            append_named_attribute(put, "tensor_loc", AttributeValue::Uint32(number));
             if let MemoryLocation::Named(name) = place {
-                append_named(put, "remote_memory", AttributeValue::Text(name));
+                append_named_attribute(put, "remote_memory", AttributeValue::Text(name));
             }
             if in_switch {
-                let text = NodeAttributes::switch_attribute_name(store);
-                append_named(put, "in_switch", AttributeValue::Text(text));
+                let text = NodeAttributes::in_switch_attribute_text(store);
+                append_named_attribute(put, "in_switch", AttributeValue::Text(text));
             }
         }
         Op::Message {
@@ -296,12 +296,12 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
             } else {
                 ("comm_dst", "comm_src")
             };
-            append_named(put, far, AttributeValue::Int32(peer as i32));
+            append_named_attribute(put, far, AttributeValue::Int32(peer as i32));
             if let Some(own) = own {
-                append_named(put, near, AttributeValue::Int32(own as i32));
+                append_named_attribute(put, near, AttributeValue::Int32(own as i32));
             }
-            append_named(put, "comm_tag", AttributeValue::Int32(tag));
-            append_named(put, "comm_size", AttributeValue::Int(bytes as i64));
+            append_named_attribute(put, "comm_tag", AttributeValue::Int32(tag));
+            append_named_attribute(put, "comm_size", AttributeValue::Int(bytes as i64));
         }
         Op::Collective {
             kind,
@@ -311,21 +311,23 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
             dimensions,
             ..
         } => {
-            append_named(
+            append_named_attribute(
                 put,
                 "comm_type",
                 AttributeValue::Int(kind.comm_type() as i64),
             );
-            append_named(put, "comm_size", AttributeValue::Int(bytes as i64));
+            append_named_attribute(put, "comm_size", AttributeValue::Int(bytes as i64));
             match group {
                 GroupName::World => {}
                 GroupName::Number(n) => {
-                    append_named(put, "pg_name", AttributeValue::Text(&n.to_string()))
+                    append_named_attribute(put, "pg_name", AttributeValue::Text(&n.to_string()))
                 }
-                GroupName::Text(text) => append_named(put, "pg_name", AttributeValue::Text(text)),
+                GroupName::Text(text) => {
+                    append_named_attribute(put, "pg_name", AttributeValue::Text(text))
+                }
             }
             if let Some(root) = root {
-                append_named(put, "comm_root", AttributeValue::Int32(root as i32));
+                append_named_attribute(put, "comm_root", AttributeValue::Int32(root as i32));
             }
             if let Some(mask) = dimensions {
                 // A list of only ones means "all", so a mask of consecutive ones needs a final zero. Lists have at most
@@ -334,7 +336,7 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
                 let ones = mask.trailing_ones() == highest && highest < 32;
                 let values = (0..highest + u32::from(ones)).map(|i| mask >> i & 1 == 1);
                 let values: Vec<bool> = values.collect();
-                append_named(put, "involved_dim", AttributeValue::Bools(&values));
+                append_named_attribute(put, "involved_dim", AttributeValue::Bools(&values));
             }
         }
     }
@@ -344,17 +346,17 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
         ("receive_bytes", splits.receive),
     ] {
         if !list.is_empty() {
-            append_named(put, name, AttributeValue::Text(list));
+            append_named_attribute(put, name, AttributeValue::Text(list));
         }
     }
     if !node.memory.is_none() {
         for (name, bytes) in node.memory.named_changes() {
-            append_named(put, name, AttributeValue::Uint(bytes));
+            append_named_attribute(put, name, AttributeValue::Uint(bytes));
         }
     }
     let labels = &node.labels;
     if let Some(phase) = labels.phase {
-        append_named(put, "phase", AttributeValue::Text(&phase.to_string()));
+        append_named_attribute(put, "phase", AttributeValue::Text(&phase.to_string()));
     }
     for (name, number) in [
         ("stage", labels.stage),
@@ -362,7 +364,7 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
         ("layer", labels.layer),
     ] {
         if let Some(number) = number {
-            append_named(put, name, AttributeValue::Uint32(number));
+            append_named_attribute(put, name, AttributeValue::Uint32(number));
         }
     }
 }
@@ -387,7 +389,7 @@ mod tests {
     fn attributes_that_replays_read_are_found_and_stored() {
         for attribute in &REPLAY_ATTRIBUTES {
             let name = attribute.name;
-            assert_eq!(replay_attribute(name), Some(attribute));
+            assert_eq!(find_replay_attribute(name), Some(attribute));
             // No attribute accepts a list of texts, so storing such a list fails. Number formats and phases are
             // exceptions: they count as unknown if their value has the wrong type.
             let taken = stored(name, Value::StringList(StringList::default()));
@@ -395,7 +397,7 @@ mod tests {
             assert!(taken.is_err() || unknown, "{name}");
         }
         for other in ["", "rf_id", "stream_", "Stream", "é", &"p".repeat(40)] {
-            assert_eq!(replay_attribute(other), None, "{other}");
+            assert_eq!(find_replay_attribute(other), None, "{other}");
         }
         assert!(stored("rf_id", Value::Int64Val(1)).is_ok());
     }

@@ -1,7 +1,7 @@
 //! Decompresses data within the process's memory limits. The decoder checks the limits as bytes arrive, before it
 //! allocates memory for them.
 
-use super::append_all;
+use super::append_all_bytes;
 use chakram_base::bounds;
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -88,7 +88,7 @@ impl<R: Read> Read for BoundedDecoder<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(into)?;
         self.given += read as u64;
-        bounds::check_unpacked(self.packed.get(), self.given).map_err(io::Error::other)?;
+        bounds::check_unpacked_size(self.packed.get(), self.given).map_err(io::Error::other)?;
         Ok(read)
     }
 }
@@ -108,7 +108,7 @@ pub fn decompress_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let mut out = Vec::new();
     // Traces expand to 10 to 50 times their compressed size. The estimate is deliberately lower, because the buffer
     // grows as needed.
-    let wrong = reader.and_then(|reader| append_all(reader, 3 * size, &mut out));
+    let wrong = reader.and_then(|reader| append_all_bytes(reader, 3 * size, &mut out));
     Some((out, wrong.err()))
 }
 

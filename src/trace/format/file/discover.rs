@@ -80,12 +80,12 @@ fn strip_stream_suffix(path: &Path) -> Option<&Path> {
 }
 
 /// Returns the path of the job file with the prefix `prefix`.
-fn job_path(folder: &Path, prefix: &str) -> PathBuf {
+fn job_file_path(folder: &Path, prefix: &str) -> PathBuf {
     folder.join(format!("{prefix}{}", job::ENDING))
 }
 
 /// Returns the prefix of the job to which a file of this name would belong.
-pub fn prefix_of(path: &Path) -> Option<PathBuf> {
+pub fn job_prefix_of_file(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let (prefix, ..) = split_file_name(name)?;
     Some(path.with_file_name(prefix))
@@ -148,14 +148,14 @@ impl TraceFinder {
         }
         let folder = folder_of(path);
         let prefix = name.unwrap_or_default();
-        if let Some(job) = self.read_job_file(&job_path(folder, prefix))? {
-            return self.add_job_ranks(&job_path(folder, prefix), &job);
+        if let Some(job) = self.read_job_file(&job_file_path(folder, prefix))? {
+            return self.add_job_ranks(&job_file_path(folder, prefix), &job);
         }
         let listing = FolderListing::list_folder(folder, Some(prefix))?;
         if !listing.has_traces() {
             return Err(missing_path_error(path, folder, prefix));
         }
-        let files = listing.list_only_job(path, folder)?;
+        let files = listing.traces_of_only_job(path, folder)?;
         self.found.files.extend(files);
         Ok(())
     }
@@ -222,7 +222,7 @@ impl TraceFinder {
             refuse_capture(path)?;
         }
         let mut file = RankFile::new(rank, path.to_owned());
-        let beside = job_path(folder_of(path), prefix);
+        let beside = job_file_path(folder_of(path), prefix);
         if let Some(job) = self.read_job_file(&beside)? {
             match job.trace_of_rank(rank) {
                 // The digest belongs to the file that the job file lists, not to the same trace in another format.
@@ -248,12 +248,12 @@ impl TraceFinder {
             return Err(several_jobs_error(folder, &prefixes));
         }
         if let Some(prefix) = listing.jobs.first() {
-            let path = job_path(folder, prefix);
+            let path = job_file_path(folder, prefix);
             if let Some(job) = self.read_job_file(&path)? {
                 return self.add_job_ranks(&path, &job);
             }
         }
-        let files = listing.list_only_job(folder, folder)?;
+        let files = listing.traces_of_only_job(folder, folder)?;
         self.found.files.extend(files);
         Ok(())
     }

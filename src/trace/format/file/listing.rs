@@ -70,7 +70,11 @@ impl FolderListing {
     }
 
     /// Returns the traces of the only job in a listing without job files; `path` is the requested path, for errors.
-    pub fn list_only_job(self, path: &Path, folder: &Path) -> Result<Vec<RankFile>, TraceError> {
+    pub fn traces_of_only_job(
+        self,
+        path: &Path,
+        folder: &Path,
+    ) -> Result<Vec<RankFile>, TraceError> {
         let prefixes: BTreeSet<&str> = self.traces.iter().map(|(p, _)| p.as_str()).collect();
         match prefixes.len() {
             0 => return Err(no_traces_error(path, "no file is named `PREFIX.RANK.et`")),

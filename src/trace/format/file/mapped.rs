@@ -25,7 +25,7 @@ impl MappedFile {
     /// Maps `file` into memory; `path` is the name that messages show.
     pub fn new(file: &File, path: &Path) -> std::io::Result<Self> {
         // SAFETY: the map is read-only and private. If another process truncates the file, a read raises a signal.
-        // The signal handler gets the file's name from `mapped_file`.
+        // The signal handler gets the file's name from `mapped_file_name_at`.
         let map = unsafe { memmap2::Mmap::map(file) }?;
         let start = map.as_ptr() as usize;
         let name = escape_control_characters(&path.display().to_string()).into_owned();
@@ -56,7 +56,7 @@ impl fmt::Debug for MappedFile {
 
 /// Returns the name of the mapped file that contains `address`. The function takes no lock, so signal handlers may call
 /// it.
-pub fn mapped_file(address: usize) -> Option<&'static CStr> {
+pub fn mapped_file_name_at(address: usize) -> Option<&'static CStr> {
     let mut all = ALL.iter();
     let found = all.find(|place| (place.start..place.end).contains(&address));
     found.map(|place| place.name.as_c_str())

@@ -13,7 +13,7 @@ type DetectedGeneration = (SchemaGeneration, bool);
 
 /// Returns true if `first`, a file's first record, is metadata of the current generation, or `None` if the record does
 /// not decide this.
-pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
+pub(in crate::format) fn is_current_metadata(first: &[u8]) -> Option<bool> {
     if first.is_empty() {
         return None;
     }
@@ -95,7 +95,7 @@ pub(super) fn detect_generation(contents: &[u8]) -> Result<Option<DetectedGenera
     let Ok(Some(first)) = frames.next_record() else {
         return Ok(None);
     };
-    if is_current(first.bytes) == Some(true) {
+    if is_current_metadata(first.bytes) == Some(true) {
         return Ok(None);
     }
     let empty = first.bytes.is_empty();
@@ -132,12 +132,12 @@ pub(super) fn detect_generation(contents: &[u8]) -> Result<Option<DetectedGenera
         // Files of the current schema may also begin with an empty record.
         _ if empty && left.iter().any(current) => Ok(None),
         [only] => Ok(Some((only.generation, only.metadata))),
-        _ => latest_equivalent(contents, &left, last.number).map(Some),
+        _ => latest_equivalent_generation(contents, &left, last.number).map(Some),
     }
 }
 
 /// Returns the latest generation in `left` if `contents` mean the same in all of them; fails otherwise.
-fn latest_equivalent(
+fn latest_equivalent_generation(
     contents: &[u8],
     left: &[GenerationCandidate],
     last: usize,
@@ -149,7 +149,10 @@ fn latest_equivalent(
         if metadata {
             Some((Some(message), None))
         } else {
-            Some((None, Some(sign_numbers(Node::decode(&message[..]).ok()?))))
+            Some((
+                None,
+                Some(to_signed_numbers(Node::decode(&message[..]).ok()?)),
+            ))
         }
     };
     let mut frames = FrameCursor::new(contents);
@@ -169,7 +172,7 @@ fn latest_equivalent(
 }
 
 /// Converts unsigned numbers in `node` to signed numbers, so that comparisons ignore signedness.
-fn sign_numbers(mut node: Node) -> Node {
+fn to_signed_numbers(mut node: Node) -> Node {
     for attribute in &mut node.attr {
         match &mut attribute.value {
             Some(Value::Uint64Val(v)) => {

@@ -86,7 +86,8 @@ pub(super) fn salvage_frames(
     }
     let early = |first: &MessageRange| {
         let first = &contents[first.clone()];
-        generation != SchemaGeneration::V004 || old_schemas::is_current(first) == Some(false)
+        generation != SchemaGeneration::V004
+            || old_schemas::is_current_metadata(first) == Some(false)
     };
     let metadata = match &structure.metadata {
         Some(first) if early(first) => upgraded(first, 0, true).ok(),
@@ -246,7 +247,7 @@ impl<'a> RecordSearch<'a> {
         let certain = !fit.unknown && !fit.unusual && !message.is_empty();
         if certain
             || message.end == self.contents.len()
-            || self.find_strong_message(message.end).is_some()
+            || self.find_certain_node(message.end).is_some()
         {
             return Ok((message, fit));
         }
@@ -259,23 +260,23 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Returns the node at `at` if it is certainly a node: it has an id, another field, and nothing unusual.
-    fn find_strong_message(&mut self, at: usize) -> Option<MessageRange> {
+    fn find_certain_node(&mut self, at: usize) -> Option<MessageRange> {
         let message = self.read_frame(at).ok()?;
         if message.is_empty() {
             return None;
         }
         let fit = self.check_layout(&message).ok()?;
-        is_strong(fit).then_some(message)
+        is_certain_node(fit).then_some(message)
     }
 
     /// Returns true if, from offset `at`, [`CHAIN`] records follow one another that are certainly nodes
-    /// ([`is_strong`]). Fewer suffice if the file ends after them.
-    fn is_record_chain(&mut self, mut at: usize) -> bool {
+    /// ([`is_certain_node`]). Fewer suffice if the file ends after them.
+    fn begins_record_chain(&mut self, mut at: usize) -> bool {
         for linked in 0..CHAIN {
             if at == self.contents.len() {
                 return linked > 0;
             }
-            match self.find_strong_message(at) {
+            match self.find_certain_node(at) {
                 Some(message) => at = message.end,
                 None => return false,
             }
@@ -287,7 +288,7 @@ impl<'a> RecordSearch<'a> {
     fn resynchronize(&mut self, at: usize, why: TraceError, found: &mut SalvagedFile) -> usize {
         let end = self.contents.len();
         let mut next = at + 1;
-        while next < end && self.scan_budget > 0 && !self.is_record_chain(next) {
+        while next < end && self.scan_budget > 0 && !self.begins_record_chain(next) {
             next += 1;
         }
         if self.scan_budget == 0 {
@@ -295,7 +296,7 @@ impl<'a> RecordSearch<'a> {
         }
         // A record that extends past the end of the file is truncated.
         let cut = next == end && self.read_frame(at).is_err();
-        if let Some(message) = self.with_bad_length(at, next).filter(|_| !cut) {
+        if let Some(message) = self.recover_bad_length_record(at, next).filter(|_| !cut) {
             found.repaired.push(message.start);
             found.nodes.push(message);
             return next;
@@ -320,7 +321,7 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Returns the record between `at` and `next` if its length is the only damage.
-    fn with_bad_length(&mut self, at: usize, next: usize) -> Option<MessageRange> {
+    fn recover_bad_length_record(&mut self, at: usize, next: usize) -> Option<MessageRange> {
         // A 32-bit length takes one to five bytes.
         (1..=5).find_map(|length| {
             let message = at.checked_add(length).filter(|start| *start < next)?..next;
@@ -332,11 +333,11 @@ impl<'a> RecordSearch<'a> {
     /// Returns true if a message is a complete node without unknown fields.
     fn is_whole(&mut self, message: &MessageRange) -> bool {
         let fit = self.check_layout(message);
-        fit.is_ok_and(|fit| !fit.unknown && is_strong(fit))
+        fit.is_ok_and(|fit| !fit.unknown && is_certain_node(fit))
     }
 }
 
-fn is_strong(fit: LayoutFit) -> bool {
+fn is_certain_node(fit: LayoutFit) -> bool {
     const ID: u64 = 1 << 1;
     !fit.unusual && fit.present & ID != 0 && fit.present != ID
 }

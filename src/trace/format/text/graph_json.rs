@@ -7,7 +7,7 @@
 
 use super::RecordBuffer;
 use super::json::{JsonReader, JsonScalar};
-use super::message::{self, JsonNode, NODE_TYPES, put_part};
+use super::message::{self, JsonNode, NODE_TYPES, put_length_delimited};
 use super::values::{ValueKind, parse_signed};
 use crate::format::{TraceError, escape_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -56,7 +56,7 @@ pub(super) fn parse_graph(text: &[u8], records: &mut RecordBuffer) -> Result<(),
     let mut json = JsonReader::new(text, (1, 1));
     let mut nodes = RecordBuffer::default();
     let mut metadata = Vec::new();
-    put_part(&mut metadata, 1, b"0.0.4");
+    put_length_delimited(&mut metadata, 1, b"0.0.4");
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
     json.parse_object(|json, key| {
         if seen.insert(key.to_owned(), ()).is_some() {
@@ -184,13 +184,13 @@ fn append_attribute(
             json.parse_scalar()?;
         }
         (Some(b'0'..=b'9' | b'-'), Some((_, kind))) if matches_kind(json.clone(), *kind) => {
-            kind.put_key(&mut value, kind.scalar_field());
-            kind.append_parsed(json, &mut value)?;
+            kind.append_field_key(&mut value, kind.scalar_field_number());
+            kind.parse_and_append_value(json, &mut value)?;
         }
         _ => {
             let kind = kind_of(json)?;
-            kind.put_key(&mut value, kind.scalar_field());
-            kind.append_parsed(json, &mut value)?;
+            kind.append_field_key(&mut value, kind.scalar_field_number());
+            kind.parse_and_append_value(json, &mut value)?;
         }
     }
     append_attribute_value(out, number, name, &value);
@@ -198,7 +198,8 @@ fn append_attribute(
 }
 
 fn matches_kind(mut json: JsonReader<'_>, kind: ValueKind) -> bool {
-    kind.append_parsed(&mut json, &mut Vec::new()).is_ok()
+    kind.parse_and_append_value(&mut json, &mut Vec::new())
+        .is_ok()
 }
 
 /// Returns the attribute type that fits the next scalar.
@@ -228,16 +229,20 @@ fn append_list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), Trace
             None => *first.insert(kind_of(json)?),
         };
         if kind == ValueKind::String {
-            kind.put_key(&mut values, 1);
+            kind.append_field_key(&mut values, 1);
         }
-        kind.append_parsed(json, &mut values)
+        kind.parse_and_append_value(json, &mut values)
     })?;
     // The type of an empty list is unknown, so any type is valid.
     let kind = first.unwrap_or(ValueKind::Int64);
-    encode_key(kind.scalar_field() + 1, WireType::LengthDelimited, out);
+    encode_key(
+        kind.scalar_field_number() + 1,
+        WireType::LengthDelimited,
+        out,
+    );
     let mut packed = Vec::new();
     if kind != ValueKind::String && !values.is_empty() {
-        put_part(&mut packed, 1, &values);
+        put_length_delimited(&mut packed, 1, &values);
         std::mem::swap(&mut packed, &mut values);
     }
     super::values::put_bytes(out, &values);
@@ -246,7 +251,7 @@ fn append_list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), Trace
 
 fn put_number(out: &mut Vec<u8>, name: &str, kind: ValueKind, number: u64) {
     let mut value = Vec::new();
-    kind.put_key(&mut value, kind.scalar_field());
+    kind.append_field_key(&mut value, kind.scalar_field_number());
     encode_varint(number, &mut value);
     append_attribute_value(out, 10, name, &value);
 }
@@ -254,8 +259,8 @@ fn put_number(out: &mut Vec<u8>, name: &str, kind: ValueKind, number: u64) {
 fn append_attribute_value(out: &mut Vec<u8>, number: u32, name: &str, value: &[u8]) {
     let mut message = Vec::new();
     if !name.is_empty() {
-        put_part(&mut message, 1, name.as_bytes());
+        put_length_delimited(&mut message, 1, name.as_bytes());
     }
     message.extend_from_slice(value);
-    put_part(out, number, &message);
+    put_length_delimited(out, number, &message);
 }

@@ -76,7 +76,7 @@ impl<'a> JsonReader<'a> {
     /// Builds an error at the byte `at`.
     #[cold]
     pub fn error_at(&self, at: usize, found: impl Into<String>) -> TraceError {
-        TraceError::in_text(self.line_and_column_of(at), self.node, found)
+        TraceError::malformed_text_at(self.line_and_column_of(at), self.node, found)
     }
 
     #[cold]

@@ -134,7 +134,7 @@ impl JsonNode {
     pub fn append_record(&mut self, out: &mut Vec<u8>) {
         put_number(out, 1, self.id.unwrap_or(0));
         if !self.name.is_empty() {
-            put_part(out, 2, self.name.as_bytes());
+            put_length_delimited(out, 2, self.name.as_bytes());
         }
         put_number(out, 3, i64::from(self.kind) as u64);
         for (number, list) in [(4, &self.control), (5, &self.data)] {
@@ -143,14 +143,14 @@ impl JsonNode {
                 for id in list {
                     encode_varint(*id, &mut self.scratch);
                 }
-                put_part(out, number, &self.scratch);
+                put_length_delimited(out, number, &self.scratch);
             }
         }
         put_number(out, 6, self.start);
         put_number(out, 7, self.micros);
         for (number, io) in [(8, &self.inputs), (9, &self.outputs)] {
             if let Some(io) = io {
-                put_part(out, number, io);
+                put_length_delimited(out, number, io);
             }
         }
         out.extend_from_slice(&self.attributes);
@@ -188,7 +188,7 @@ pub(super) fn append_metadata(
         Ok(())
     })?;
     if !version.is_empty() {
-        put_part(out, 1, version.as_bytes());
+        put_length_delimited(out, 1, version.as_bytes());
     }
     out.extend_from_slice(&attributes);
     out.extend_from_slice(&unknown);
@@ -277,7 +277,7 @@ fn put_number(out: &mut Vec<u8>, number: u32, value: u64) {
 }
 
 /// Appends a length-delimited field.
-pub(super) fn put_part(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
+pub(super) fn put_length_delimited(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
     encode_key(number, WireType::LengthDelimited, out);
     put_bytes(out, bytes);
 }

@@ -9,7 +9,7 @@ use crate::format::{TraceError, old_schemas};
 /// Parses every object in `text`.
 pub(super) fn parse_objects(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
     let mut json = JsonReader::new(text, (1, 1));
-    let mut reading = ObjectReader {
+    let mut reading = ProtoJsonReader {
         records,
         node: JsonNode::default(),
         buffer: Vec::new(),
@@ -29,13 +29,13 @@ pub(super) fn parse_objects(text: &[u8], records: &mut RecordBuffer) -> Result<(
     Ok(())
 }
 
-struct ObjectReader<'r> {
+struct ProtoJsonReader<'r> {
     records: &'r mut RecordBuffer,
     node: JsonNode,
     buffer: Vec<u8>,
 }
 
-impl ObjectReader<'_> {
+impl ProtoJsonReader<'_> {
     fn parse_record(&mut self, json: &mut JsonReader<'_>) -> Result<(), TraceError> {
         let place = json.line_and_column();
         self.buffer.clear();
@@ -45,7 +45,8 @@ impl ObjectReader<'_> {
                 self.records.push(&self.buffer, place);
                 return Ok(());
             }
-            self.records.push(&old_schemas::plain_metadata(), (1, 1));
+            self.records
+                .push(&old_schemas::default_metadata_record(), (1, 1));
         }
         self.node.parse_object(json)?;
         self.node.append_record(&mut self.buffer);

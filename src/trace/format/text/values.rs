@@ -71,7 +71,7 @@ impl ValueKind {
     }
 
     /// Returns the field number of this type's scalars.
-    pub fn scalar_field(self) -> u32 {
+    pub fn scalar_field_number(self) -> u32 {
         3 + 2 * self as u32
     }
 
@@ -85,7 +85,7 @@ impl ValueKind {
     }
 
     /// Reads the next value of a packed list. Returns `None` if a varint is not minimally encoded.
-    pub fn next_packed<'a>(
+    pub fn read_next_packed<'a>(
         self,
         cursor: &mut WireCursor<'a>,
     ) -> Result<Option<WireValue<'a>>, TraceError> {
@@ -145,7 +145,7 @@ impl ValueKind {
     }
 
     /// Parses a value, and appends it to `out` without a key.
-    pub fn append_parsed(
+    pub fn parse_and_append_value(
         self,
         json: &mut JsonReader<'_>,
         out: &mut Vec<u8>,
@@ -201,7 +201,7 @@ impl ValueKind {
     }
 
     /// Appends the key for field `number`, with this type's wire type.
-    pub fn put_key(self, out: &mut Vec<u8>, number: u32) {
+    pub fn append_field_key(self, out: &mut Vec<u8>, number: u32) {
         encode_key(number, self.wire_type(), out);
     }
 }
@@ -286,7 +286,7 @@ fn put_float(out: &mut Vec<u8>, bits: u32) -> std::io::Result<()> {
 }
 
 /// Returns the bits in `NaN(0x…)`.
-fn nan_bits(text: &str) -> Option<u64> {
+fn parse_nan_bits(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("NaN(0x")?.strip_suffix(')')?;
     let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());
     plain.then(|| u64::from_str_radix(digits, 16).ok())?
@@ -297,7 +297,7 @@ fn parse_double(scalar: &JsonScalar<'_>) -> Option<f64> {
         "NaN" => Some(f64::from_bits(NAN)),
         "Infinity" => Some(f64::INFINITY),
         "-Infinity" => Some(f64::NEG_INFINITY),
-        text => match nan_bits(text) {
+        text => match parse_nan_bits(text) {
             Some(bits) => Some(f64::from_bits(bits)).filter(|v| v.is_nan()),
             // Rust's parser also accepts `inf` and similar words, which JSON does not allow as numbers, so only
             // finite values pass.
@@ -311,7 +311,7 @@ fn parse_float(scalar: &JsonScalar<'_>) -> Option<f32> {
         "NaN" => Some(f32::from_bits(NAN_32)),
         "Infinity" => Some(f32::INFINITY),
         "-Infinity" => Some(f32::NEG_INFINITY),
-        text => match nan_bits(text) {
+        text => match parse_nan_bits(text) {
             Some(bits) => {
                 let bits = u32::try_from(bits).ok()?;
                 Some(f32::from_bits(bits)).filter(|v| v.is_nan())

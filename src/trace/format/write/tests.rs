@@ -141,7 +141,7 @@ const KERNEL: Op<'_> = Op::Compute {
 
 #[test]
 fn what_replays_skip_is_in_the_file_all_the_same() {
-    let mut writer = TraceWriter::with_metadata(
+    let mut writer = TraceWriter::start_with_metadata(
         Vec::new(),
         &[
             ("schema", AttributeValue::Text("1.1.1")),

@@ -13,12 +13,12 @@ impl GraphBuilder {
         self.preds.iter().filter(|&&p| is_control_pred(p)).count() as u64
     }
 
-    fn node_of_pred(&self, place: u32) -> usize {
+    fn node_of_dependency(&self, place: u32) -> usize {
         self.pred_end.partition_point(|&end| end <= place)
     }
 
     /// Resolves dependencies on nodes that come later in the file.
-    pub(super) fn resolve_forward(&mut self) -> Result<(), TraceError> {
+    pub(super) fn resolve_forward_dependencies(&mut self) -> Result<(), TraceError> {
         for (place, id) in std::mem::take(&mut self.forward) {
             let pred = self.preds[place as usize];
             let control = pred & CONTROL != 0;
@@ -31,7 +31,7 @@ impl GraphBuilder {
                     NO_NODE
                 }
                 None => {
-                    let node = self.graph.ids[self.node_of_pred(place)];
+                    let node = self.graph.ids[self.node_of_dependency(place)];
                     return Err(TraceError::invalid_node(
                         node,
                         format!("the node depends on the data of node {id}, which does not exist"),
@@ -44,7 +44,7 @@ impl GraphBuilder {
     }
 
     /// Drops control dependencies of nodes on themselves. Fails if a data dependency is of this kind.
-    pub(super) fn drop_self(&mut self) -> Result<(), TraceError> {
+    pub(super) fn drop_self_dependencies(&mut self) -> Result<(), TraceError> {
         let mut start = 0;
         for (node, &end) in self.pred_end.iter().enumerate() {
             for pred in &mut self.preds[start as usize..end as usize] {
@@ -130,16 +130,16 @@ impl GraphBuilder {
         for (i, &node) in order.iter().enumerate() {
             place[node as usize] = i as u32;
         }
-        self.sort_details_by(|node| place[node.index()]);
+        self.sort_communication_nodes_by(|node| place[node.index()]);
         true
     }
 
     /// Sorts collectives and messages in the order of their nodes.
-    pub(super) fn sort_details(&mut self) {
-        self.sort_details_by(|node| node.0);
+    pub(super) fn sort_communication_nodes(&mut self) {
+        self.sort_communication_nodes_by(|node| node.0);
     }
 
-    fn sort_details_by(&mut self, key: impl Fn(NodeIndex) -> u32) {
+    fn sort_communication_nodes_by(&mut self, key: impl Fn(NodeIndex) -> u32) {
         let graph = &mut self.graph;
         graph.calls.sort_unstable_by_key(|call| key(call.node));
         graph.messages.sort_unstable_by_key(|m| key(m.node));
@@ -155,7 +155,7 @@ impl GraphBuilder {
     pub(super) fn cycle_error(&self) -> TraceError {
         const SHOWN: usize = 6;
         let rows = &self.graph.successors;
-        let stuck = rows.find_unordered(&rows.topological_order());
+        let stuck = rows.flag_unordered_nodes(&rows.topological_order());
         let nodes = find_short_cycle(rows, |node| stuck[node as usize]);
         let (ids, names) = (&self.graph.ids, &self.graph.name_of);
         let mut text = String::from("a cycle of dependencies: ");

@@ -55,7 +55,7 @@ impl GraphBuilder {
         }
         self.preds = preds;
         self.pred_end = pred_end;
-        self.sort_details();
+        self.sort_communication_nodes();
         self.renumber_by_use();
     }
 

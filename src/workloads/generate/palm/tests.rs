@@ -1,7 +1,7 @@
 //! Tests the order of cores and passes, and a layer's costs, with values that are derived by hand.
 
 use super::super::WorkloadPattern;
-use super::super::testing::{every_rank, refusal_of};
+use super::super::testing::{record_every_rank, rejection_message};
 use super::*;
 
 /// With two micro-batches, the last stage alternates forward and backward passes (fbfb). The stage
@@ -18,7 +18,7 @@ fn stages_run_one_forward_one_backward() {
         passes.iter().map(letter).collect()
     };
     assert_eq!([order(19), order(18), order(0)], ["fbfb", "ffbb", "ffbb"]);
-    let ranks = every_rank(WorkloadPattern::Palm(options));
+    let ranks = record_every_rank(WorkloadPattern::Palm(options));
     assert_eq!(ranks.len(), 320);
     for (rank, nodes) in (0..).zip(&ranks) {
         assert_eq!(nodes.len() as u64, generator.node_count(rank), "{rank}");
@@ -52,7 +52,7 @@ fn what_does_not_divide_is_refused() {
     let why = |change: &dyn Fn(&mut PalmPattern)| {
         let mut options = PalmPattern::new();
         change(&mut options);
-        refusal_of(WorkloadPattern::Palm(options))
+        rejection_message(WorkloadPattern::Palm(options))
     };
     assert!(why(&|o| o.tensor = 3).contains("a divisor of the 16 cores"));
     assert!(why(&|o| o.layers = 50).contains("a multiple of the 20 stages"));

@@ -10,26 +10,26 @@ pub(super) const EXAMPLE: &str =
 
 /// Places part of an axis, or all of it, along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AxisMapping {
+pub struct AxisDimensionMapping {
     /// The axis whose members are placed.
     pub axis: ParallelAxis,
     /// Number of members along the dimension; if absent, all members that no other mapping of the
     /// axis places.
     pub members: Option<u32>,
     /// The machine's dimension that the members are placed along.
-    pub along: DimensionRef,
+    pub along: MachineDimensionRef,
 }
 
 /// A dimension of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DimensionRef {
+pub enum MachineDimensionRef {
     /// A dimension by its index; the innermost is 0.
     Index(u32),
     /// A dimension by its name in the machine file.
     Name(String),
 }
 
-impl FromStr for AxisMapping {
+impl FromStr for AxisDimensionMapping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -48,8 +48,8 @@ impl FromStr for AxisMapping {
         let (axis, _) = axis.ok_or_else(wrong)?;
         let along = match (along.trim(), along.trim().parse()) {
             ("", _) => return Err(wrong()),
-            (_, Ok(index)) => DimensionRef::Index(index),
-            (name, Err(_)) => DimensionRef::Name(name.to_owned()),
+            (_, Ok(index)) => MachineDimensionRef::Index(index),
+            (name, Err(_)) => MachineDimensionRef::Name(name.to_owned()),
         };
         Ok(Self {
             axis: *axis,
@@ -59,7 +59,7 @@ impl FromStr for AxisMapping {
     }
 }
 
-impl Display for DimensionRef {
+impl Display for MachineDimensionRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Index(index) => write!(f, "{index}"),
@@ -68,7 +68,7 @@ impl Display for DimensionRef {
     }
 }
 
-impl Display for AxisMapping {
+impl Display for AxisDimensionMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.members {
             Some(members) => write!(f, "{}:{members}@{}", self.axis, self.along),

@@ -3,11 +3,11 @@
 
 use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
 use crate::generate::GenerateError;
-use chakram_base::shared_memory::SharedMemory;
+use chakram_base::shared_memory::SharedRemoteMemory;
 
 /// Properties of a machine that plans depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MachineFacts {
+pub struct PlanMachineProperties {
     /// Bytes that an NPU can store in all its memories; the minimum over NPUs.
     pub capacity: Option<u64>,
     /// Bytes of an NPU's own memory; the minimum over NPUs. Plans with a residency rule use this
@@ -17,7 +17,7 @@ pub struct MachineFacts {
     /// this memory and store to it.
     pub remote: Option<u64>,
     /// Remote memory for bytes that do not fit into SRAM, in plans with a residency rule.
-    pub shared: Option<SharedMemory>,
+    pub shared: Option<SharedRemoteMemory>,
     /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
     /// Grid of cores, if the machine consists of tiles.
@@ -34,8 +34,11 @@ impl ParallelismPlan {
     /// # Errors
     ///
     /// Fails if the plan places ranks where the machine has no dimension or core.
-    pub fn bind_machine(&mut self, machine: &MachineFacts) -> Result<MachineFacts, GenerateError> {
-        let mut taken = MachineFacts::default();
+    pub fn bind_machine(
+        &mut self,
+        machine: &PlanMachineProperties,
+    ) -> Result<PlanMachineProperties, GenerateError> {
+        let mut taken = PlanMachineProperties::default();
         if self.residency != ResidencyRule::None {
             if self.sram.is_none() {
                 self.sram = machine.sram;
@@ -59,7 +62,7 @@ impl ParallelismPlan {
         if !self.place.is_empty() {
             let dimensions = machine.dimensions.iter();
             let dimensions: Vec<_> = dimensions.map(|(name, size)| (&name[..], *size)).collect();
-            self.place_on(&dimensions)?;
+            self.resolve_place_dimensions(&dimensions)?;
             taken.dimensions.clone_from(&machine.dimensions);
         }
         if self.tiles != CorePlacement::None {
@@ -85,8 +88,8 @@ mod tests {
         draft.finish_plan().unwrap()
     }
 
-    fn facts() -> MachineFacts {
-        MachineFacts {
+    fn facts() -> PlanMachineProperties {
+        PlanMachineProperties {
             capacity: Some(80),
             sram: Some(8),
             remote: Some(1000),
@@ -101,7 +104,7 @@ mod tests {
         let mut stating = plan(&[("capacity", "40B")]);
         assert_eq!(
             stating.bind_machine(&facts()).unwrap(),
-            MachineFacts::default()
+            PlanMachineProperties::default()
         );
         assert_eq!((stating.capacity, stating.sram), (Some(40), None));
         let mut open = plan(&[]);
@@ -109,7 +112,7 @@ mod tests {
         // recomputed.
         assert_eq!(
             open.bind_machine(&facts()).unwrap(),
-            MachineFacts::default()
+            PlanMachineProperties::default()
         );
         assert_eq!(open.capacity, Some(80));
         let mut needing = plan(&[]);

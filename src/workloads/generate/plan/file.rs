@@ -64,7 +64,7 @@ impl ParallelismPlan {
             ));
         }
         parse_stages(&root, &mut plan)?;
-        plan.operators = parse_operators(&root)?;
+        plan.operators = parse_operator_degrees(&root)?;
         Ok(plan)
     }
 }
@@ -78,7 +78,7 @@ fn parse_ranks(field: &ConfigField<'_>) -> Result<Vec<u32>, ConfigError> {
 }
 
 /// Parses `[[operator]]`: a name pattern, and the degrees that are not 1.
-fn parse_operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
+fn parse_operator_degrees(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
     let Some(field) = root.get("operator") else {
         return Ok(Vec::new());
     };

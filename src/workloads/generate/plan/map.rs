@@ -2,22 +2,24 @@
 //!
 //! Rank r is on NPU r, and NPUs are numbered along the innermost dimension first. A mapping
 //! therefore determines a numbering of ranks. Dimensions are numbered from the innermost outward.
-//! Within one dimension, the first [`AxisMapping`] of the list is the innermost. If an axis has
+//! Within one dimension, the first [`AxisDimensionMapping`] of the list is the innermost. If an axis has
 //! several mappings, its neighbouring members are neighbours along the first of these mappings.
 
-use super::{AxisMapping, DimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
+use super::{
+    AxisDimensionMapping, MachineDimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates,
+};
 use crate::generate::{GenerateError, option_refused};
 use std::collections::BTreeMap;
 
 /// A mapping whose dimension index and number of members are known.
-struct ResolvedMapping {
+struct ResolvedAxisMapping {
     axis: ParallelAxis,
     members: u32,
     dimension: u32,
 }
 
-fn invalid_mapping(place: &[AxisMapping], expected: String) -> GenerateError {
-    let said: Vec<_> = place.iter().map(AxisMapping::to_string).collect();
+fn invalid_mapping_error(place: &[AxisDimensionMapping], expected: String) -> GenerateError {
+    let said: Vec<_> = place.iter().map(AxisDimensionMapping::to_string).collect();
     option_refused("place", said.join(","), expected)
 }
 
@@ -29,7 +31,10 @@ impl ParallelismPlan {
     ///
     /// Fails if a name matches no dimension or more than one, or if the members do not fill the
     /// dimensions from the innermost outward.
-    pub fn place_on(&mut self, dimensions: &[(&str, u32)]) -> Result<(), GenerateError> {
+    pub fn resolve_place_dimensions(
+        &mut self,
+        dimensions: &[(&str, u32)],
+    ) -> Result<(), GenerateError> {
         let mut place = self.place.clone();
         let list = || {
             let all = dimensions
@@ -40,20 +45,20 @@ impl ParallelismPlan {
         };
         for stretch in &mut place {
             let index = match &stretch.along {
-                DimensionRef::Index(index) => Some(*index as usize),
-                DimensionRef::Name(name) => {
+                MachineDimensionRef::Index(index) => Some(*index as usize),
+                MachineDimensionRef::Name(name) => {
                     let mut named = (0..dimensions.len()).filter(|&i| dimensions[i].0 == name);
                     named.next().filter(|_| named.next().is_none())
                 }
             };
             let Some(index) = index.filter(|&index| index < dimensions.len()) else {
                 let expected = format!("dimensions of the machine, which are {}", list());
-                return Err(invalid_mapping(&self.place, expected));
+                return Err(invalid_mapping_error(&self.place, expected));
             };
-            stretch.along = DimensionRef::Index(index as u32);
+            stretch.along = MachineDimensionRef::Index(index as u32);
         }
         let mut along: BTreeMap<usize, u64> = BTreeMap::new();
-        for known in self.resolve_mapping(&place)? {
+        for known in self.resolve_axis_mappings(&place)? {
             let members = along.entry(known.dimension as usize).or_insert(1);
             *members = members.saturating_mul(known.members.into());
         }
@@ -73,17 +78,17 @@ impl ParallelismPlan {
                 "members along dimension {index} ({name}) whose product is {which} {size} NPUs of it, not \
                  {found}; ranks fill a machine from the inside"
             );
-            return Err(invalid_mapping(&self.place, expected));
+            return Err(invalid_mapping_error(&self.place, expected));
         }
         self.place = place;
         Ok(())
     }
 
     /// Returns the mappings of `place`, each with its number of members.
-    fn resolve_mapping(
+    fn resolve_axis_mappings(
         &self,
-        place: &[AxisMapping],
-    ) -> Result<Vec<ResolvedMapping>, GenerateError> {
+        place: &[AxisDimensionMapping],
+    ) -> Result<Vec<ResolvedAxisMapping>, GenerateError> {
         let degree = |axis| match axis {
             ParallelAxis::Tensor => self.tensor,
             ParallelAxis::Data => self.replica_count(),
@@ -104,20 +109,20 @@ impl ParallelismPlan {
                     "numbers of members of {word} whose product is its degree, {degree}; one entry \
                      may omit its number"
                 );
-                return Err(invalid_mapping(place, expected));
+                return Err(invalid_mapping_error(place, expected));
             }
             left.insert(*axis, (degree / said) as u32);
         }
         let known = place.iter().map(|stretch| match stretch.along {
-            DimensionRef::Index(dimension) => Ok(ResolvedMapping {
+            MachineDimensionRef::Index(dimension) => Ok(ResolvedAxisMapping {
                 axis: stretch.axis,
                 members: stretch.members.unwrap_or(left[&stretch.axis]),
                 dimension,
             }),
-            DimensionRef::Name(_) => {
+            MachineDimensionRef::Name(_) => {
                 let expected =
                     "indices of dimensions, innermost 0; names of dimensions need a machine";
-                Err(invalid_mapping(place, expected.to_owned()))
+                Err(invalid_mapping_error(place, expected.to_owned()))
             }
         });
         known.collect()
@@ -125,12 +130,12 @@ impl ParallelismPlan {
 
     /// Returns the rank at each position of `order`, after `place` has placed the axes. The list is
     /// empty if rank r is at position r.
-    pub fn mapped_ranks(&self) -> Result<Vec<u32>, GenerateError> {
+    pub fn ranks_by_position(&self) -> Result<Vec<u32>, GenerateError> {
         if !self.ranks.is_empty() {
             let expected = "no `place` together with `ranks`, because both set the order of ranks";
-            return Err(invalid_mapping(&self.place, expected.to_owned()));
+            return Err(invalid_mapping_error(&self.place, expected.to_owned()));
         }
-        let stretches = self.resolve_mapping(&self.place)?;
+        let stretches = self.resolve_axis_mappings(&self.place)?;
         // Distance in ranks between neighbours along each mapping: the product of the numbers of
         // members of all inner mappings.
         let apart: Vec<u32> = stretches

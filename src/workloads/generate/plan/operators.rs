@@ -19,11 +19,11 @@ impl OperatorDegrees {
     /// Returns true if the pattern matches `operator` of `layer`; a pattern without a slash matches
     /// in every layer.
     pub fn matches_operator(&self, layer: &str, operator: &str) -> bool {
-        names_operator(&self.name, layer, operator)
+        pattern_matches_operator(&self.name, layer, operator)
     }
 }
 
-fn names_operator(pattern: &str, layer: &str, operator: &str) -> bool {
+fn pattern_matches_operator(pattern: &str, layer: &str, operator: &str) -> bool {
     if pattern.contains('/') {
         matches_pattern(pattern, &format!("{layer}/{operator}"))
     } else {
@@ -43,7 +43,7 @@ impl OperatorPattern {
     /// Returns true if the pattern matches `operator` of `layer`; a pattern without a slash matches
     /// in every layer.
     pub fn matches_operator(&self, layer: &str, operator: &str) -> bool {
-        names_operator(&self.0, layer, operator)
+        pattern_matches_operator(&self.0, layer, operator)
     }
 }
 

@@ -2,21 +2,22 @@
 //! help and checks.
 
 use super::{
-    AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisMapping, BranchOrder,
-    BucketPolicy, CapacityFactor, ContextExchange, CorePlacement, ElementwiseKernels,
-    ExpertExchangeForm, ExpertProducts, LossKernel, OffloadGather, OffloadedState, OperatorDegrees,
-    OperatorPattern, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule, RoutingBalance,
-    ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
+    AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisDimensionMapping, BranchOrder,
+    BucketPolicy, ContextExchange, CorePlacement, ElementwiseKernels, ExpertCapacityFactor,
+    ExpertExchangeForm, ExpertProducts, ExpertRoutingBalance, LossKernel, OffloadGather,
+    OffloadedState, OperatorDegrees, OperatorPattern, Optimizer, ParallelAxis, RecomputePolicy,
+    ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours,
+    ZeroStage,
 };
-use crate::generate::schedule::{PassOrders, PipelineSchedule};
+use crate::generate::schedule::{PipelineSchedule, StagePassOrders};
 use crate::generate::{GenerateError, option_refused};
 use chakram_base::config::{ConfigError, ConfigField};
-use chakram_base::shared_memory::SharedMemory;
+use chakram_base::shared_memory::SharedRemoteMemory;
 use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
 use std::sync::Arc;
-pub use value::ValueSyntax;
-use value::{OptionValue, PlacementWord};
+pub use value::OptionValueSyntax;
+use value::{OptionValue, PlacementOptionValue};
 
 mod value;
 
@@ -50,7 +51,7 @@ pub struct PlanOption {
     /// True if short help omits the option.
     pub is_rare: bool,
     /// Syntax of each word after the flag.
-    pub syntax: ValueSyntax,
+    pub syntax: OptionValueSyntax,
     /// True if the flag accepts a comma-separated list.
     pub is_list: bool,
     /// True if the flag without a value means true.
@@ -86,7 +87,7 @@ impl PlanOption {
         heading: PARALLELISM,
         default: "",
         is_rare: false,
-        syntax: ValueSyntax::Number,
+        syntax: OptionValueSyntax::Number,
         is_list: false,
         is_switch: false,
         excludes: &[],
@@ -152,13 +153,13 @@ impl PlanDraft {
     }
 
     /// Replaces the schedule by the given order of passes on each stage.
-    pub fn list_passes(&mut self, orders: PassOrders) {
+    pub fn list_passes(&mut self, orders: StagePassOrders) {
         self.schedule = None;
         self.plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
     }
 
     pub(super) fn schedule_name(&self) -> ScheduleName {
-        let now = ScheduleName::of_schedule(&self.plan.schedule);
+        let now = ScheduleName::from_schedule(&self.plan.schedule);
         let usual = ScheduleName::OneForwardOneBackward;
         self.schedule.or(now).unwrap_or(usual)
     }
@@ -176,7 +177,7 @@ impl ParallelismPlan {
     /// # Errors
     ///
     /// Fails if the option cannot be combined with the other options; the error states the reason.
-    pub fn take_default(
+    pub fn set_default_option(
         &mut self,
         option: &PlanOption,
         words: &[String],
@@ -255,7 +256,7 @@ macro_rules! plan_options {
             /// The machine's remote memory. Under a residency rule, remote memory stores the state
             /// that does not fit into the NPUs' own memory. The field is not an option, because
             /// binding to a machine sets it.
-            pub shared_memory: Option<SharedMemory>,
+            pub shared_memory: Option<SharedRemoteMemory>,
         }
 
         impl ParallelismPlan {
@@ -292,7 +293,7 @@ plan_options! {
                 "one degree for all stages where operators have degrees of their own"),
             (|p| p.is_uneven() && (p.sequence_parallel || p.scatter_gather || p.pad_heads), |p| format_degrees(&p.stage_tensor),
                 "one degree for all stages beside sequence_parallel, scatter_gather and pad_heads"),
-            (|p| p.is_uneven() && p.numbers_ranks(), |p| format_degrees(&p.stage_tensor),
+            (|p| p.is_uneven() && p.has_custom_rank_order(), |p| format_degrees(&p.stage_tensor),
                 "one degree for all stages beside order, ranks, and place on dimensions; cores of tiles go with it"),
         ]
     };
@@ -301,7 +302,7 @@ plan_options! {
     /// that can divide a layer's experts.
     expert: u32 = 1, "Expert-parallel degree" {
         value: "N", alias: Some("ep"), default: "1", refusals: &[
-            (|p| p.expert > 1 && !p.expert_ranks().is_multiple_of(p.expert), |p| p.expert.to_string(),
+            (|p| p.expert > 1 && !p.ranks_with_same_expert_shard().is_multiple_of(p.expert), |p| p.expert.to_string(),
                 "a divisor of data x context x tensor / expert_tensor, the blocks of ranks that have whole experts; expert_tensor \
                  is tensor by default"),
             (|p| p.expert > 1 && !p.operators.is_empty(), |p| p.expert.to_string(),
@@ -316,9 +317,9 @@ plan_options! {
         value: "N", alias: Some("etp"), is_rare: true, refusals: &[
             (|p| p.expert_tensor.is_some_and(|n| n == 0 || !p.tensor.is_multiple_of(n)),
                 |p| p.expert_tensor.unwrap_or(0).to_string(), "a divisor of tensor"),
-            (|p| p.shares_out_experts() && !p.sequence_parallel, |p| p.tensor_of_experts().to_string(),
+            (|p| p.distributes_experts_in_group() && !p.sequence_parallel, |p| p.tensor_degree_of_experts().to_string(),
                 "tensor, or sequence_parallel beside, so that members of a tensor group have different tokens"),
-            (|p| p.shares_out_experts() && !p.operators.is_empty(), |p| p.tensor_of_experts().to_string(),
+            (|p| p.distributes_experts_in_group() && !p.operators.is_empty(), |p| p.tensor_degree_of_experts().to_string(),
                 "tensor where operators have degrees of their own"),
         ]
     } as u32 => |draft, degree| draft.plan.expert_tensor = Some(degree);
@@ -333,7 +334,7 @@ plan_options! {
                 "expert_node beside it, the number of ranks of an expert group on one node"),
             (|p| p.expert_exchange != ExpertExchangeForm::Copies && p.expert == 1, |p| p.expert_exchange.to_string(),
                 "copies with expert = 1, which exchanges nothing"),
-            (|p| p.expert_exchange != ExpertExchangeForm::Copies && p.shares_out_experts(), |p| p.expert_exchange.to_string(),
+            (|p| p.expert_exchange != ExpertExchangeForm::Copies && p.distributes_experts_in_group(), |p| p.expert_exchange.to_string(),
                 "copies where members of a tensor group have different experts or tokens"),
         ]
     };
@@ -355,23 +356,23 @@ plan_options! {
                 "fp8, with a scale of 4 B for each 128 numbers"),
         ]
     } as Dtype => |draft, dtype| draft.plan.expert_exchange_dtype = Some(dtype);
-    routing: RoutingBalance = RoutingBalance::Balanced,
+    routing: ExpertRoutingBalance = ExpertRoutingBalance::Balanced,
     "Tokens per expert: balanced, or by a power law, skewed:POWER or skewed:POWER:SEED" {
         value: "HOW", default: "balanced", is_rare: true
     };
     /// If given, these token counts determine the load of experts, instead of a distribution.
     expert_counts: Vec<u32> = Vec::new(), "Measured number of tokens of each expert: 40,3,17,…" {
         value: "COUNTS", is_rare: true, least: 0, refusals: &[
-            (|p| !p.expert_counts.is_empty() && p.routing != RoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
+            (|p| !p.expert_counts.is_empty() && p.routing != ExpertRoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
                 "none beside routing = skewed"),
             (|p| !p.expert_counts.is_empty() && p.expert_counts.iter().all(|count| *count == 0), |_| "0".to_owned(),
                 "tokens of some experts"),
         ]
     };
-    capacity_factor: Option<CapacityFactor> = None,
+    capacity_factor: Option<ExpertCapacityFactor> = None,
     "Token slots of each expert divided by its mean tokens; further tokens are dropped, free slots padded" {
         value: "FACTOR", is_rare: true
-    } as CapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
+    } as ExpertCapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
     /// Copies of experts with many tokens, in addition to one copy of each expert.
     redundant_experts: u32 = 0, "Copies of full experts, in addition to one copy of each, with {schedule} inference" {
         value: "N", default: "0", is_rare: true, least: 0, refusals: &[
@@ -435,7 +436,7 @@ plan_options! {
         as u32 => |draft, chunks| draft.chunks = Some(chunks),
         // Only plan files have this key; the command line has a flag for a file with these orders.
         and pass_orders, "Passes of each stage, step by step" { value: "" }
-        as PassOrders => |draft, orders| draft.list_passes(orders);
+        as StagePassOrders => |draft, orders| draft.list_passes(orders);
     split_backward: bool = false,
     "Compute gradients of inputs first, for the previous stage, and gradients of weights later" {
         value: "BOOL", default: "false", is_rare: true, is_switch: true, refusals: &[
@@ -464,18 +465,18 @@ plan_options! {
         };
     // Both `place` and the pair of `order` and `ranks` number ranks, so the later setting overrides
     // the earlier one.
-    place: Vec<AxisMapping> = Vec::new(),
+    place: Vec<AxisDimensionMapping> = Vec::new(),
     "Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape, spiral, \
      or x:y for each" {
         value: "PLACE", excludes: &["order", "ranks"], is_rare: true
-    } as Vec<PlacementWord> => |draft, words| {
+    } as Vec<PlacementOptionValue> => |draft, words| {
         draft.plan.ranks.clear();
         draft.plan.place.clear();
         draft.plan.tiles = CorePlacement::None;
         for word in words {
             match word {
-                PlacementWord::Axis(axis) => draft.plan.place.push(axis),
-                PlacementWord::Tiles(tiles) => draft.plan.tiles.append_word(tiles),
+                PlacementOptionValue::Axis(axis) => draft.plan.place.push(axis),
+                PlacementOptionValue::Tiles(tiles) => draft.plan.tiles.append_option_word(tiles),
             }
         }
     };
@@ -569,11 +570,11 @@ plan_options! {
     lora: Option<u32> = None, "Rank of low-rank adapters (LoRA), with all other weights frozen" {
         value: "RANK", heading: MEMORY, is_rare: true, refusals: &[
             (|p| p.lora == Some(0), |_| "0".to_owned(), "1 or more"),
-            (|p| p.freezes() && !p.has_training(), |p| p.frozen_setting(),
+            (|p| p.freezes() && !p.has_training(), |p| p.frozen_weights_setting(),
                 "no adapters and no frozen weights with schedule = inference, which changes no weights"),
-            (|p| p.freezes() && p.recompute == RecomputePolicy::Operators, |p| p.frozen_setting(),
+            (|p| p.freezes() && p.recompute == RecomputePolicy::Operators, |p| p.frozen_weights_setting(),
                 "recompute = none, selective or full beside it"),
-            (|p| p.freezes() && p.residency != ResidencyRule::None, |p| p.frozen_setting(),
+            (|p| p.freezes() && p.residency != ResidencyRule::None, |p| p.frozen_weights_setting(),
                 "residency = none beside it: rules of residency keep gradients of all weights"),
         ]
     } as u32 => |draft, rank| draft.plan.lora = Some(rank);

@@ -126,8 +126,8 @@ impl RankPlacement {
             degrees,
             expert: plan.expert,
             expert_tensor: plan
-                .shares_out_experts()
-                .then_some(plan.tensor_of_experts()),
+                .distributes_experts_in_group()
+                .then_some(plan.tensor_degree_of_experts()),
             expert_node: plan.expert_node.unwrap_or(1).max(1),
             context: plan.context,
             ends: plan.end_stages(),
@@ -144,7 +144,8 @@ impl RankPlacement {
                 false,
                 false,
                 plan.expert > 1,
-                (plan.expert > 1 || plan.shares_out_experts()) && plan.expert_copies() > 1,
+                (plan.expert > 1 || plan.distributes_experts_in_group())
+                    && plan.expert_copies() > 1,
                 plan.context > 1,
                 plan.expert_node.is_some(),
                 plan.expert_node.is_some(),
@@ -155,18 +156,18 @@ impl RankPlacement {
 
     /// Declares the groups that sum the gradients of weights that the first and the last stage
     /// share.
-    pub fn use_embedding(&mut self) {
+    pub fn declare_embedding_groups(&mut self) {
         self.used[2] = self.member_count(ParallelGroupKind::Embedding) > 1;
     }
 
     /// Declares one group per replica, with all ranks of the replica.
-    pub fn use_model(&mut self) {
+    pub fn declare_replica_groups(&mut self) {
         self.used[3] = self.member_count(ParallelGroupKind::Model) > 1;
     }
 
     /// Declares the partitions of tensor groups for operators; the number in
     /// [`ParallelGroupKind::Operator`] is an index into `partitions`.
-    pub fn use_partitions(&mut self, partitions: Vec<MemberPartition>) {
+    pub fn declare_operator_partitions(&mut self, partitions: Vec<MemberPartition>) {
         self.partitions = partitions;
     }
 
@@ -182,7 +183,7 @@ impl RankPlacement {
     pub fn kind_name(&self, family: ParallelGroupKind) -> &'static str {
         match family {
             ParallelGroupKind::Operator(number)
-                if self.expert_tensor == Some(self.partition_at(number).group_size()) =>
+                if self.expert_tensor == Some(self.operator_partition_at(number).group_size()) =>
             {
                 "expert-tensor"
             }
@@ -190,17 +191,17 @@ impl RankPlacement {
         }
     }
 
-    fn partition_at(&self, number: u16) -> &MemberPartition {
+    fn operator_partition_at(&self, number: u16) -> &MemberPartition {
         &self.partitions[usize::from(number)]
     }
 
     /// Number of ranks of the job.
     pub fn rank_count(&self) -> u32 {
-        self.degrees[1] * self.members_until(self.degrees[2])
+        self.degrees[1] * self.replica_ranks_before_stage(self.degrees[2])
     }
 
     /// Number of ranks that one replica has in the stages before `stage`.
-    pub fn members_until(&self, stage: u32) -> u32 {
+    pub fn replica_ranks_before_stage(&self, stage: u32) -> u32 {
         match self.members_before.get(stage as usize) {
             Some(before) => *before,
             None => self.degrees[0] * stage,
@@ -209,7 +210,7 @@ impl RankPlacement {
 
     /// Returns the tensor-parallel degree of `stage`.
     pub fn tensor_of(&self, stage: u32) -> u32 {
-        self.members_until(stage + 1) - self.members_until(stage)
+        self.replica_ranks_before_stage(stage + 1) - self.replica_ranks_before_stage(stage)
     }
 
     /// Returns the rank with these coordinates.
@@ -217,7 +218,7 @@ impl RankPlacement {
         if !self.members_before.is_empty() {
             // Ranks are ordered by stage, then by replica.
             let own = place.data * self.tensor_of(place.stage) + place.tensor;
-            return self.degrees[1] * self.members_until(place.stage) + own;
+            return self.degrees[1] * self.replica_ranks_before_stage(place.stage) + own;
         }
         let at = [place.tensor, place.data, place.stage];
         let outer_first = self.order.iter().rev();
@@ -238,7 +239,7 @@ impl RankPlacement {
                 .members_before
                 .partition_point(|before| *before <= member);
             let stage = after as u32 - 1;
-            let own = rank - self.degrees[1] * self.members_until(stage);
+            let own = rank - self.degrees[1] * self.replica_ranks_before_stage(stage);
             let tensor = self.tensor_of(stage);
             return RankCoordinates {
                 tensor: own % tensor,
@@ -266,21 +267,23 @@ impl RankPlacement {
         let [tensor, data, pipeline] = self.degrees;
         match family {
             ParallelGroupKind::Tensor => tensor,
-            ParallelGroupKind::Data => data * self.weight_side_count(),
+            ParallelGroupKind::Data => data * self.equal_weight_stage_count(),
             ParallelGroupKind::Embedding if self.ends[0] == self.ends[1] => 1,
             ParallelGroupKind::Embedding => 2,
-            ParallelGroupKind::Model => self.members_until(pipeline),
+            ParallelGroupKind::Model => self.replica_ranks_before_stage(pipeline),
             ParallelGroupKind::Expert => self.expert,
-            ParallelGroupKind::ExpertData => self.expert_replicas() * self.weight_side_count(),
+            ParallelGroupKind::ExpertData => {
+                self.expert_replicas() * self.equal_weight_stage_count()
+            }
             ParallelGroupKind::Context => self.context,
             ParallelGroupKind::ExpertNode => self.expert_node,
             ParallelGroupKind::ExpertAcross => self.expert / self.expert_node,
-            ParallelGroupKind::Operator(number) => self.partition_at(number).group_size(),
+            ParallelGroupKind::Operator(number) => self.operator_partition_at(number).group_size(),
         }
     }
 
     /// Size of the group of kind `family` that contains the rank at `place`.
-    pub fn members_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
+    pub fn group_size_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         match family {
             ParallelGroupKind::Tensor => self.tensor_of(place.stage),
             _ => self.member_count(family),
@@ -294,13 +297,13 @@ impl RankPlacement {
     }
 
     /// Number of stages that have the same weights (1, or 2 if mirrored).
-    fn weight_side_count(&self) -> u32 {
+    fn equal_weight_stage_count(&self) -> u32 {
         if self.mirrored { 2 } else { 1 }
     }
 
     /// Returns the stages that have the same weights as `stage`, including `stage` itself, in
     /// ascending order.
-    fn sides_of(&self, stage: u32) -> impl Iterator<Item = u32> + use<> {
+    fn stages_with_equal_weights(&self, stage: u32) -> impl Iterator<Item = u32> + use<> {
         let other = match self.mirrored {
             true => self.degrees[2] - 1 - stage,
             false => stage,
@@ -315,37 +318,43 @@ impl RankPlacement {
     }
 
     /// The lowest stage with the same weights as `stage`.
-    fn first_stage_with_weights(&self, stage: u32) -> u32 {
-        self.sides_of(stage).next().unwrap_or(stage)
+    fn first_stage_with_equal_weights(&self, stage: u32) -> u32 {
+        self.stages_with_equal_weights(stage)
+            .next()
+            .unwrap_or(stage)
     }
 
     /// Number of members of a tensor group of `stage` that shard one expert.
-    fn expert_shards(&self, stage: u32) -> u32 {
+    fn expert_shard_count(&self, stage: u32) -> u32 {
         self.expert_tensor.unwrap_or_else(|| self.tensor_of(stage))
     }
 
     /// Number of members that shard one expert, summed over all stages before `stage`.
-    fn expert_shards_until(&self, stage: u32) -> u32 {
+    fn expert_shards_before_stage(&self, stage: u32) -> u32 {
         match self.expert_tensor {
             Some(shards) => shards * stage,
-            None => self.members_until(stage),
+            None => self.replica_ranks_before_stage(stage),
         }
     }
 
     /// Returns three indices: the shard within the expert, the set of experts, and the replica of
     /// this set. The replica changes most slowly in the order of ranks, as in Megatron-LM.
-    fn expert_place(&self, place: RankCoordinates) -> [u32; 3] {
-        let shards = self.expert_shards(place.stage);
+    fn expert_coordinates(&self, place: RankCoordinates) -> [u32; 3] {
+        let shards = self.expert_shard_count(place.stage);
         let rank = place.data * self.tensor_of(place.stage) + place.tensor;
         let blocks = rank / shards;
         [rank % shards, blocks % self.expert, blocks / self.expert]
     }
 
-    /// Inverse of [`expert_place`](Self::expert_place): returns the coordinates of the rank with
+    /// Inverse of [`expert_coordinates`](Self::expert_coordinates): returns the coordinates of the rank with
     /// these indices.
-    fn place_of_expert(&self, stage: u32, [shard, expert, replica]: [u32; 3]) -> RankCoordinates {
+    fn rank_from_expert_coordinates(
+        &self,
+        stage: u32,
+        [shard, expert, replica]: [u32; 3],
+    ) -> RankCoordinates {
         let tensor = self.tensor_of(stage);
-        let rank = (replica * self.expert + expert) * self.expert_shards(stage) + shard;
+        let rank = (replica * self.expert + expert) * self.expert_shard_count(stage) + shard;
         RankCoordinates {
             tensor: rank % tensor,
             data: rank / tensor,
@@ -359,7 +368,8 @@ impl RankPlacement {
     pub fn has_group_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> bool {
         match family {
             ParallelGroupKind::Operator(number) => {
-                self.partition_at(number).all_members() == self.tensor_of(place.stage)
+                self.operator_partition_at(number).total_member_count()
+                    == self.tensor_of(place.stage)
             }
             ParallelGroupKind::Embedding if !self.members_before.is_empty() => {
                 self.ends.contains(&place.stage)
@@ -373,18 +383,26 @@ impl RankPlacement {
         let [_, data, pipeline] = self.degrees;
         match family {
             ParallelGroupKind::Tensor => data * pipeline,
-            ParallelGroupKind::Data => self.members_until(pipeline),
+            ParallelGroupKind::Data => self.replica_ranks_before_stage(pipeline),
             ParallelGroupKind::Embedding => self.tensor_of(self.ends[0]) * data,
             ParallelGroupKind::Model => data,
-            ParallelGroupKind::Expert => self.members_until(pipeline) * data / self.expert,
-            ParallelGroupKind::ExpertData => self.expert_shards_until(pipeline) * self.expert,
-            ParallelGroupKind::Context => self.members_until(pipeline) * (data / self.context),
-            ParallelGroupKind::ExpertNode => self.members_until(pipeline) * data / self.expert_node,
+            ParallelGroupKind::Expert => {
+                self.replica_ranks_before_stage(pipeline) * data / self.expert
+            }
+            ParallelGroupKind::ExpertData => {
+                self.expert_shards_before_stage(pipeline) * self.expert
+            }
+            ParallelGroupKind::Context => {
+                self.replica_ranks_before_stage(pipeline) * (data / self.context)
+            }
+            ParallelGroupKind::ExpertNode => {
+                self.replica_ranks_before_stage(pipeline) * data / self.expert_node
+            }
             ParallelGroupKind::ExpertAcross => {
-                self.members_until(pipeline) * data / (self.expert / self.expert_node)
+                self.replica_ranks_before_stage(pipeline) * data / (self.expert / self.expert_node)
             }
             ParallelGroupKind::Operator(number) => {
-                data * pipeline * self.partition_at(number).group_count()
+                data * pipeline * self.operator_partition_at(number).group_count()
             }
         }
     }
@@ -393,26 +411,27 @@ impl RankPlacement {
     fn index(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         let data = self.degrees[1];
         let block = |size: u32| {
-            let before = self.members_until(place.stage) + place.tensor;
+            let before = self.replica_ranks_before_stage(place.stage) + place.tensor;
             before * (data / size) + place.data / size
         };
         match family {
             ParallelGroupKind::Tensor => place.stage * data + place.data,
             ParallelGroupKind::Data => {
-                self.members_until(self.first_stage_with_weights(place.stage)) + place.tensor
+                self.replica_ranks_before_stage(self.first_stage_with_equal_weights(place.stage))
+                    + place.tensor
             }
             ParallelGroupKind::Embedding => {
                 place.data * self.tensor_of(self.ends[0]) + place.tensor
             }
             ParallelGroupKind::Model => place.data,
             ParallelGroupKind::Expert => {
-                let [shard, _, replica] = self.expert_place(place);
+                let [shard, _, replica] = self.expert_coordinates(place);
                 let replicas = self.expert_replicas();
-                (self.expert_shards_until(place.stage) + shard) * replicas + replica
+                (self.expert_shards_before_stage(place.stage) + shard) * replicas + replica
             }
             ParallelGroupKind::Context => block(self.context),
             ParallelGroupKind::ExpertNode | ParallelGroupKind::ExpertAcross => {
-                let [_, expert, _] = self.expert_place(place);
+                let [_, expert, _] = self.expert_coordinates(place);
                 let [groups, own] = match family {
                     ParallelGroupKind::ExpertNode => {
                         [self.expert / self.expert_node, expert / self.expert_node]
@@ -422,12 +441,13 @@ impl RankPlacement {
                 self.index(ParallelGroupKind::Expert, place) * groups + own
             }
             ParallelGroupKind::ExpertData => {
-                let [shard, expert, _] = self.expert_place(place);
-                let before = self.expert_shards_until(self.first_stage_with_weights(place.stage));
+                let [shard, expert, _] = self.expert_coordinates(place);
+                let before = self
+                    .expert_shards_before_stage(self.first_stage_with_equal_weights(place.stage));
                 (before + shard) * self.expert + expert
             }
             ParallelGroupKind::Operator(number) => {
-                let partition = self.partition_at(number);
+                let partition = self.operator_partition_at(number);
                 let before = (place.stage * data + place.data) * partition.group_count();
                 before + partition.group_of(place.tensor)
             }
@@ -438,7 +458,7 @@ impl RankPlacement {
     /// the group of all ranks.
     fn number_of_first_group(&self, family: ParallelGroupKind) -> u32 {
         let before = self.iter_group_kinds().take_while(|other| *other < family);
-        let used = before.filter(|other| self.is_declared(*other));
+        let used = before.filter(|other| self.is_group_kind_declared(*other));
         1 + used.map(|other| self.group_count(other)).sum::<u32>()
     }
 
@@ -460,7 +480,7 @@ impl RankPlacement {
 
     /// Returns true if groups of `family` are declared by name: they are used, and they are smaller than the
     /// world.
-    pub fn is_declared(&self, family: ParallelGroupKind) -> bool {
+    pub fn is_group_kind_declared(&self, family: ParallelGroupKind) -> bool {
         self.is_used(family) && self.member_count(family) < self.rank_count()
     }
 
@@ -470,7 +490,7 @@ impl RankPlacement {
         family: ParallelGroupKind,
         place: RankCoordinates,
     ) -> GroupName<'static> {
-        if self.is_declared(family) && self.has_group_at(family, place) {
+        if self.is_group_kind_declared(family) && self.has_group_at(family, place) {
             GroupName::from_number(
                 (self.number_of_first_group(family) + self.index(family, place)).into(),
             )
@@ -495,7 +515,7 @@ impl RankPlacement {
                 .map(|tensor| at(RankCoordinates { tensor, ..place }))
                 .collect(),
             ParallelGroupKind::Data => self
-                .sides_of(place.stage)
+                .stages_with_equal_weights(place.stage)
                 .flat_map(|stage| (0..data).map(move |data| (stage, data)))
                 .map(|(stage, data)| {
                     at(RankCoordinates {
@@ -522,15 +542,22 @@ impl RankPlacement {
                 })
                 .collect(),
             ParallelGroupKind::Expert => {
-                let [shard, _, replica] = self.expert_place(place);
+                let [shard, _, replica] = self.expert_coordinates(place);
                 let members = 0..self.expert;
                 members
-                    .map(|expert| at(self.place_of_expert(place.stage, [shard, expert, replica])))
+                    .map(|expert| {
+                        at(
+                            self.rank_from_expert_coordinates(
+                                place.stage,
+                                [shard, expert, replica],
+                            ),
+                        )
+                    })
                     .collect()
             }
             ParallelGroupKind::Context => block(self.context),
             ParallelGroupKind::ExpertNode | ParallelGroupKind::ExpertAcross => {
-                let [_, expert, _] = self.expert_place(place);
+                let [_, expert, _] = self.expert_coordinates(place);
                 let all = self
                     .members_of_group(ParallelGroupKind::Expert, place)
                     .into_iter();
@@ -542,17 +569,17 @@ impl RankPlacement {
                 own.map(|(rank, _)| rank).collect()
             }
             ParallelGroupKind::ExpertData => {
-                let [shard, expert, _] = self.expert_place(place);
+                let [shard, expert, _] = self.expert_coordinates(place);
                 let replicas = self.expert_replicas();
-                self.sides_of(place.stage)
+                self.stages_with_equal_weights(place.stage)
                     .flat_map(|stage| (0..replicas).map(move |replica| (stage, replica)))
                     .map(|(stage, replica)| {
-                        at(self.place_of_expert(stage, [shard, expert, replica]))
+                        at(self.rank_from_expert_coordinates(stage, [shard, expert, replica]))
                     })
                     .collect()
             }
             ParallelGroupKind::Operator(number) => {
-                let partition = self.partition_at(number);
+                let partition = self.operator_partition_at(number);
                 let members = partition.members_of(partition.group_of(place.tensor));
                 members
                     .into_iter()
@@ -565,7 +592,10 @@ impl RankPlacement {
     /// All groups that nodes refer to by name.
     pub fn declared_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
-        for family in self.iter_group_kinds().filter(|one| self.is_declared(*one)) {
+        for family in self
+            .iter_group_kinds()
+            .filter(|one| self.is_group_kind_declared(*one))
+        {
             let first = self.number_of_first_group(family);
             for rank in 0..self.rank_count() {
                 let place = self.coordinates_of_rank(rank);

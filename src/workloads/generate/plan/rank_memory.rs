@@ -2,13 +2,13 @@
 //! bytes in remote memory if they do not fit into the NPU's own memory.
 
 use super::{ParallelismPlan, ResidencyRule};
-use chakram_base::shared_memory::SharedMemory;
+use chakram_base::shared_memory::SharedRemoteMemory;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{MemoryLocation, Op};
 
 /// Largest number of bytes in use at once on a rank, if its nodes run in id order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RankPeak {
+pub struct RankMemoryPeak {
     /// Bytes in use at the rank's peak.
     pub bytes: u64,
     /// True if nodes load from or store to remote memory; this memory can then store bytes that do
@@ -17,7 +17,7 @@ pub struct RankPeak {
     used: u64,
 }
 
-impl RankPeak {
+impl RankMemoryPeak {
     /// Creates the peak of a rank that needs `bytes`; `streams` is true if the rank accesses remote
     /// memory.
     pub fn new(bytes: u64, streams: bool) -> Self {
@@ -34,27 +34,27 @@ impl RankPeak {
         self.used = self.used.saturating_add(sum(&node.memory.allocates));
         self.bytes = self.bytes.max(self.used);
         self.used = self.used.saturating_sub(sum(&node.memory.frees));
-        self.streams |= streams_remote_memory(&node.op);
+        self.streams |= accesses_remote_memory(&node.op);
     }
 }
 
 /// Returns true if the operation accesses the unnamed remote memory.
-pub fn streams_remote_memory(op: &Op<'_>) -> bool {
+pub fn accesses_remote_memory(op: &Op<'_>) -> bool {
     matches!(op, Op::Memory { place, .. } if *place == MemoryLocation::Remote)
 }
 
 /// Memory available to the ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RankMemory {
+pub struct RankMemoryCapacity {
     /// Capacity of an NPU's own memory, in bytes.
     pub own: u64,
     /// Remote memory; `None` if the plan does not use remote memory.
-    pub shared: Option<SharedMemory>,
+    pub shared: Option<SharedRemoteMemory>,
     /// Number of ranks of the job.
     pub ranks: u64,
 }
 
-impl RankMemory {
+impl RankMemoryCapacity {
     /// Creates the memory for the ranks of `plan`; each NPU has `own` bytes.
     pub fn new(own: u64, plan: &ParallelismPlan) -> Self {
         let keeps = plan.residency != ResidencyRule::None;
@@ -77,7 +77,7 @@ impl RankMemory {
     /// number of ranks with this peak. Bytes that do not fit into an NPU's own memory are stored in
     /// remote memory. If one remote memory serves all ranks, its whole capacity counts; otherwise,
     /// each rank must fit into its own share.
-    pub fn fits_peaks(&self, peaks: impl IntoIterator<Item = (RankPeak, u64)>) -> bool {
+    pub fn can_fit_peaks(&self, peaks: impl IntoIterator<Item = (RankMemoryPeak, u64)>) -> bool {
         let mut all = 0_u128;
         for (peak, ranks) in peaks {
             let beyond = peak.bytes.saturating_sub(self.own);
@@ -110,32 +110,32 @@ mod tests {
     /// of remote memory.
     #[test]
     fn remote_memory_holds_what_is_beyond_the_own() {
-        let peak = RankPeak::new;
-        let memory = |capacity, npus| RankMemory {
+        let peak = RankMemoryPeak::new;
+        let memory = |capacity, npus| RankMemoryCapacity {
             own: 10,
-            shared: Some(SharedMemory {
+            shared: Some(SharedRemoteMemory {
                 capacity: Bytes(capacity),
                 npus,
             }),
             ranks: 4,
         };
         let unlike = [(peak(40, true), 2), (peak(12, true), 2)];
-        assert!(memory(64, 4).fits_peaks(unlike));
-        assert!(!memory(63, 4).fits_peaks(unlike));
+        assert!(memory(64, 4).can_fit_peaks(unlike));
+        assert!(!memory(63, 4).can_fit_peaks(unlike));
         // A job on four of eight NPUs that share a remote memory can use all of it.
-        assert!(memory(64, 8).fits_peaks(unlike));
+        assert!(memory(64, 8).can_fit_peaks(unlike));
         assert_eq!(memory(64, 8).capacity_with_streaming(true), 10 + 64 / 4);
         // With one remote memory per NPU, the rank with the largest need must fit into it.
-        assert!(memory(30, 1).fits_peaks(unlike));
-        assert!(!memory(29, 1).fits_peaks(unlike));
+        assert!(memory(30, 1).can_fit_peaks(unlike));
+        assert!(!memory(29, 1).can_fit_peaks(unlike));
         assert_eq!(memory(30, 1).capacity_with_streaming(true), 40);
         // Ranks that never access remote memory have only their own memory. If the plan does not
         // use remote memory, all ranks have only their own memory.
-        assert!(!memory(64, 4).fits_peaks([(peak(40, true), 2), (peak(12, false), 2)]));
-        let own = RankMemory {
+        assert!(!memory(64, 4).can_fit_peaks([(peak(40, true), 2), (peak(12, false), 2)]));
+        let own = RankMemoryCapacity {
             shared: None,
             ..memory(0, 4)
         };
-        assert!(!own.fits_peaks(unlike) && own.fits_peaks([(peak(10, false), 4)]));
+        assert!(!own.can_fit_peaks(unlike) && own.can_fit_peaks([(peak(10, false), 4)]));
     }
 }

@@ -23,7 +23,7 @@ use std::str::FromStr;
 
 /// Distribution of tokens over experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RoutingBalance {
+pub enum ExpertRoutingBalance {
     /// All experts receive the same number of tokens.
     Balanced,
     /// Tokens follow a power law over experts.
@@ -35,12 +35,12 @@ pub enum RoutingBalance {
     },
 }
 
-impl RoutingBalance {
+impl ExpertRoutingBalance {
     /// Syntax of a balance, for error messages.
     pub(super) const FORM: &'static str = "balanced, or skewed:POWER or skewed:POWER:SEED with a power above 0 and at most 10, such as skewed:1.2:7";
 }
 
-impl fmt::Display for RoutingBalance {
+impl fmt::Display for ExpertRoutingBalance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Balanced => f.write_str("balanced"),
@@ -50,7 +50,7 @@ impl fmt::Display for RoutingBalance {
     }
 }
 
-impl FromStr for RoutingBalance {
+impl FromStr for ExpertRoutingBalance {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -74,9 +74,9 @@ impl FromStr for RoutingBalance {
 
 /// An expert's capacity, as a multiple of the mean number of tokens per expert, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CapacityFactor(u32);
+pub struct ExpertCapacityFactor(u32);
 
-impl CapacityFactor {
+impl ExpertCapacityFactor {
     /// Largest valid factor.
     pub(super) const MOST: f64 = 1000.0;
 
@@ -86,13 +86,13 @@ impl CapacityFactor {
     }
 }
 
-impl fmt::Display for CapacityFactor {
+impl fmt::Display for ExpertCapacityFactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", f64::from(self.0) / 1000.0)
     }
 }
 
-impl FromStr for CapacityFactor {
+impl FromStr for ExpertCapacityFactor {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -105,12 +105,17 @@ impl FromStr for CapacityFactor {
 
 /// Returns each expert's share of all token copies, if each token is sent to `chosen` of `experts`
 /// experts.
-fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) -> Vec<f64> {
+fn expert_shares(
+    balance: ExpertRoutingBalance,
+    counts: &[u32],
+    experts: u64,
+    chosen: u64,
+) -> Vec<f64> {
     let number = usize::try_from(experts).unwrap_or(usize::MAX);
     let mut weights: Vec<f64> = match balance {
         _ if !counts.is_empty() => counts.iter().map(|count| f64::from(*count)).collect(),
-        RoutingBalance::Balanced => vec![1.0; number],
-        RoutingBalance::Skewed { power, seed } => {
+        ExpertRoutingBalance::Balanced => vec![1.0; number],
+        ExpertRoutingBalance::Skewed { power, seed } => {
             let mut weights: Vec<f64> = (1..=experts)
                 .map(|place| libm::pow(place as f64, -power))
                 .collect();
@@ -151,14 +156,14 @@ fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: 
 
 /// Returns the number of token copies on the fullest of `ranks` ranks, divided by the mean. If
 /// `capacity` is given, returns the capacity factor. `redundant` is the number of redundant experts.
-pub(in crate::generate) fn fullest_rank_load(
-    balance: RoutingBalance,
+pub(in crate::generate) fn fullest_rank_load_ratio(
+    balance: ExpertRoutingBalance,
     counts: &[u32],
-    capacity: Option<CapacityFactor>,
+    capacity: Option<ExpertCapacityFactor>,
     redundant: u64,
     [experts, chosen, ranks]: [u64; 3],
 ) -> f64 {
-    if let Some(CapacityFactor(thousandths)) = capacity {
+    if let Some(ExpertCapacityFactor(thousandths)) = capacity {
         // If there is a capacity, unused slots are padded, so all ranks process equally many rows.
         return f64::from(thousandths) / 1000.0;
     }
@@ -210,7 +215,7 @@ fn balance_copies(shares: &[f64], redundant: u64, ranks: usize) -> Vec<f64> {
 /// With grouped routing, a token uniformly chooses `chosen_groups` of `groups` groups, and then its
 /// experts among the experts of these groups. If neither the number of groups nor the number of
 /// ranks divides the other number, the function ignores the groups, and its result is too large.
-pub(in crate::generate) fn distinct_ranks(
+pub(in crate::generate) fn mean_ranks_per_token(
     [experts, chosen, ranks]: [u64; 3],
     [groups, chosen_groups]: [u64; 2],
 ) -> f64 {
@@ -255,7 +260,7 @@ fn count_choices(all: u64, some: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Returns the same mean as `distinct_ranks`, by enumerating every choice of k of E experts.
+    /// Returns the same mean as `mean_ranks_per_token`, by enumerating every choice of k of E experts.
     fn by_trial([experts, chosen, ranks]: [u64; 3]) -> f64 {
         let (mut all, mut touched) = (0_u64, 0_u64);
         for set in 0..1_u64 << experts {
@@ -281,7 +286,7 @@ mod tests {
             [6, 6, 2],
             [6, 1, 3],
         ] {
-            let (found, expected) = (distinct_ranks(of, [0, 0]), by_trial(of));
+            let (found, expected) = (mean_ranks_per_token(of, [0, 0]), by_trial(of));
             assert!(
                 (found - expected).abs() < 1e-12,
                 "{of:?}: {found} {expected}"
@@ -290,7 +295,7 @@ mod tests {
         // The counts are for E = 256 and k = 8 on 2 to 64 ranks, as in DeepSeek-V3.
         let counts = [1.99, 3.61, 5.30, 6.52, 7.27, 7.68];
         for (ranks, expected) in [2, 4, 8, 16, 32, 64].into_iter().zip(counts) {
-            let found = distinct_ranks([256, 8, ranks], [1, 1]);
+            let found = mean_ranks_per_token([256, 8, ranks], [1, 1]);
             assert!((found - expected).abs() < 0.006, "{ranks}: {found}");
         }
     }
@@ -328,7 +333,7 @@ mod tests {
             ([8, 2, 4], [4, 4]),
             ([8, 3, 1], [4, 2]),
         ] {
-            let found = distinct_ranks(of, groups);
+            let found = mean_ranks_per_token(of, groups);
             let expected = by_grouped_trial(of, groups);
             assert!(
                 (found - expected).abs() < 1e-12,
@@ -336,23 +341,24 @@ mod tests {
             );
         }
         // DeepSeek-V3 chooses from 4 of 8 groups: 4 (1 - C(96, 8) / C(128, 8)) of 8 nodes.
-        let nodes = distinct_ranks([256, 8, 8], [8, 4]);
+        let nodes = mean_ranks_per_token([256, 8, 8], [8, 4]);
         assert!((nodes - 3.63).abs() < 0.01, "{nodes}");
     }
 
     #[test]
     fn the_fullest_rank_has_what_a_draw_of_tokens_gives_it() {
-        let skewed = |power| RoutingBalance::Skewed { power, seed: 3 };
-        let factor = |balance, counts: &[u32], of| fullest_rank_load(balance, counts, None, 0, of);
-        assert_eq!(factor(RoutingBalance::Balanced, &[], [8, 2, 4]), 1.0);
+        let skewed = |power| ExpertRoutingBalance::Skewed { power, seed: 3 };
+        let factor =
+            |balance, counts: &[u32], of| fullest_rank_load_ratio(balance, counts, None, 0, of);
+        assert_eq!(factor(ExpertRoutingBalance::Balanced, &[], [8, 2, 4]), 1.0);
         // With counts 10, 30, 0 and 0 of four experts on two ranks, the first rank has all 40
         // copies, twice the mean.
         assert_eq!(
-            factor(RoutingBalance::Balanced, &[10, 30, 0, 0], [4, 1, 2]),
+            factor(ExpertRoutingBalance::Balanced, &[10, 30, 0, 0], [4, 1, 2]),
             2.0
         );
         assert_eq!(
-            factor(RoutingBalance::Balanced, &[10, 0, 30, 0], [4, 1, 2]),
+            factor(ExpertRoutingBalance::Balanced, &[10, 0, 30, 0], [4, 1, 2]),
             1.5
         );
         // A single rank has all copies, so its load is the mean. With more ranks, the ratio of the
@@ -366,7 +372,7 @@ mod tests {
         assert!(factors[6] <= 64.0 / 6.0 + 1e-6);
         assert!((of(64) - factors[6]).abs() < 1e-12);
         // Another seed gives another order of experts.
-        let other = RoutingBalance::Skewed {
+        let other = ExpertRoutingBalance::Skewed {
             power: 1.2,
             seed: 4,
         };
@@ -374,9 +380,9 @@ mod tests {
             factor(other, &[], [64, 6, 8]),
             factor(skewed(1.2), &[], [64, 6, 8])
         );
-        let padded = Some(CapacityFactor::from_fraction(1.25));
+        let padded = Some(ExpertCapacityFactor::from_fraction(1.25));
         assert_eq!(
-            fullest_rank_load(skewed(2.0), &[], padded, 0, [8, 2, 4]),
+            fullest_rank_load_ratio(skewed(2.0), &[], padded, 0, [8, 2, 4]),
             1.25
         );
     }
@@ -384,7 +390,10 @@ mod tests {
     #[test]
     fn words_are_read_and_printed() {
         for text in ["balanced", "skewed:1.2", "skewed:0.5:7"] {
-            assert_eq!(text.parse::<RoutingBalance>().unwrap().to_string(), text);
+            assert_eq!(
+                text.parse::<ExpertRoutingBalance>().unwrap().to_string(),
+                text
+            );
         }
         for text in [
             "",
@@ -396,13 +405,13 @@ mod tests {
             "skewed:11",
             "even",
         ] {
-            assert!(text.parse::<RoutingBalance>().is_err(), "{text}");
+            assert!(text.parse::<ExpertRoutingBalance>().is_err(), "{text}");
         }
         for text in ["0", "-1", "x", "1001", "NaN"] {
-            assert!(text.parse::<CapacityFactor>().is_err(), "{text}");
+            assert!(text.parse::<ExpertCapacityFactor>().is_err(), "{text}");
         }
         assert_eq!(
-            "1.25".parse::<CapacityFactor>().unwrap().to_string(),
+            "1.25".parse::<ExpertCapacityFactor>().unwrap().to_string(),
             "1.25"
         );
     }
@@ -415,8 +424,8 @@ mod tests {
     fn redundant_experts_share_the_tokens_of_full_experts() {
         let load = |redundant| {
             let counts = [12, 4, 2, 2];
-            fullest_rank_load(
-                RoutingBalance::Balanced,
+            fullest_rank_load_ratio(
+                ExpertRoutingBalance::Balanced,
                 &counts,
                 None,
                 redundant,
@@ -431,11 +440,11 @@ mod tests {
             "{ranks:?}"
         );
         // 256 experts by a power law on 32 ranks: nine copies per rank, as DeepSeek-V3 serves.
-        let skewed = RoutingBalance::Skewed {
+        let skewed = ExpertRoutingBalance::Skewed {
             power: 0.5,
             seed: 3,
         };
-        let load = |redundant| fullest_rank_load(skewed, &[], None, redundant, [256, 8, 32]);
+        let load = |redundant| fullest_rank_load_ratio(skewed, &[], None, redundant, [256, 8, 32]);
         assert!(load(0) > 1.5, "{}", load(0));
         assert!(load(32) < 1.05, "{}", load(32));
     }

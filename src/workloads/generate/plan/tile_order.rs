@@ -126,7 +126,7 @@ impl ParallelismPlan {
                         TensorNeighbours::Near => data * positions.tensor_of(stage) + tensor,
                         TensorNeighbours::Opposite => tensor * self.replica_count() + data,
                     };
-                    self.replica_count() * positions.members_until(stage) + own
+                    self.replica_count() * positions.replica_ranks_before_stage(stage) + own
                 };
                 let placed = (0..ranks as u32).map(|rank| cores[index(rank) as usize]);
                 self.tiles = CorePlacement::Cores(placed.collect());
@@ -149,7 +149,7 @@ impl ParallelismPlan {
     }
 
     /// Rejects explicit cores unless there is one for each rank.
-    pub(in crate::generate) fn check_tiles(&self) -> Result<(), GenerateError> {
+    pub(in crate::generate) fn check_core_for_each_rank(&self) -> Result<(), GenerateError> {
         let CorePlacement::Cores(cores) = &self.tiles else {
             return match &self.tiles {
                 CorePlacement::None => Ok(()),

@@ -47,7 +47,7 @@ pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), Gen
 }
 
 /// Rejects fewer micro-batches than twice the stages.
-pub(super) fn check_v(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
+pub(super) fn check_dual_pipe_v(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     let least = u64::from(stages) * 2;
     if u64::from(micro_batches) < least {
         let expected =
@@ -101,43 +101,43 @@ fn build_eight_phases(
     };
     let apart = half - distance - 1;
     for _ in 0..2 * apart {
-        steps.push_forward(0);
+        steps.push_forward_step(0);
     }
     for _ in 0..=distance {
-        steps.push_forward(0);
-        steps.push_forward(1);
+        steps.push_forward_step(0);
+        steps.push_forward_step(1);
     }
     for _ in 0..apart {
-        steps.push_backward(1, true);
-        steps.push_weights();
-        steps.push_forward(1);
+        steps.push_backward_steps(1, true);
+        steps.push_weight_gradient_step();
+        steps.push_forward_step(1);
     }
     for i in 0..each + distance + 1 - 2 * half {
         if i == 0 && apart == 0 {
-            steps.push_forward(0);
-            steps.push_backward(1, false);
+            steps.push_forward_step(0);
+            steps.push_backward_steps(1, false);
         } else {
-            steps.push_pair(0);
+            steps.push_overlapping_pair(0);
         }
-        steps.push_pair(1);
+        steps.push_overlapping_pair(1);
     }
     for _ in 0..apart {
-        steps.push_backward(1, false);
-        steps.push_pair(1);
+        steps.push_backward_steps(1, false);
+        steps.push_overlapping_pair(1);
     }
     let middle = distance.div_ceil(2);
     for i in 0..=distance {
         // If the number of pairs is odd, split only the second pass of the middle pair.
         let whole = distance.is_multiple_of(2) && i == middle;
-        steps.push_backward(1, i >= middle && !whole);
-        steps.push_backward(0, i >= middle);
+        steps.push_backward_steps(1, i >= middle && !whole);
+        steps.push_backward_steps(0, i >= middle);
     }
     for _ in 0..apart {
-        steps.push_weights();
-        steps.push_backward(0, true);
+        steps.push_weight_gradient_step();
+        steps.push_backward_steps(0, true);
     }
     for _ in 0..=distance {
-        steps.push_weights();
+        steps.push_weight_gradient_step();
     }
     steps.steps
 }
@@ -153,29 +153,29 @@ struct StageStepList<P> {
 }
 
 impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepList<P> {
-    fn next_forward(&mut self, way: u32) -> PipelinePass {
+    fn take_next_forward_pass(&mut self, way: u32) -> PipelinePass {
         let count = &mut self.forwards[way as usize];
         *count += 1;
         (self.pass)(PassKind::Forward, way, *count - 1)
     }
 
-    fn next_backward(&mut self, kind: PassKind, way: u32) -> PipelinePass {
+    fn take_next_backward_pass(&mut self, kind: PassKind, way: u32) -> PipelinePass {
         let count = &mut self.backwards[way as usize];
         *count += 1;
         (self.pass)(kind, way, *count - 1)
     }
 
-    fn push_forward(&mut self, way: u32) {
-        let pass = self.next_forward(way);
+    fn push_forward_step(&mut self, way: u32) {
+        let pass = self.take_next_forward_pass(way);
         self.steps.push(PipelineStep::single_pass(pass));
     }
 
-    fn push_backward(&mut self, way: u32, split: bool) {
+    fn push_backward_steps(&mut self, way: u32, split: bool) {
         let kind = match split {
             true => PassKind::InputGradient,
             false => PassKind::Backward,
         };
-        let pass = self.next_backward(kind, way);
+        let pass = self.take_next_backward_pass(kind, way);
         self.steps.push(PipelineStep::single_pass(pass));
         if split {
             self.left.push_back(PipelinePass {
@@ -187,16 +187,16 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepList<P> {
 
     /// Appends a pair: a forward pass in direction `way`, and an overlapping backward pass in the
     /// other direction.
-    fn push_pair(&mut self, way: u32) {
-        let pass = self.next_forward(way);
-        let beside = self.next_backward(PassKind::Backward, 1 - way);
+    fn push_overlapping_pair(&mut self, way: u32) {
+        let pass = self.take_next_forward_pass(way);
+        let beside = self.take_next_backward_pass(PassKind::Backward, 1 - way);
         self.steps.push(PipelineStep {
             beside: Some(beside),
             ..PipelineStep::single_pass(pass)
         });
     }
 
-    fn push_weights(&mut self) {
+    fn push_weight_gradient_step(&mut self) {
         let first = self.left.pop_front();
         self.steps.extend(first.map(PipelineStep::single_pass));
     }

@@ -5,7 +5,7 @@ use chakram_base::units::Span;
 
 /// Durations of a micro-batch's passes through all chunks of a stage together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PassTimes {
+pub struct PassDurations {
     /// Duration of a forward pass.
     pub forward: Span,
     /// Duration of a pass that computes input gradients.
@@ -37,7 +37,7 @@ impl PipelineSchedule {
         let passes = u64::from(micro_batches) * u64::from(self.chunk_count());
         slowest.times(passes.saturating_sub(1))
             + through
-            + self.ideal_waits(slowest, through, micro_batches)
+            + self.layer_wise_waiting_time(slowest, through, micro_batches)
     }
 
     /// Returns the bubble of a pipeline with equal stages, divided by the computing time of a
@@ -48,22 +48,22 @@ impl PipelineSchedule {
     /// For schedules with separate weight gradients or overlapping passes, the formula assumes that
     /// forward passes, input gradients and weight gradients take equal times. The formula also
     /// assumes that two overlapping passes take the sum of their times. Idle time
-    /// ([`PipelineSchedule::idle_time`]) is then a multiple of one third of a micro-batch's time on
+    /// ([`PipelineSchedule::stage_idle_time`]) is then a multiple of one third of a micro-batch's time on
     /// a stage. Returns `None` for orders from a file.
     pub fn bubble_fraction(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
         if split || self.splits_backward() {
-            let thirds = PassTimes {
+            let thirds = PassDurations {
                 forward: Span(1),
                 input: Span(1),
                 weight: Span(1),
                 pair: Span(3),
             };
-            let idle = self.idle_time(stages, split, thirds)?.0;
+            let idle = self.stage_idle_time(stages, split, thirds)?.0;
             return Some(idle as f64 / (3.0 * f64::from(micro_batches)));
         }
         // With passes of 1 unit of time, a time equals a number of passes.
         let all = Span(u64::from(stages));
-        let waits = self.ideal_waits(Span(1), all, micro_batches);
+        let waits = self.layer_wise_waiting_time(Span(1), all, micro_batches);
         let idle = all.0.saturating_sub(1) + waits.0;
         Some(idle as f64 / (f64::from(self.chunk_count()) * f64::from(micro_batches)))
     }
@@ -82,8 +82,8 @@ impl PipelineSchedule {
     ///
     /// The formulas are from Qi et al., 2024, and DeepSeek-AI, 2024. In the latter paper, B is the
     /// sum of B and W here. Returns `None` for schedules without a formula.
-    pub fn idle_time(&self, stages: u32, split: bool, times: PassTimes) -> Option<Span> {
-        let PassTimes {
+    pub fn stage_idle_time(&self, stages: u32, split: bool, times: PassDurations) -> Option<Span> {
+        let PassDurations {
             forward,
             input,
             weight,
@@ -113,7 +113,7 @@ impl PipelineSchedule {
         }
     }
 
-    fn ideal_waits(&self, slowest: Span, through: Span, micro_batches: u32) -> Span {
+    fn layer_wise_waiting_time(&self, slowest: Span, through: Span, micro_batches: u32) -> Span {
         match self {
             Self::LayerWise { layers } => {
                 let busy = slowest.times(micro_batches.into());

@@ -8,7 +8,7 @@
 use super::ScheduleShape;
 use crate::generate::{GenerateError, check_at_least, option_refused};
 
-pub(super) fn check_interleaved(
+pub(super) fn check_interleaved_schedule(
     chunks: u32,
     stages: u32,
     micro_batches: u32,

@@ -17,7 +17,7 @@ use std::fmt;
 
 /// The order of passes on each stage, read from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassOrders {
+pub struct StagePassOrders {
     /// Steps of each stage, in execution order.
     steps: Vec<Vec<PipelineStep>>,
     /// Parts of the model on each stage, in ascending order.
@@ -88,7 +88,7 @@ fn parse_pass(text: &str) -> Option<CellPass> {
 }
 
 /// Parses a cell: a pass, and an optional overlapping pass.
-fn parse_cell(text: &str) -> Option<(CellPass, Option<CellPass>)> {
+fn parse_order_cell(text: &str) -> Option<(CellPass, Option<CellPass>)> {
     let Some(pair) = text.strip_prefix('(') else {
         return Some((parse_pass(text)?, None));
     };
@@ -98,7 +98,7 @@ fn parse_cell(text: &str) -> Option<(CellPass, Option<CellPass>)> {
     is_pair.then_some((first, Some(second)))
 }
 
-impl PassOrders {
+impl StagePassOrders {
     /// Parses a file; its first line is the first stage.
     ///
     /// # Errors
@@ -110,15 +110,15 @@ impl PassOrders {
         // Trailing empty lines are ignored.
         let blank = |line: &&&str| line.trim().is_empty();
         let count = lines.len() - lines.iter().rev().take_while(blank).count();
-        Self::parse_lines(&lines[..count])
+        Self::parse_stage_lines(&lines[..count])
     }
 
     /// Parses one line per stage.
     ///
     /// # Errors
     ///
-    /// Fails as [`PassOrders::parse`] does.
-    pub fn parse_lines<L: AsRef<str>>(lines: &[L]) -> Result<Self, PassOrderError> {
+    /// Fails as [`StagePassOrders::parse`] does.
+    pub fn parse_stage_lines<L: AsRef<str>>(lines: &[L]) -> Result<Self, PassOrderError> {
         let whole = |found: String, expected: String| PassOrderError {
             line: lines.len(),
             cell: None,
@@ -135,7 +135,7 @@ impl PassOrders {
                 if text.is_empty() {
                     continue;
                 }
-                let cell = parse_cell(text).ok_or_else(|| PassOrderError {
+                let cell = parse_order_cell(text).ok_or_else(|| PassOrderError {
                     line: row,
                     cell: Some(column),
                     found: format!("{text:?}"),
@@ -229,15 +229,15 @@ impl PassOrders {
             trains,
         };
         for (stage, cells) in cells.iter().enumerate() {
-            orders.check_stage(stage, cells)?;
+            orders.check_stage_order(stage, cells)?;
         }
-        orders.check_progress(&cells)?;
+        orders.check_no_waiting_cycle(&cells)?;
         Ok(orders)
     }
 
     /// Checks that a stage runs each of its passes once, after the earlier passes on the same stage
     /// that it depends on.
-    fn check_stage(&self, stage: usize, cells: &[OrderCell]) -> Result<(), PassOrderError> {
+    fn check_stage_order(&self, stage: usize, cells: &[OrderCell]) -> Result<(), PassOrderError> {
         // For each part and micro-batch, the completed passes: forward, input gradients, weight
         // gradients.
         let mut done: BTreeMap<(u32, u32), [bool; 3]> = BTreeMap::new();
@@ -291,7 +291,7 @@ impl PassOrders {
 
     /// Checks that stages do not wait for one another in a cycle. A pair starts when the inputs of
     /// both passes are ready.
-    fn check_progress(&self, cells: &[Vec<OrderCell>]) -> Result<(), PassOrderError> {
+    fn check_no_waiting_cycle(&self, cells: &[Vec<OrderCell>]) -> Result<(), PassOrderError> {
         let mut next = vec![0; cells.len()];
         // Passes that have ended, so that their results are available.
         let mut over: BTreeMap<(bool, u32, u32), ()> = BTreeMap::new();
@@ -379,7 +379,7 @@ impl PassOrders {
         self.parts[stage as usize][chunk as usize]
     }
 
-    pub(super) fn chunk_of_part(&self, part: u32) -> (u32, u32) {
+    pub(super) fn stage_and_chunk_of_part(&self, part: u32) -> (u32, u32) {
         self.places[part as usize]
     }
 }
@@ -394,7 +394,7 @@ fn pass_letter(kind: PassKind) -> char {
 }
 
 /// Formats a step as a cell; `part` maps a chunk to its part of the model.
-pub(super) fn format_cell(step: &PipelineStep, part: impl Fn(u32) -> u32) -> String {
+pub(super) fn format_order_cell(step: &PipelineStep, part: impl Fn(u32) -> u32) -> String {
     let one = |pass: &PipelinePass| {
         format!(
             "{}{}{}",

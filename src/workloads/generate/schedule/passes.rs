@@ -5,17 +5,17 @@ use super::{PassKind, PipelinePass, PipelineStep, ScheduleShape};
 /// The steps of a stage, computed one at a time (see
 /// [`PipelineSchedule::steps_of_stage`](super::PipelineSchedule::steps_of_stage)).
 #[derive(Clone, Debug)]
-pub struct StepIter(PipelineStepSource);
+pub struct PipelineStepIter(PipelineStepSource);
 
 #[derive(Clone, Debug)]
 enum PipelineStepSource {
-    Counted(CountedSteps),
+    Counted(ScheduleShapeSteps),
     Listed(std::vec::IntoIter<PipelineStep>),
 }
 
 /// Steps of a schedule that is defined by a [`ScheduleShape`].
 #[derive(Clone, Debug)]
-struct CountedSteps {
+struct ScheduleShapeSteps {
     shape: ScheduleShape,
     micro_batches: u32,
     forwards: u64,
@@ -25,12 +25,12 @@ struct CountedSteps {
 
 impl ScheduleShape {
     /// Number of forward passes that a stage runs per step.
-    pub(super) fn forward_count(&self, micro_batches: u32) -> u64 {
+    pub(super) fn forward_pass_count(&self, micro_batches: u32) -> u64 {
         u64::from(micro_batches) * u64::from(self.chunks)
     }
 
     /// Returns a stage's `i`-th forward or backward pass, from 0.
-    fn pass_at(&self, kind: PassKind, i: u64) -> PipelinePass {
+    fn pass_with_index(&self, kind: PassKind, i: u64) -> PipelinePass {
         let together = u64::from(self.micro_batches_per_turn);
         let round = together * u64::from(self.chunks);
         let (round, within) = (i / round, i % round);
@@ -46,10 +46,10 @@ impl ScheduleShape {
     }
 }
 
-impl StepIter {
+impl PipelineStepIter {
     pub(super) fn from_shape(shape: ScheduleShape, micro_batches: u32) -> Self {
-        let forwards = shape.forward_count(micro_batches);
-        Self(PipelineStepSource::Counted(CountedSteps {
+        let forwards = shape.forward_pass_count(micro_batches);
+        Self(PipelineStepSource::Counted(ScheduleShapeSteps {
             shape,
             micro_batches,
             forwards,
@@ -63,7 +63,7 @@ impl StepIter {
     }
 }
 
-impl CountedSteps {
+impl ScheduleShapeSteps {
     fn next(&mut self) -> Option<PipelineStep> {
         if self.next == self.end {
             return None;
@@ -82,7 +82,7 @@ impl CountedSteps {
             }
             _ => (PassKind::Backward, (i - warm_up) / 2),
         };
-        let pass = self.shape.pass_at(kind, i);
+        let pass = self.shape.pass_with_index(kind, i);
         // Micro-batches pass a chunk in order, so the last micro-batch is the last step of the
         // chunk.
         let last = pass.micro_batch + 1 == self.micro_batches;
@@ -94,7 +94,7 @@ impl CountedSteps {
     }
 }
 
-impl Iterator for StepIter {
+impl Iterator for PipelineStepIter {
     type Item = PipelineStep;
 
     fn next(&mut self) -> Option<PipelineStep> {
@@ -113,4 +113,4 @@ impl Iterator for StepIter {
     }
 }
 
-impl ExactSizeIterator for StepIter {}
+impl ExactSizeIterator for PipelineStepIter {}

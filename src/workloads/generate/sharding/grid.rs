@@ -9,15 +9,15 @@ use super::layout::{MemberPartition, MeshAxis};
 
 /// Axes and their numbers of shards. The index along the first axis changes slowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DeviceGrid([(OperatorAxis, u32); 4]);
+pub(super) struct OperatorShardGrid([(OperatorAxis, u32); 4]);
 
-impl DeviceGrid {
+impl OperatorShardGrid {
     pub(super) fn new(axes: [(OperatorAxis, u32); 4]) -> Self {
         Self(axes)
     }
 
     /// Returns the digit of a position that is the shard's index along `axis`.
-    pub(super) fn axis_digit(&self, axis: OperatorAxis) -> MeshAxis {
+    pub(super) fn mesh_axis_for_operator_axis(&self, axis: OperatorAxis) -> MeshAxis {
         let mut stride = 1;
         for &(one, parts) in self.0.iter().rev() {
             if one == axis {
@@ -29,10 +29,13 @@ impl DeviceGrid {
     }
 
     /// Returns the groups of positions that differ only along the axes `over`.
-    pub(super) fn groups_over(&self, over: &[OperatorAxis]) -> MemberPartition {
+    pub(super) fn groups_along_axes(&self, over: &[OperatorAxis]) -> MemberPartition {
         let count = self.0.iter().map(|&(_, parts)| parts).product();
-        let digits: Vec<MeshAxis> = over.iter().map(|&axis| self.axis_digit(axis)).collect();
-        MemberPartition::over_axes(&digits, count)
+        let digits: Vec<MeshAxis> = over
+            .iter()
+            .map(|&axis| self.mesh_axis_for_operator_axis(axis))
+            .collect();
+        MemberPartition::from_differing_axes(&digits, count)
     }
 }
 
@@ -40,8 +43,8 @@ impl DeviceGrid {
 mod tests {
     use super::*;
 
-    fn groups(grid: &DeviceGrid, over: &[OperatorAxis]) -> Vec<Vec<u32>> {
-        let groups = grid.groups_over(over);
+    fn groups(grid: &OperatorShardGrid, over: &[OperatorAxis]) -> Vec<Vec<u32>> {
+        let groups = grid.groups_along_axes(over);
         (0..groups.group_count())
             .map(|g| groups.members_of(g))
             .collect()
@@ -50,7 +53,7 @@ mod tests {
     #[test]
     fn leading_axes_are_strided_and_the_last_is_contiguous() {
         // Example of `split` in PALM, section IV-B.
-        let grid = DeviceGrid::new([
+        let grid = OperatorShardGrid::new([
             (OperatorAxis::B, 8),
             (OperatorAxis::N, 2),
             (OperatorAxis::M, 1),
@@ -71,7 +74,7 @@ mod tests {
     #[test]
     fn two_axes_form_a_group_around_one_between_them() {
         // Positions are 4 b + 2 n + m. Members of a group differ in b and m, but not in n.
-        let grid = DeviceGrid::new([
+        let grid = OperatorShardGrid::new([
             (OperatorAxis::B, 2),
             (OperatorAxis::N, 2),
             (OperatorAxis::M, 2),
@@ -79,8 +82,20 @@ mod tests {
         ]);
         let groups = groups(&grid, &[OperatorAxis::B, OperatorAxis::M]);
         assert_eq!(groups, [[0, 1, 4, 5], [2, 3, 6, 7]]);
-        assert_eq!(grid.axis_digit(OperatorAxis::B).shard_of_member(6), 1);
-        assert_eq!(grid.axis_digit(OperatorAxis::N).shard_of_member(6), 1);
-        assert_eq!(grid.axis_digit(OperatorAxis::M).shard_of_member(6), 0);
+        assert_eq!(
+            grid.mesh_axis_for_operator_axis(OperatorAxis::B)
+                .shard_of_member(6),
+            1
+        );
+        assert_eq!(
+            grid.mesh_axis_for_operator_axis(OperatorAxis::N)
+                .shard_of_member(6),
+            1
+        );
+        assert_eq!(
+            grid.mesh_axis_for_operator_axis(OperatorAxis::M)
+                .shard_of_member(6),
+            0
+        );
     }
 }

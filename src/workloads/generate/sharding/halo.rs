@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Geometry of windows that slide over the rows of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WindowRows {
+pub(super) struct SlidingWindowRows {
     /// Number of rows of the input image.
     pub inputs: u64,
     /// Rows of the output; each position of the window computes one row.
@@ -18,9 +18,9 @@ pub(super) struct WindowRows {
     pub padding: u64,
 }
 
-impl WindowRows {
+impl SlidingWindowRows {
     /// Returns the input rows of part `part` of `parts`.
-    pub(super) fn own_rows(&self, part: u32, parts: u32) -> Range<u64> {
+    pub(super) fn input_rows_of_part(&self, part: u32, parts: u32) -> Range<u64> {
         let each = self.inputs / u64::from(parts);
         u64::from(part) * each..(u64::from(part) + 1) * each
     }
@@ -28,7 +28,7 @@ impl WindowRows {
     /// Returns the input rows that the windows of part `part` of `parts` cover: all rows from the
     /// first to the last, including gaps between windows. Returns an empty range if all these
     /// windows are in the padding.
-    pub(super) fn needed_rows(&self, part: u32, parts: u32) -> Range<u64> {
+    pub(super) fn rows_covered_by_windows(&self, part: u32, parts: u32) -> Range<u64> {
         let [inputs, kernel, stride, padding] =
             [self.inputs, self.kernel, self.stride.max(1), self.padding].map(u128::from);
         let each = u128::from(self.outputs) / u128::from(parts);

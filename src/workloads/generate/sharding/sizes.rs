@@ -1,8 +1,8 @@
 //! Totals of an operator, and the sizes that degrees must divide.
 
-use super::halo::WindowRows;
+use super::halo::SlidingWindowRows;
 use super::{GenerateError, OperatorAxis, option_refused};
-use crate::model::{AxisCut, OperatorSpec};
+use crate::model::{AxisDivision, OperatorAxesAndTensors};
 
 /// Names of the degrees along the axes, in error messages.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
@@ -13,16 +13,16 @@ const LOOK: usize = 1 << 20;
 
 /// Valid numbers of shards along an axis.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum AxisExtent {
+pub(super) enum ValidAxisDegrees {
     /// Every common divisor of these sizes is valid; the texts name the sizes in error messages.
     Divisors(Vec<(u64, &'static str)>),
     /// The axis cannot be split; the text is the reason.
     Whole(&'static str),
 }
 
-impl AxisExtent {
+impl ValidAxisDegrees {
     /// Returns the valid numbers of shards along `axis` of `spec`, with `batch` samples.
-    fn of_axis(spec: &OperatorSpec, axis: OperatorAxis, batch: u64) -> Self {
+    fn from_operator_axis(spec: &OperatorAxesAndTensors, axis: OperatorAxis, batch: u64) -> Self {
         if axis == OperatorAxis::B {
             return Self::Divisors(vec![(batch, "samples")]);
         }
@@ -31,7 +31,7 @@ impl AxisExtent {
             return Self::Divisors(sizes);
         }
         let why = spec.axes.iter().find_map(|one| match one.cut {
-            AxisCut::Whole(by, why) if by == axis => Some(why),
+            AxisDivision::Whole(by, why) if by == axis => Some(why),
             _ => None,
         });
         Self::Whole(why.unwrap_or(match axis {
@@ -48,7 +48,7 @@ pub(super) struct OperatorTotals {
     /// slowest.
     pub order: [OperatorAxis; 4],
     /// Sizes that the degrees along b, m, n and k must divide.
-    pub extents: [AxisExtent; 4],
+    pub extents: [ValidAxisDegrees; 4],
     /// FLOPs of a forward pass over all samples and devices.
     pub flops: u128,
     /// Output elements that are summed over k.
@@ -59,44 +59,48 @@ pub(super) struct OperatorTotals {
     /// Number of elements of each weight tensor, and whether n and k shard the tensor.
     pub weights: Vec<(u128, [bool; 2])>,
     /// Geometry of the operator's windows over an image; `None` if the operator has no windows.
-    pub rows: Option<WindowRows>,
+    pub rows: Option<SlidingWindowRows>,
 }
 
 impl OperatorTotals {
     /// Computes the totals of `spec` on `batch` samples.
-    pub(super) fn new(spec: &OperatorSpec, batch: u64) -> Self {
+    pub(super) fn new(spec: &OperatorAxesAndTensors, batch: u64) -> Self {
         use OperatorAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
         // Count two FLOPs for each multiplication, and also for each element that a pooling window
         // compares.
         let products = spec.products.iter().map(|one| {
             let sums = spec
-                .tensor_volume(one.result)
-                .saturating_mul(spec.tensor_volume(one.over));
+                .tensor_element_count(one.result)
+                .saturating_mul(spec.tensor_element_count(one.over));
             sums.saturating_mul(2)
         });
         let if_any = |any: bool, count: u128| if any { batched(count) } else { 0 };
-        let channels = if spec.sums_partial_results() { K } else { N };
+        let channels = if spec.sums_over_input_columns() { K } else { N };
         let order = match (spec.windows, channels) {
             (None, _) => [B, M, N, K],
             (Some(_), K) => [B, K, M, N],
             (Some(_), _) => [B, N, M, K],
         };
         let weights = spec.weights.iter().map(|one| {
-            let cut = [N, K].map(|axis| spec.axis_cuts(axis, one.axes));
-            (spec.tensor_volume(one.axes), cut)
+            let cut = [N, K].map(|axis| spec.is_tensor_divided_along_axis(axis, one.axes));
+            (spec.tensor_element_count(one.axes), cut)
         });
         Self {
             order,
-            extents: OperatorAxis::ALL.map(|axis| AxisExtent::of_axis(spec, axis, batch)),
+            extents: OperatorAxis::ALL
+                .map(|axis| ValidAxisDegrees::from_operator_axis(spec, axis, batch)),
             flops: batched(products.fold(0, u128::saturating_add)),
             outputs: if_any(
-                spec.sums_partial_results() || spec.looks_up(),
-                spec.sum_volumes(&spec.outputs),
+                spec.sums_over_input_columns() || spec.looks_up(),
+                spec.sum_tensor_volumes(&spec.outputs),
             ),
-            inputs: if_any(spec.sums_partial_results(), spec.sum_volumes(&spec.inputs)),
+            inputs: if_any(
+                spec.sums_over_input_columns(),
+                spec.sum_tensor_volumes(&spec.inputs),
+            ),
             weights: weights.collect(),
-            rows: spec.windows.map(|windows| WindowRows {
+            rows: spec.windows.map(|windows| SlidingWindowRows {
                 inputs: spec.extent_of_axis('i'),
                 outputs: spec.extent_of_axis('h'),
                 kernel: windows.kernel,
@@ -107,18 +111,18 @@ impl OperatorTotals {
     }
 
     /// Checks that `axis` can be split into `degree` shards. The error suggests valid degrees.
-    pub(super) fn check_degree(
+    pub(super) fn check_axis_degree(
         &self,
         axis: OperatorAxis,
         degree: u32,
     ) -> Result<(), GenerateError> {
         let letter = LETTERS[axis as usize];
         let sizes = match &self.extents[axis as usize] {
-            AxisExtent::Whole(_) if degree == 1 => return Ok(()),
-            AxisExtent::Whole(why) => {
+            ValidAxisDegrees::Whole(_) if degree == 1 => return Ok(()),
+            ValidAxisDegrees::Whole(why) => {
                 return Err(option_refused(letter, degree, format!("1, for {why}")));
             }
-            AxisExtent::Divisors(sizes) => sizes,
+            ValidAxisDegrees::Divisors(sizes) => sizes,
         };
         let degree = u64::from(degree);
         let divides = |by: u64| {

@@ -10,7 +10,7 @@
 //! then broadcast them (PALM's Eq. 8).
 
 use super::TrainingGenerator;
-use super::program::{LayerProgram, ProgramTask};
+use super::program::{LayerProgram, ProgramNodeOperation};
 use crate::generate::plan::{AdapterSums, ParallelGroupKind, ParallelismPlan, RankCoordinates};
 use crate::generate::schedule::PassKind;
 use crate::generate::sharding::MemberPartition;
@@ -19,15 +19,15 @@ use std::collections::BTreeMap;
 
 /// Groups that exchange data between stages through adapters.
 #[derive(Clone, Debug)]
-pub(super) struct AdapterGroups {
+pub(super) struct StageAdapterGroups {
     /// Shares of tensor groups, by the tensor-parallel degree.
-    of: BTreeMap<u32, AdapterShares>,
+    of: BTreeMap<u32, StageAdapterShares>,
     sums: AdapterSums,
 }
 
 /// Division of the tensor groups of one degree into shares.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AdapterShares {
+pub(super) struct StageAdapterShares {
     /// Number of members of a share. The first member is the share's adapter.
     pub size: u32,
     /// Groups of the shares of a tensor group; `None` if each share is a single member.
@@ -37,7 +37,7 @@ pub(super) struct AdapterShares {
     pub summing: Option<ParallelGroupKind>,
 }
 
-impl AdapterGroups {
+impl StageAdapterGroups {
     /// Creates the groups of `plan`, and adds their partitions to `partitions`. Returns `None` if
     /// every member exchanges its own data with other stages.
     pub fn new(plan: &ParallelismPlan, partitions: &mut Vec<MemberPartition>) -> Option<Self> {
@@ -60,16 +60,16 @@ impl AdapterGroups {
             let shares = match adapters {
                 _ if size == 1 => None,
                 1 => Some(ParallelGroupKind::Tensor),
-                _ => Some(family(MemberPartition::of_consecutive_members(
+                _ => Some(family(MemberPartition::from_consecutive_members(
                     tensor, size,
                 ))),
             };
             let summing = match (own_sums, adapters) {
                 (false, _) | (true, 1) => None,
                 (true, _) if size == 1 => Some(ParallelGroupKind::Tensor),
-                (true, _) => Some(family(MemberPartition::of_strided_members(tensor, size))),
+                (true, _) => Some(family(MemberPartition::from_strided_members(tensor, size))),
             };
-            let own = AdapterShares {
+            let own = StageAdapterShares {
                 size,
                 shares,
                 summing,
@@ -87,10 +87,10 @@ impl AdapterGroups {
 /// result. Returns `None` if this all-reduce is followed by another collective, or by a matrix
 /// product that does not compute weight gradients.
 fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
-    let is_sum = |task: &ProgramTask| {
+    let is_sum = |task: &ProgramNodeOperation| {
         matches!(
             task,
-            ProgramTask::Collective {
+            ProgramNodeOperation::Collective {
                 kind: CollectiveKind::AllReduce,
                 family: ParallelGroupKind::Tensor,
                 ..
@@ -106,7 +106,7 @@ fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
     let mut behind = sum + 1..program.items.len();
     let is_last = behind.all(|item| {
         let task = &program.items[item].task;
-        finds_gradients(item) || matches!(task, ProgramTask::Kernel { flops: 0, .. })
+        finds_gradients(item) || matches!(task, ProgramNodeOperation::Kernel { flops: 0, .. })
     });
     is_last.then_some(sum)
 }
@@ -114,25 +114,28 @@ fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
 impl TrainingGenerator {
     /// Returns the shares of `stage`, or `None` if every member exchanges its own data with other
     /// stages.
-    pub(super) fn adapters_of(&self, stage: u32) -> Option<AdapterShares> {
+    pub(super) fn adapter_shares_of_stage(&self, stage: u32) -> Option<StageAdapterShares> {
         let groups = self.adapters.as_ref()?;
         groups.of.get(&self.plan.tensor_of(stage)).copied()
     }
 
     /// Number of members of `stage` that share an adapter.
-    pub(super) fn adapter_share(&self, stage: u32) -> u32 {
-        self.adapters_of(stage).map_or(1, |own| own.size)
+    pub(super) fn members_per_stage_adapter(&self, stage: u32) -> u32 {
+        self.adapter_shares_of_stage(stage)
+            .map_or(1, |own| own.size)
     }
 
     /// Returns true if the member at `place` exchanges messages with other stages.
-    pub(super) fn is_adapter(&self, place: RankCoordinates) -> bool {
-        place.tensor.is_multiple_of(self.adapter_share(place.stage))
+    pub(super) fn is_stage_adapter(&self, place: RankCoordinates) -> bool {
+        place
+            .tensor
+            .is_multiple_of(self.members_per_stage_adapter(place.stage))
     }
 
     /// Returns the sum of part `at` that adapters compute instead of the whole group. The result is
     /// the layer of the sum, and the sum's index in the layer's program for `kind`. Returns `None`
     /// if the part has no such sum.
-    pub(super) fn handed_sum(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
+    pub(super) fn sum_left_to_adapters(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers_of_part(at);
         let (layer, is_edge) = match kind {
@@ -144,6 +147,7 @@ impl TrainingGenerator {
         if is_edge || sums == AdapterSums::Source {
             return None;
         }
-        find_final_all_reduce(self.lowered_layer(layer).program_of(kind, 0)).map(|sum| (layer, sum))
+        find_final_all_reduce(self.lowered_layer(layer).program_for_member(kind, 0))
+            .map(|sum| (layer, sum))
     }
 }

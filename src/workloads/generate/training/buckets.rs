@@ -52,9 +52,9 @@ pub(super) struct GradientBucket {
 
 /// Returns the sizes of the weight tensors of an operator of kind `work`, in the order in which
 /// their gradients are computed.
-pub(super) fn weights_by_gradient(work: &OperatorKind) -> [u64; 2] {
-    let spec = work.to_spec();
-    let mut each = spec.gradient_sizes(false).map(|count| count as u64);
+pub(super) fn gradient_tensor_sizes(work: &OperatorKind) -> [u64; 2] {
+    let spec = work.to_axes_and_tensors();
+    let mut each = spec.weight_gradient_sizes(false).map(|count| count as u64);
     [each.next(), each.next()].map(Option::unwrap_or_default)
 }
 
@@ -184,16 +184,16 @@ mod tests {
             bias,
             tied,
         };
-        assert_eq!(weights_by_gradient(&linear(true, false)), [5, 15]);
-        assert_eq!(weights_by_gradient(&linear(false, false)), [15, 0]);
-        assert_eq!(weights_by_gradient(&linear(true, true)), [5, 0]);
-        assert_eq!(weights_by_gradient(&linear(false, true)), [0, 0]);
+        assert_eq!(gradient_tensor_sizes(&linear(true, false)), [5, 15]);
+        assert_eq!(gradient_tensor_sizes(&linear(false, false)), [15, 0]);
+        assert_eq!(gradient_tensor_sizes(&linear(true, true)), [5, 0]);
+        assert_eq!(gradient_tensor_sizes(&linear(false, true)), [0, 0]);
         let width = 7;
         let norm = |bias| OperatorKind::Norm { rows, width, bias };
         assert_eq!(
             (
-                weights_by_gradient(&norm(true)),
-                weights_by_gradient(&norm(false))
+                gradient_tensor_sizes(&norm(true)),
+                gradient_tensor_sizes(&norm(false))
             ),
             ([7, 7], [7, 0])
         );

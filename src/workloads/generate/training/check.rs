@@ -2,12 +2,12 @@
 
 use super::bytes_of;
 use super::context_shards;
-use super::dataflow::is_derived;
+use super::dataflow::is_tensor_split_derived;
 use super::emit::MOST_PIECES;
 use super::frozen_weights;
 use super::local_experts;
 use super::padded_heads::pad_heads;
-use super::stage_cuts::chunk_starts;
+use super::stage_cuts::first_layers_of_parts;
 use super::tensor_cut;
 use crate::generate::plan::{
     AdapterSums, AttentionKernel, ContextExchange, ExpertProducts, ParallelAxis, ParallelismPlan,
@@ -25,26 +25,26 @@ const MOST_MEMBERS: u64 = 1 << 12;
 /// Checks that `plan` can distribute `model`, and returns the number of micro-batches in a step.
 pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     plan.check_values()?;
-    check_degrees(plan)?;
-    plan.check_tiles()?;
+    check_parallel_degrees(plan)?;
+    plan.check_core_for_each_rank()?;
     check_total_layers(model, plan)?;
     let micro_batches = check_batch(plan)?;
     plan.schedule.check_size(plan.pipeline, micro_batches)?;
     plan.check_together()?;
-    check_layers(model, plan)?;
+    check_layers_fit_stages(model, plan)?;
     local_experts::check_expert_degrees(model, plan)?;
     context_shards::check_context_degree(model, plan)?;
     frozen_weights::freeze_weights(model, plan)?;
     let model = &*pad_heads(model, plan)?;
-    let derived = is_derived(model, plan);
+    let derived = is_tensor_split_derived(model, plan);
     if plan.operators.is_empty() {
         check_tensor_degree(model, plan)?;
     }
     if derived || !plan.operators.is_empty() {
-        check_operators(model, plan)?;
+        check_operator_degrees(model, plan)?;
     }
-    tile_fits(model, plan)?;
-    tied_last(model, plan, micro_batches)?;
+    check_smallest_tile_fits(model, plan)?;
+    check_tied_gradients_last(model, plan, micro_batches)?;
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunk_count());
     let tags = 2 * u128::from(plan.steps) * parts * u128::from(micro_batches);
     check_limit(
@@ -53,8 +53,8 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
         i32::MAX as u64,
         "fewer steps or micro-batches",
     )?;
-    check_amounts(model, plan)?;
-    let nodes = nodes_at_most(model, plan, micro_batches);
+    check_no_overflow(model, plan)?;
+    let nodes = max_nodes_per_rank(model, plan, micro_batches);
     check_limit(
         "nodes of one rank of every stage",
         nodes,
@@ -67,14 +67,14 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
 /// Checks that a stage with the model's first and last part completes the first part's gradients
 /// last, if the two parts share a tied matrix. The matrix's gradients are summed when the first
 /// part is complete, so the last part's gradients must be complete by then.
-fn tied_last(
+fn check_tied_gradients_last(
     model: &Model,
     plan: &ParallelismPlan,
     micro_batches: u32,
 ) -> Result<(), GenerateError> {
     let [first, last] = plan.end_stages();
     let mut operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
-    let is_tied = |one: &LayerOperator| one.work.to_spec().tied_weights().is_some();
+    let is_tied = |one: &LayerOperator| one.work.to_axes_and_tensors().tied_weights().is_some();
     if first != last || plan.pipeline == 1 || !plan.has_training() || !operators.any(is_tied) {
         return Ok(());
     }
@@ -99,14 +99,14 @@ fn tied_last(
 /// Rejects plans if SRAM cannot store the smallest tile of a matrix product: a row of inputs, a
 /// column of weights, and their result. If a product sums over K numbers, each core of a tensor
 /// group with t cores has at least K / t of these numbers.
-fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_smallest_tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
         return Ok(());
     };
     let members = plan.tensor_degrees().max().unwrap_or(1).max(1);
     let row = |operator: &LayerOperator| {
-        let spec = operator.work.to_spec();
-        let summed = if spec.sums_partial_results() {
+        let spec = operator.work.to_axes_and_tensors();
+        let summed = if spec.sums_over_input_columns() {
             spec.extent_of_axis('k')
         } else {
             0
@@ -131,7 +131,11 @@ fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
 }
 
 /// Upper bound on the nodes of a rank: the sum over all stages of the nodes of one rank per stage.
-pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches: u32) -> u128 {
+pub(super) fn max_nodes_per_rank(
+    model: &Model,
+    plan: &ParallelismPlan,
+    micro_batches: u32,
+) -> u128 {
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunk_count());
     // An operator has at most 28 nodes, both directions together, including reductions and
     // messages. With a residency rule, at most four of these nodes are kernels with operands: the
@@ -150,7 +154,7 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
         ExpertProducts::OneByOne => {
             let operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
             let most = operators
-                .map(|one| one.work.to_spec().expert_weights())
+                .map(|one| one.work.to_axes_and_tensors().expert_weights())
                 .max();
             u128::from(most.unwrap_or(0) / u64::from(plan.expert.max(1)))
         }
@@ -182,7 +186,7 @@ const STATE: u128 = 96;
 /// Rejects models and batches with sums that could overflow later. Sums of FLOPs must fit into 128
 /// bits, and the bytes of a rank at one time must fit into 64 bits. The bounds use the whole model,
 /// because a rank's part of an operator is at most the whole operator.
-fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_no_overflow(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
     let samples = u128::from(plan.micro_batch);
     let fewer = "a smaller micro-batch";
@@ -207,8 +211,8 @@ fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateEr
         // Count a tied matrix twice, because the last stage of a pipeline has a copy of it.
         weights += times
             * work
-                .to_spec()
-                .gradient_sizes(true)
+                .to_axes_and_tensors()
+                .weight_gradient_sizes(true)
                 .fold(0, u128::saturating_add);
         multiplications += times * u128::from(work.multiplication_count());
         kept += times * u128::from(work.saved_bytes(number, fused));
@@ -239,7 +243,7 @@ fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateEr
     )
 }
 
-fn check_degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_parallel_degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let ranks = plan.rank_count();
     if ranks > MAX_NPUS.into() {
         let expected = format!("{MAX_NPUS} ranks or fewer, as machines have NPUs");
@@ -281,7 +285,7 @@ fn check_batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     Ok(count as u32)
 }
 
-fn check_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_layers_fit_stages(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let count = model.layers.len();
     if count == 0 || model.layers.iter().any(|layer| layer.operators.is_empty()) {
         return Err(option_refused(
@@ -297,13 +301,13 @@ fn check_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateErr
         return Err(option_refused("pipeline", plan.pipeline, expected));
     }
     if !plan.stages.is_empty() {
-        return check_stages(plan, count, parts);
+        return check_stage_layer_ranges(plan, count, parts);
     }
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return Ok(());
     }
     if plan.split != SplitUnit::Blocks {
-        return split_layers(plan, count as u64, parts);
+        return check_layers_divisible(plan, count as u64, parts);
     }
     let blocks = model
         .layers
@@ -323,14 +327,18 @@ fn check_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateErr
         );
         return Err(option_refused("pipeline", plan.pipeline, expected));
     }
-    debug_assert!(chunk_starts(model, plan).is_sorted());
+    debug_assert!(first_layers_of_parts(model, plan).is_sorted());
     Ok(())
 }
 
 /// Rejects a model that cannot be divided among the stages. The parts must divide the number of
 /// blocks or layers (`count`); with a split by multiplications, there must be at most as many parts
 /// as layers.
-fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), GenerateError> {
+fn check_layers_divisible(
+    plan: &ParallelismPlan,
+    count: u64,
+    parts: u64,
+) -> Result<(), GenerateError> {
     let (fits, divides) = match plan.split {
         SplitUnit::Multiplications => (parts <= count, "at most"),
         SplitUnit::Blocks | SplitUnit::Layers => (count.is_multiple_of(parts), "a divisor of"),
@@ -397,7 +405,11 @@ fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), Gener
 /// Rejects stages that are not consecutive ranges of layers, and a wrong number of stages.
 /// [`check_total_layers`] has checked that the stages have all layers together, so consecutive
 /// ranges end with the last layer.
-fn check_stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
+fn check_stage_layer_ranges(
+    plan: &ParallelismPlan,
+    count: usize,
+    parts: u64,
+) -> Result<(), GenerateError> {
     let found = plan.stages.len();
     if found as u64 != parts {
         let expected = format!("{parts} ranges, one for each stage and chunk");
@@ -422,11 +434,12 @@ fn check_stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), 
 
 fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     for members in plan.stage_tensor.iter().filter(|own| **own > 1) {
-        check_divisibility(model, [(*members).into(); 2])?;
+        check_operators_divisible(model, [(*members).into(); 2])?;
     }
     let [first, last] = [0, plan.pipeline - 1].map(|stage| plan.tensor_of(stage));
     let mut operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
-    let mut is_tied = || operators.any(|one| one.work.to_spec().tied_weights().is_some());
+    let mut is_tied =
+        || operators.any(|one| one.work.to_axes_and_tensors().tied_weights().is_some());
     if first != last && is_tied() {
         let expected = format!(
             "one degree for the first and the last stage, which both have the embedding's table of {}",
@@ -449,21 +462,21 @@ fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), Gene
         );
         return Err(option_refused("sequence_parallel", "true", expected));
     }
-    check_divisibility(model, [members, plan.tensor_of_experts().into()])
+    check_operators_divisible(model, [members, plan.tensor_degree_of_experts().into()])
 }
 
 /// Checks that every operator can be sharded over `members` members as its split requires. For
 /// operators of experts, the number of members is `expert_members`.
-fn check_divisibility(
+fn check_operators_divisible(
     model: &Model,
     [members, expert_members]: [u64; 2],
 ) -> Result<(), GenerateError> {
     let mut own = members;
     for operator in model.equal_layer_runs().flat_map(|run| &run[0].operators) {
-        let spec = operator.work.to_spec();
+        let spec = operator.work.to_axes_and_tensors();
         if spec.expert_weights() > 0 {
             own = expert_members;
-        } else if spec.sums_partial_results() || spec.exchange.is_some() {
+        } else if spec.sums_over_input_columns() || spec.exchange.is_some() {
             own = members;
         }
         tensor_cut::check_divides(operator, operator.cut, own)?;
@@ -473,7 +486,7 @@ fn check_divisibility(
 
 /// Checks that each operator with its own degrees in the plan exists, and that its degrees are
 /// compatible with the rest of the plan.
-fn check_operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
         let expected = "false where operators have degrees, or a cut that the model does not state: results \
              go to the next stage without resharding";

@@ -27,7 +27,9 @@
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
 use crate::generate::{GenerateError, option_refused};
-use crate::model::{AttentionSpan, LayerOperator, Model, OperatorAxis, OperatorKind, OperatorSpec};
+use crate::model::{
+    AttentionSpan, LayerOperator, Model, OperatorAxesAndTensors, OperatorAxis, OperatorKind,
+};
 use std::borrow::Cow;
 
 /// Returns `model` reduced to the tokens that one rank has.
@@ -72,7 +74,7 @@ pub(super) fn shard_context<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
 }
 
 fn divide_axis(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
-    let sizes = work.sizes_mut().into_iter();
+    let sizes = work.divisible_sizes_mut().into_iter();
     sizes
         .filter(|(cut, _)| *cut == axis)
         .for_each(|(_, size)| *size /= shards);
@@ -81,9 +83,9 @@ fn divide_axis(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
 /// Returns the bytes that a rank exchanges in its context group before and after an operator, for
 /// its own tokens. The first number is for queries, and the second for keys and values. `sample` is
 /// the number of bytes of one number times the number of samples of a micro-batch.
-pub(super) fn exchanged_bytes(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
+pub(super) fn context_exchange_bytes(spec: &OperatorAxesAndTensors, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {
-        let all = spec.tensor_volume(axes).saturating_mul(sample);
+        let all = spec.tensor_element_count(axes).saturating_mul(sample);
         u64::try_from(all).unwrap_or(u64::MAX)
     };
     let keys = bytes("mgw");
@@ -111,7 +113,7 @@ pub(super) fn check_context_degree(
         return Err(option_refused("recompute", plan.recompute, expected));
     }
     let operators = || model.equal_layer_runs().flat_map(|run| &run[0].operators);
-    if !operators().any(|one| one.work.to_spec().is_attention()) {
+    if !operators().any(|one| one.work.to_axes_and_tensors().is_attention()) {
         return wrong(format!(
             "1 for {}, in which no token needs another",
             model.name
@@ -126,7 +128,7 @@ pub(super) fn check_context_degree(
 /// If the plan's degree is invalid for `operator`, returns a description of valid degrees.
 fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<String> {
     let shards = u64::from(plan.context);
-    let spec = operator.work.to_spec();
+    let spec = operator.work.to_axes_and_tensors();
     if !spec.is_attention() {
         // Images have rows of pixels with halos, and context parallelism has no rule for halos.
         let mut sizes = spec.sizes_along_axis(OperatorAxis::M).peekable();
@@ -151,7 +153,7 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
                 )
             })
         }
-        ContextExchange::Ring if is_windowed(&operator.work) => Some(
+        ContextExchange::Ring if is_windowed_attention(&operator.work) => Some(
             "1 with context_exchange = ring: tokens attend to windows, so ranks have unequal work in a step; or \
              context_exchange = all-gather"
                 .to_owned(),
@@ -172,13 +174,13 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
     }
 }
 
-fn is_windowed(work: &OperatorKind) -> bool {
+fn is_windowed_attention(work: &OperatorKind) -> bool {
     matches!(work, OperatorKind::ShapedAttention { span, .. } if *span != AttentionSpan::All)
 }
 
 /// Returns the attention of a rank's queries to the keys of another rank in a ring; `work` is the
 /// attention to the rank's own keys.
-pub(super) fn ring_block(work: &OperatorKind) -> OperatorKind {
+pub(super) fn ring_step_attention(work: &OperatorKind) -> OperatorKind {
     let mut block = work.clone();
     match &mut block {
         OperatorKind::Attention {

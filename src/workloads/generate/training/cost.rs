@@ -19,9 +19,11 @@
 //! Models", 2022, section 4.1: `s b h (34 + 5 a s / h)` bytes for a block like GPT-3's in 16 bits.
 
 use super::super::GenerateError;
-use super::program::OperandBytes;
+use super::program::OperatorOperandBytes;
 use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SoftmaxKernel};
-use crate::model::{KernelSpec, OperatorKind, OperatorSpec, WeightTraining};
+use crate::model::{
+    OperatorAxesAndTensors, OperatorKernelSpec, OperatorKind, TrainedOperatorWeights,
+};
 use chakram_trace::format::Dtype;
 
 mod adapter;
@@ -36,11 +38,11 @@ mod unfused;
 
 pub(super) use kernel::{LoweredKernel, OperatorKernels};
 use kernel::{build_kernel, gemm_shape, kernel_chain, to_bytes};
-pub(super) use linear::pair_bytes;
+pub(super) use linear::bytes_of_two_numbers;
 
 /// Sizes that all kernels share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CostParameters {
+pub(super) struct KernelCostParameters {
     /// Number of samples per micro-batch.
     pub samples: u64,
     /// Bytes of a number in the plan's format.
@@ -72,10 +74,10 @@ pub(super) struct CostParameters {
     /// Number format of tokens that are sent to experts; `None` if tokens keep their format.
     pub sent: Option<Dtype>,
     /// The part of the operator's weights that training changes.
-    pub training: WeightTraining,
+    pub training: TrainedOperatorWeights,
 }
 
-impl CostParameters {
+impl KernelCostParameters {
     /// Returns the kernels of `work`, which is one member's shard of an operator.
     pub fn kernels_of_operator(
         &self,
@@ -86,35 +88,44 @@ impl CostParameters {
         } else {
             work.without_dropout()
         };
-        let spec = work.to_spec();
-        let mut kernels = self.kernels_of_spec(&spec)?;
+        let spec = work.to_axes_and_tensors();
+        let mut kernels = self.kernels_from_axes_and_tensors(&spec)?;
         let [kept, scores] = spec.kept_bytes(self.number, self.fused);
         let saved = |one: u64| to_bytes(u128::from(self.samples) * u128::from(one));
         // Count scores separately, because selective recomputation omits only scores from the saved
         // bytes.
         kernels.scores = saved(scores)?;
         kernels.keeps = saved(kept)? - kernels.scores;
-        if let (true, Some(dtype), true) = (spec.is_linear(), self.linear, self.casts_operands()) {
+        if let (true, Some(dtype), true) = (
+            spec.is_plain_matrix_product(),
+            self.linear,
+            self.casts_operands(),
+        ) {
             // The backward pass uses the cast tensor, so the cast tensor is saved instead of the
             // original.
-            kernels.keeps = kernels.keeps / (2 * self.number) * pair_bytes(dtype);
+            kernels.keeps = kernels.keeps / (2 * self.number) * bytes_of_two_numbers(dtype);
         }
-        if self.training != WeightTraining::All && kernels.weights.take().is_some() {
+        if self.training != TrainedOperatorWeights::All && kernels.weights.take().is_some() {
             kernels.after_weights.clear();
             // The input's gradient of a matrix product needs only the weights, so nothing else is
             // saved for it. A router, however, also saves its scores.
-            if !matches!(spec.kernels, KernelSpec::Router { .. }) {
+            if !matches!(spec.kernels, OperatorKernelSpec::Router { .. }) {
                 kernels.keeps = 0;
             }
         }
-        self.set_operands(&work, spec.looks_up(), &mut kernels);
+        self.set_operand_bytes(&work, spec.looks_up(), &mut kernels);
         Ok(kernels)
     }
 
     /// Attaches an operator's operands to three kernels: its first forward kernel, the kernel for
     /// the input's gradient, and the kernel for the weights' gradient. A look-up reads each row
     /// once, and its backward pass adds once to each row's gradient.
-    fn set_operands(&self, work: &OperatorKind, looks_up: bool, kernels: &mut OperatorKernels) {
+    fn set_operand_bytes(
+        &self,
+        work: &OperatorKind,
+        looks_up: bool,
+        kernels: &mut OperatorKernels,
+    ) {
         let each = self.samples.saturating_mul(self.number);
         let [input, output] =
             [work.input_elements(), work.output_elements()].map(|all| all.saturating_mul(each));
@@ -122,13 +133,13 @@ impl CostParameters {
         let found = work.parameter_count().saturating_mul(self.gradient);
         let both = input.saturating_add(output);
         let forward = if looks_up {
-            OperandBytes {
+            OperatorOperandBytes {
                 input: 0,
                 weights: weights.min(output),
                 output,
             }
         } else {
-            OperandBytes {
+            OperatorOperandBytes {
                 input,
                 weights,
                 output,
@@ -138,19 +149,19 @@ impl CostParameters {
         // weight gradient, the backward kernel also needs the forward input.
         let apart = kernels.weights.is_some();
         let backward = if looks_up {
-            OperandBytes {
+            OperatorOperandBytes {
                 input: output,
                 weights: 0,
                 output: found.min(output),
             }
         } else {
-            OperandBytes {
+            OperatorOperandBytes {
                 input: if apart { output } else { both },
                 weights,
                 output: input,
             }
         };
-        let gradient = OperandBytes {
+        let gradient = OperatorOperandBytes {
             input: both,
             weights: 0,
             output: found,
@@ -165,39 +176,42 @@ impl CostParameters {
         set(kernels.weights.as_mut(), gradient);
     }
 
-    fn kernels_of_spec(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
+    fn kernels_from_axes_and_tensors(
+        &self,
+        spec: &OperatorAxesAndTensors,
+    ) -> Result<OperatorKernels, GenerateError> {
         match spec.kernels {
-            KernelSpec::Products if spec.is_linear() => {
+            OperatorKernelSpec::Products if spec.is_plain_matrix_product() => {
                 let [rows, inputs, outputs] =
                     ['m', 'k', 'n'].map(|axis| spec.extent_of_axis(axis).into());
                 let bias = spec.weights.iter().any(|one| !one.axes.contains('k'));
                 let experts = spec.expert_weights().max(1).into();
                 let sizes = [self.row_count(rows), inputs, outputs];
                 match self.one_by_one && experts > 1 {
-                    true => self.linear_of_each(sizes, experts, bias),
+                    true => self.per_expert_linear_kernels(sizes, experts, bias),
                     false => self.linear_kernels(sizes, experts, bias),
                 }
             }
-            KernelSpec::Products => self.product_kernels(spec),
-            KernelSpec::Router {
+            OperatorKernelSpec::Products => self.matrix_product_kernels(spec),
+            OperatorKernelSpec::Router {
                 sigmoid,
                 biased,
                 grouped,
             } => self.router_kernels(spec, [sigmoid, biased, grouped]),
-            KernelSpec::LatentUp => self.latent_up(spec),
-            KernelSpec::Attention {
+            OperatorKernelSpec::LatentUp => self.latent_up(spec),
+            OperatorKernelSpec::Attention {
                 rotary,
                 dropout,
                 qk_norm,
             } => self.attention_kernels(spec, dropout, [rotary, qk_norm]),
-            KernelSpec::Moving { fused, one_by_one } => {
-                let fuses = if spec.reduces_columns() {
+            OperatorKernelSpec::Moving { fused, one_by_one } => {
+                let fuses = if spec.reduces_rows_to_numbers() {
                     self.loss == LossKernel::Fused
                 } else {
                     self.elementwise != ElementwiseKernels::Eager
                 };
                 let kernels = one_by_one.filter(|_| !fuses).unwrap_or(fused);
-                self.moving_kernels(spec, &kernels)
+                self.kernels_without_products(spec, &kernels)
             }
         }
     }
@@ -209,12 +223,12 @@ impl CostParameters {
 
     /// Returns the sizes of the tensor with the axes `axes`, for all samples. All row axes are
     /// merged into one axis.
-    fn tensor_sizes(&self, spec: &OperatorSpec, axes: &str) -> Vec<u128> {
+    fn tensor_axis_sizes(&self, spec: &OperatorAxesAndTensors, axes: &str) -> Vec<u128> {
         let is_row = |axis: &char| matches!(axis, 'm' | 'c' | 'l');
         let rows: String = axes.chars().filter(is_row).collect();
         let others = axes.chars().filter(|axis| !is_row(axis));
         let others = others.map(|axis| spec.extent_of_axis(axis).into());
-        [self.row_count(spec.tensor_volume(&rows))]
+        [self.row_count(spec.tensor_element_count(&rows))]
             .into_iter()
             .chain(others)
             .collect()

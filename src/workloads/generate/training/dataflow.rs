@@ -29,7 +29,7 @@
 //! after a transformer, receives all tokens if they are sharded. Norms over the channels of images
 //! use only the member's own samples and rows, like BatchNorm without synchronized statistics.
 
-use super::layer::LoweringContext;
+use super::layer::LayerLoweringOptions;
 use super::shard_spec::ShardSpec;
 use super::tensor_cut;
 use crate::generate::plan::{OperatorDegrees, ParallelismPlan};
@@ -38,7 +38,8 @@ use crate::generate::sharding::{
 };
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{
-    ChainInput, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorSpec, TensorSplit,
+    LayerOperator, Model, ModelLayer, OperatorAxesAndTensors, OperatorAxis, OperatorInputSource,
+    TensorSplit,
 };
 
 /// A result that one operator passes to the next, with its layout.
@@ -102,7 +103,7 @@ struct DataflowCursor {
 }
 
 /// Tracks the layouts of results from layer to layer.
-pub(super) struct DataflowTracer<'p> {
+pub(super) struct ActivationLayoutTracer<'p> {
     pub operators: &'p [OperatorDegrees],
     pub members: u32,
     /// Number of members that shard each expert, or `None` if all members do.
@@ -113,22 +114,22 @@ pub(super) struct DataflowTracer<'p> {
     pub derives: bool,
 }
 
-impl<'p> DataflowTracer<'p> {
-    pub fn new(model: &Model, plan: &'p ParallelismPlan, context: &LoweringContext) -> Self {
+impl<'p> ActivationLayoutTracer<'p> {
+    pub fn new(model: &Model, plan: &'p ParallelismPlan, context: &LayerLoweringOptions) -> Self {
         Self {
-            derives: is_derived(model, plan),
+            derives: is_tensor_split_derived(model, plan),
             operators: &plan.operators,
             members: plan.tensor,
             expert_members: plan
-                .shares_out_experts()
-                .then_some(plan.tensor_of_experts()),
+                .distributes_experts_in_group()
+                .then_some(plan.tensor_degree_of_experts()),
             samples: context.sizes.samples,
             sequence: context.sequence,
         }
     }
 
     /// Traces `layer`; `before` is the output of the previous layer.
-    pub fn trace_layer<'l>(
+    pub fn trace_layer_layouts<'l>(
         &self,
         layer: &'l ModelLayer,
         before: Option<ShardedActivation>,
@@ -137,7 +138,7 @@ impl<'p> DataflowTracer<'p> {
             main: before,
             around: before,
             side: Vec::new(),
-            behind: !layer.operators.first().is_some_and(is_pre_norm),
+            behind: !layer.operators.first().is_some_and(has_norm_before_branch),
         };
         let mut steps = Vec::with_capacity(layer.operators.len());
         let mut last = before;
@@ -148,22 +149,26 @@ impl<'p> DataflowTracer<'p> {
             } else {
                 way.main
             };
-            let spec = operator.work.to_spec();
+            let spec = operator.work.to_axes_and_tensors();
             let (cutting, windows) =
                 self.operator_sharding(&layer.name, operator, &spec, stands.as_ref())?;
             let need = cutting.input_layout(&spec);
             let gives = ShardedActivation {
                 layout: cutting.output_layout(),
-                partial_over: cutting.partial_axis(),
+                partial_over: cutting.partial_sum_axis(),
                 elements: operator.work.output_elements(),
-                columns: spec.column_count(),
+                columns: spec.output_column_count(),
                 image: spec.windows.is_some()
-                    || spec.is_by_column() && stands.is_some_and(|held| held.image),
+                    || spec.computes_columns_independently()
+                        && stands.is_some_and(|held| held.image),
                 produced_by: Some(i),
             };
-            let sources = way.input_sources(operator, &spec);
-            let inputs = way.advance_past(operator, &spec, need, gives, self.members);
-            let beside = matches!(spec.role, ChainInput::Table | ChainInput::Beside);
+            let sources = way.producers_of_inputs(operator, &spec);
+            let inputs = way.advance_past_operator(operator, &spec, need, gives, self.members);
+            let beside = matches!(
+                spec.role,
+                OperatorInputSource::Table | OperatorInputSource::Beside
+            );
             tables += u32::from(beside);
             steps.push(ShardedOperator {
                 operator,
@@ -211,7 +216,11 @@ impl<'p> DataflowTracer<'p> {
     }
 
     /// Derives Megatron-LM's split of an operator, if neither the model nor the plan gives one.
-    fn derive_split(&self, spec: &OperatorSpec, before: Option<&ShardedActivation>) -> TensorSplit {
+    fn derive_tensor_split(
+        &self,
+        spec: &OperatorAxesAndTensors,
+        before: Option<&ShardedActivation>,
+    ) -> TensorSplit {
         let members = u64::from(self.members);
         let arrives = before.filter(|held| held.layout.columns.parts == self.members);
         let fits = |axis| spec.can_divide(axis, members);
@@ -221,10 +230,10 @@ impl<'p> DataflowTracer<'p> {
             |held: &ShardedActivation| !held.image || held.columns.is_multiple_of(members);
         let by_inputs = fits(OperatorAxis::K) && before.is_none_or(channels) && !tied;
         match spec.role {
-            ChainInput::Table => TensorSplit::RowParallel,
-            ChainInput::Beside if fits(OperatorAxis::N) => TensorSplit::ColumnParallel,
-            ChainInput::Beside if by_inputs => TensorSplit::RowParallel,
-            ChainInput::Next if spec.sums_partial_results() => {
+            OperatorInputSource::Table => TensorSplit::RowParallel,
+            OperatorInputSource::Beside if fits(OperatorAxis::N) => TensorSplit::ColumnParallel,
+            OperatorInputSource::Beside if by_inputs => TensorSplit::RowParallel,
+            OperatorInputSource::Next if spec.sums_over_input_columns() => {
                 match (arrives, by_inputs, fits(OperatorAxis::N)) {
                     (Some(_), true, _) | (_, true, false) => TensorSplit::RowParallel,
                     (_, _, true) => TensorSplit::ColumnParallel,
@@ -243,7 +252,7 @@ impl<'p> DataflowTracer<'p> {
         &self,
         layer: &str,
         operator: &LayerOperator,
-        spec: &OperatorSpec,
+        spec: &OperatorAxesAndTensors,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
         // Search from the end, because later entries override earlier ones.
@@ -253,7 +262,7 @@ impl<'p> DataflowTracer<'p> {
         };
         // Channels of images are normalised independently.
         let image = before.is_some_and(|held| held.image);
-        let free = image.then(|| spec.clone().free_columns());
+        let free = image.then(|| spec.clone().allow_column_division());
         let whose = |error: GenerateError| match error {
             GenerateError::Refused {
                 option,
@@ -279,7 +288,7 @@ impl<'p> DataflowTracer<'p> {
             outputs: sharding.mesh_axis_of(OperatorAxis::N),
             inputs: sharding.mesh_axis_of(OperatorAxis::K),
         };
-        if let (Some(held), true) = (before, spec.is_linear()) {
+        if let (Some(held), true) = (before, spec.is_plain_matrix_product()) {
             let parts = u64::from(cutting.inputs.parts);
             if held.image && !held.columns.is_multiple_of(parts) {
                 let expected = format!(
@@ -290,7 +299,7 @@ impl<'p> DataflowTracer<'p> {
             }
         }
         let windows = (cutting.rows.parts > 1 && spec.extent_of_axis('h') > 0).then_some(sharding);
-        if windows.is_some() && !cutting.shares_windows(&operator.work) {
+        if windows.is_some() && !cutting.divides_windows_exactly(&operator.work) {
             let expected = "1, because the padding is as large as the rows that a window for one output row covers";
             return Err(whose(option_refused("m", cutting.rows.parts, expected)));
         }
@@ -300,14 +309,14 @@ impl<'p> DataflowTracer<'p> {
     fn default_sharding(
         &self,
         operator: &LayerOperator,
-        spec: &OperatorSpec,
+        spec: &OperatorAxesAndTensors,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
         let work = &operator.work;
         let all = MeshAxis::new(self.members, 1);
         let mut cutting = ShardSpec::WHOLE;
         let cut = match self.derives {
-            true => self.derive_split(spec, before),
+            true => self.derive_tensor_split(spec, before),
             false => operator.cut,
         };
         // A block of neighbouring members shards an expert and processes the same tokens. Other
@@ -330,7 +339,7 @@ impl<'p> DataflowTracer<'p> {
             }
             TensorSplit::Replicated | TensorSplit::InsideRegion => {}
         }
-        let rows = spec.token_rows();
+        let rows = spec.divisible_token_rows();
         let divides = |rows: u64, digit: MeshAxis| rows.is_multiple_of(digit.parts.into());
         if cut == TensorSplit::Replicated
             && self.sequence
@@ -353,20 +362,20 @@ impl<'p> DataflowTracer<'p> {
             tensor_cut::check_divides(operator, TensorSplit::InsideRegion, parts)?;
         }
         // Vocabularies are padded, so their size always divides evenly.
-        let classes = spec.reduces_columns() && between;
+        let classes = spec.reduces_rows_to_numbers() && between;
         let by_column = if before.image {
             spec.clone()
-                .free_columns()
+                .allow_column_division()
                 .can_divide(OperatorAxis::N, parts)
         } else {
             spec.can_divide(OperatorAxis::N, parts)
         };
-        let by_itself = classes || spec.is_by_column() && by_column;
+        let by_itself = classes || spec.computes_columns_independently() && by_column;
         if by_itself {
             cutting.outputs = layout.columns;
         }
         let mut windows = None;
-        if work.window_rows() > 0 && layout.rows.parts > 1 {
+        if work.output_rows_of_windows() > 0 && layout.rows.parts > 1 {
             let degrees = ShardingDegrees {
                 b: 1,
                 m: layout.rows.parts,
@@ -379,7 +388,7 @@ impl<'p> DataflowTracer<'p> {
                 ..cutting
             };
             windows = OperatorSharding::new(work, 1, degrees, layout.rows.parts).ok();
-            windows = windows.filter(|_| cut.shares_windows(work));
+            windows = windows.filter(|_| cut.divides_windows_exactly(work));
             if windows.is_some() {
                 cutting = cut;
             }
@@ -390,7 +399,7 @@ impl<'p> DataflowTracer<'p> {
 
 /// Returns true if Megatron-LM's split of `model` is derived, because neither the model nor the
 /// plan gives one.
-pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
+pub(super) fn is_tensor_split_derived(model: &Model, plan: &ParallelismPlan) -> bool {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let states = |one: &LayerOperator| one.cut != TensorSplit::Replicated;
     plan.tensor > 1 && plan.operators.is_empty() && !operators.any(states)
@@ -398,16 +407,20 @@ pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
 
 impl DataflowCursor {
     /// Returns the index of the operator that produces each input of `operator`; `None` stands for
-    /// the layer's input. Call this function before [`advance_past`](Self::advance_past), which
+    /// the layer's input. Call this function before [`advance_past_operator`](Self::advance_past_operator), which
     /// replaces the current results.
-    fn input_sources(&self, operator: &LayerOperator, spec: &OperatorSpec) -> Vec<Option<usize>> {
+    fn producers_of_inputs(
+        &self,
+        operator: &LayerOperator,
+        spec: &OperatorAxesAndTensors,
+    ) -> Vec<Option<usize>> {
         let of = |held: &ShardedActivation| held.produced_by;
         match spec.role {
             _ if operator.around => self.around.iter().map(of).collect(),
-            ChainInput::Table | ChainInput::Beside => Vec::new(),
-            ChainInput::Next => self.main.iter().map(of).collect(),
-            ChainInput::Join | ChainInput::Collect => {
-                let alone = self.side.is_empty() && spec.role == ChainInput::Join;
+            OperatorInputSource::Table | OperatorInputSource::Beside => Vec::new(),
+            OperatorInputSource::Next => self.main.iter().map(of).collect(),
+            OperatorInputSource::Join | OperatorInputSource::Collect => {
+                let alone = self.side.is_empty() && spec.role == OperatorInputSource::Join;
                 let around = self.around.iter().filter(|_| alone);
                 let all = self.main.iter().chain(&self.side).chain(around);
                 all.map(of).collect()
@@ -417,10 +430,10 @@ impl DataflowCursor {
 
     /// Makes the output of `operator` the current result. Returns the operator's inputs, each with
     /// the layout in which it arrives and the layout that the operator needs.
-    fn advance_past(
+    fn advance_past_operator(
         &mut self,
         operator: &LayerOperator,
-        spec: &OperatorSpec,
+        spec: &OperatorAxesAndTensors,
         need: ShardLayout,
         gives: ShardedActivation,
         members: u32,
@@ -428,7 +441,7 @@ impl DataflowCursor {
         let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
         // True if both the branch and the skip path use the current result. A table uses no earlier
         // result, so it never forks.
-        let fork = self.around == self.main && spec.role != ChainInput::Table;
+        let fork = self.around == self.main && spec.role != OperatorInputSource::Table;
         if operator.around {
             let input = take(self.around);
             if fork {
@@ -438,33 +451,35 @@ impl DataflowCursor {
             return input.into_iter().collect();
         }
         let inputs = match spec.role {
-            ChainInput::Table => {
+            OperatorInputSource::Table => {
                 // Keep an earlier table's result outside the chain until an operator uses it.
                 let own = self.main.take().filter(|held| held.produced_by.is_some());
                 self.side.extend(own);
                 self.around = Some(gives);
                 Vec::new()
             }
-            ChainInput::Beside => {
+            OperatorInputSource::Beside => {
                 self.side.push(gives);
                 return Vec::new();
             }
-            ChainInput::Join | ChainInput::Collect => {
+            OperatorInputSource::Join | OperatorInputSource::Collect => {
                 let beside = std::mem::take(&mut self.side);
-                let alone = beside.is_empty() && spec.role == ChainInput::Join;
+                let alone = beside.is_empty() && spec.role == OperatorInputSource::Join;
                 let around = self.around.filter(|_| alone);
-                let others = merge_alike(beside).into_iter().chain(around);
+                let others = merge_equal_layouts(beside).into_iter().chain(around);
                 let all = self.main.into_iter().chain(others);
                 all.map(|from| OperatorInput { from, need }).collect()
             }
-            ChainInput::Next => take(self.main).into_iter().collect(),
+            OperatorInputSource::Next => take(self.main).into_iter().collect(),
         };
         if fork {
             complete_sum(&mut self.around, &need, members);
         }
         self.main = Some(gives);
-        if matches!(spec.role, ChainInput::Join | ChainInput::Table)
-            || fork && self.behind && is_pre_norm(operator)
+        if matches!(
+            spec.role,
+            OperatorInputSource::Join | OperatorInputSource::Table
+        ) || fork && self.behind && has_norm_before_branch(operator)
         {
             self.around = self.main;
         }
@@ -487,12 +502,12 @@ fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, member
 /// Returns true if a layer that begins with `operator` applies a norm before each branch, as GPT-2
 /// and Llama do. In BERT and ResNet, the norm follows a residual sum, and the next skip path
 /// carries its output.
-fn is_pre_norm(operator: &LayerOperator) -> bool {
-    operator.work.to_spec().is_elementwise()
+fn has_norm_before_branch(operator: &LayerOperator) -> bool {
+    operator.work.to_axes_and_tensors().is_elementwise()
 }
 
 /// Merges results that have the same layout into one result.
-fn merge_alike(all: Vec<ShardedActivation>) -> Vec<ShardedActivation> {
+fn merge_equal_layouts(all: Vec<ShardedActivation>) -> Vec<ShardedActivation> {
     let mut found: Vec<ShardedActivation> = Vec::new();
     for held in all {
         let like = |one: &&mut ShardedActivation| {

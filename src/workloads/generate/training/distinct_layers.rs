@@ -1,11 +1,11 @@
 //! Lowers the layers of a model to programs. Equal layers are lowered only once.
 
 use super::MOST_GROUPS;
-use super::dataflow::{DataflowTracer, LayerDataflow, ShardedActivation};
-use super::layer::{LoweredLayer, LoweringContext};
+use super::dataflow::{ActivationLayoutTracer, LayerDataflow, ShardedActivation};
+use super::layer::{LayerLoweringOptions, LoweredLayer};
 use super::shard_spec::ShardSpec;
 use super::sharded::ShardedLowering;
-use super::stage_cuts::chunk_starts;
+use super::stage_cuts::first_layers_of_parts;
 use super::tied_embedding::TiedEmbedding;
 use crate::generate::plan::{ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::MemberPartition;
@@ -13,7 +13,7 @@ use crate::generate::{GenerateError, check_limit, option_refused};
 use crate::model::{LayerRole, Model};
 
 /// A lowered layer, as an example for later layers that equal it.
-struct LoweredExample<'m> {
+struct LoweredLayerExample<'m> {
     layer: usize,
     /// Size of the layer's tensor group.
     members: u32,
@@ -24,7 +24,7 @@ struct LoweredExample<'m> {
 
 /// Rejects a sharded input of layer `i` if the previous layer's stage has another tensor degree
 /// (`unlike`), because groups of different sizes cannot exchange shards.
-fn check_whole_input(
+fn check_input_unsharded(
     i: usize,
     held: &Option<ShardedActivation>,
     unlike: bool,
@@ -52,25 +52,25 @@ impl DistinctLayers {
     pub fn new(
         model: &Model,
         plan: &ParallelismPlan,
-        context: &LoweringContext,
+        context: &LayerLoweringOptions,
     ) -> Result<Self, GenerateError> {
-        let mut follow = DataflowTracer::new(model, plan, context);
+        let mut follow = ActivationLayoutTracer::new(model, plan, context);
         let mut lowering = {
             let [first, last] = plan.end_stages();
             ShardedLowering::new(*context, first != last)
         };
         let mut tied = TiedEmbedding::default();
         let mut lowered: Vec<LoweredLayer> = Vec::new();
-        let mut examples: Vec<LoweredExample<'_>> = Vec::new();
+        let mut examples: Vec<LoweredLayerExample<'_>> = Vec::new();
         let mut lowered_of = Vec::new();
         let (mut held, mut cuts) = (None, false);
-        let starts = chunk_starts(model, plan);
+        let starts = first_layers_of_parts(model, plan);
         let part_of = |layer: usize| starts.partition_point(|start| *start <= layer) - 1;
         let mut members = plan.tensor;
         for (i, layer) in model.layers.iter().enumerate() {
             if plan.is_uneven() {
                 let own = plan.tensor_of(part_of(i) as u32 % plan.pipeline);
-                check_whole_input(i, &held, own != members)?;
+                check_input_unsharded(i, &held, own != members)?;
                 members = own;
                 (follow.members, lowering.context.tensor) = (own, own.into());
             }
@@ -97,13 +97,13 @@ impl DistinctLayers {
                 lowered_of.push(known as u32);
                 continue;
             }
-            let flow = follow.trace_layer(layer, held)?;
+            let flow = follow.trace_layer_layouts(layer, held)?;
             for step in &flow.steps {
                 tied.check_operator(&layer.name, step)?;
                 cuts |= step.cutting != ShardSpec::WHOLE;
             }
             let before = held.replace(flow.end);
-            let same = |one: &LoweredExample<'_>| {
+            let same = |one: &LoweredLayerExample<'_>| {
                 let role = model.layers[one.layer].role;
                 (one.members, role) == (members, layer.role)
                     && one.recompute == recompute
@@ -113,7 +113,7 @@ impl DistinctLayers {
             lowered_of.push(known.unwrap_or(lowered.len()) as u32);
             if known.is_none() {
                 lowered.push(lowering.lower_layer(layer, &flow)?);
-                examples.push(LoweredExample {
+                examples.push(LoweredLayerExample {
                     layer: i,
                     members,
                     recompute,

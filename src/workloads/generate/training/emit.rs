@@ -8,7 +8,8 @@
 
 use super::TrainingGenerator;
 use super::program::{
-    LayerProgram, ProgramDependency, ProgramNode, ProgramTask, add_bytes, merge_changes,
+    LayerProgram, ProgramDependency, ProgramNode, ProgramNodeOperation, add_bytes,
+    merge_memory_changes,
 };
 use super::residency::{SramPolicy, SramResidency};
 use crate::generate::TraceEmitter;
@@ -28,7 +29,7 @@ mod messages;
 pub(super) use memory_traffic::MOST_PIECES;
 
 use gradients::GradientProgress;
-use memory_traffic::remote_access;
+use memory_traffic::create_remote_access;
 
 /// Lane of all kernels except kernels of parallel branches.
 pub const COMPUTE_LANE: i64 = 0;
@@ -84,7 +85,7 @@ pub(super) struct RankEmitter<'w, 's> {
 }
 
 /// A node that belongs to a step as a whole, not to a layer's program.
-struct StepNode<'n> {
+struct WholeStepNode<'n> {
     name: std::fmt::Arguments<'n>,
     op: Op<'n>,
     lane: Option<i64>,
@@ -101,7 +102,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Self {
             plan,
             out,
-            sram: sram.map(|sram| (sram, plan.residency_of(place.stage, &sram))),
+            sram: sram.map(|sram| (sram, plan.sram_residency_of_stage(place.stage, &sram))),
             place,
             rank,
             step: 0,
@@ -120,13 +121,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Emits the nodes of all steps.
     pub fn run(&mut self) -> Result<(), TraceError> {
-        self.allocate_resident()?;
+        self.emit_resident_allocations()?;
         let plan = self.plan;
         let trains = plan.plan.has_training();
         for step in 0..plan.plan.steps {
             self.step = step;
             if plan.gathers_before_step() {
-                self.gather_updated()?;
+                self.emit_updated_parameter_gathers()?;
             }
             let mut kept = vec![false; plan.chunk_count() as usize];
             for step in plan.steps_of_stage(self.place.stage) {
@@ -138,7 +139,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     // Without resharding, parameters are still complete after the chunk's first
                     // pass in a step.
                     let present = std::mem::replace(chunk, !plan.plan.reshard);
-                    begun.push((pass, self.begin_pass(pass, present)?));
+                    begun.push((pass, self.emit_pass_start(pass, present)?));
                 }
                 // Both passes start at the current end of the chain, because neither pass depends
                 // on the other.
@@ -154,19 +155,19 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 }
                 self.chain_tail = ends;
                 for pass in step.iter_passes() {
-                    self.hand_on(pass)?;
+                    self.emit_result_send(pass)?;
                 }
             }
             if trains {
                 self.emit_end_of_step()?;
             }
         }
-        self.free_released()
+        self.emit_remaining_frees()
     }
 
     /// Frees memory that no later node frees. Such memory remains if the plan omits all kernels of
     /// the layers after the last node.
-    fn free_released(&mut self) -> Result<(), TraceError> {
+    fn emit_remaining_frees(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {
             return Ok(());
@@ -186,7 +187,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         emitted.map(drop)
     }
 
-    fn allocate_resident(&mut self) -> Result<(), TraceError> {
+    fn emit_resident_allocations(&mut self) -> Result<(), TraceError> {
         let bytes = self.plan.resident_bytes(self.place.stage);
         let mut memory = MemoryChanges::default();
         memory.allocates[TensorClass::Weights as usize] = bytes.weights;
@@ -205,7 +206,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Emits `node`, which depends on the nodes in `self.data`, and returns its id.
-    fn emit_node(&mut self, node: StepNode<'_>) -> Result<u64, TraceError> {
+    fn emit_node(&mut self, node: WholeStepNode<'_>) -> Result<u64, TraceError> {
         match self.plan.plan.steps {
             1 => self.out.set_name(node.name),
             _ => (self.out).set_name(format_args!("step{}/{}", self.step, node.name)),
@@ -243,14 +244,14 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Returns the stage of `other`, or `None` for this stage, because a pass on the same stage
     /// needs no message.
-    fn stage_if_other(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
+    fn other_stage_of_pass(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
     }
 
     /// Emits the start of a pass: the first parameter gathers (unless parameters are `present`),
     /// and the receive of the pass's input.
-    fn begin_pass(
+    fn emit_pass_start(
         &mut self,
         pass: PipelinePass,
         present: bool,
@@ -258,20 +259,21 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let (plan, own) = (self.plan, self.place.stage);
         let gathered = plan.gathers_parameters() && !present && needs_weights(pass);
         let mut gathers = ParameterGathers::new(gathered, self.layers_of(pass));
-        self.gather_parameters(&mut gathers, 0, pass)?;
+        self.emit_parameter_gathers(&mut gathers, 0, pass)?;
         let before = (plan.plan.schedule).predecessor_of(pass, own, plan.plan.pipeline);
-        if let Some(sender) = self.stage_if_other(before) {
-            self.receive_input(pass, plan.part_of_chunk(own, pass.chunk), sender)?;
+        if let Some(sender) = self.other_stage_of_pass(before) {
+            self.emit_input_receive(pass, plan.part_of_chunk(own, pass.chunk), sender)?;
         }
         Ok(gathers)
     }
 
     /// Emits the send of a pass's result if another stage needs the result.
-    fn hand_on(&mut self, pass: PipelinePass) -> Result<(), TraceError> {
+    fn emit_result_send(&mut self, pass: PipelinePass) -> Result<(), TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let behind = (plan.plan.schedule).successor_of(pass, own, plan.plan.pipeline);
-        if let Some(receiver) = self.stage_if_other(behind) {
-            let sent = self.send_output(pass, plan.part_of_chunk(own, pass.chunk), receiver)?;
+        if let Some(receiver) = self.other_stage_of_pass(behind) {
+            let sent =
+                self.emit_output_send(pass, plan.part_of_chunk(own, pass.chunk), receiver)?;
             // Without overlap, the chain waits for the send, so that the stage does not compute
             // during the send.
             if let (Some(sent), false) = (sent, plan.plan.pipeline_overlap) {
@@ -293,10 +295,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let at = plan.part_of_chunk(self.place.stage, pass.chunk);
         let forward = pass.kind == PassKind::Forward;
         let reduces = pass.kind.finds_weights() && plan.ends_with_reductions(complete);
-        self.handed = plan.handed_sum(at, pass.kind);
+        self.handed = plan.sum_left_to_adapters(at, pass.kind);
         for (k, layer) in self.layers_of(pass).enumerate() {
             if k > 0 {
-                self.gather_parameters(&mut gathers, k, pass)?;
+                self.emit_parameter_gathers(&mut gathers, k, pass)?;
             }
             self.chain_tail
                 .extend(gathers.ids.get(k).into_iter().flatten());
@@ -307,10 +309,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     .extend(self.updated.remove(&layer).into_iter().flatten());
             }
             if gathers.ids.len() > k && plan.copies_parameters() {
-                self.copy_out(layer, pass)?;
+                self.emit_parameter_copy_out(layer, pass)?;
             }
             let lowered = plan.lowered_layer(layer);
-            let program = lowered.program_of(pass.kind, self.place.tensor);
+            let program = lowered.program_for_member(pass.kind, self.place.tensor);
             // The last pass that uses the weights (or the pass for weight gradients) frees
             // parameters that are kept for the whole step.
             let frees = plan.gathers_parameters()
@@ -337,21 +339,25 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     &[]
                 },
             });
-            self.emit_program(program, layer, pass, finding, freed)?;
+            self.emit_layer_program(program, layer, pass, finding, freed)?;
         }
         if reduces && !plan.plan.overlap && !complete {
-            self.reduce_all_buckets(at, pass)?;
+            self.emit_all_bucket_reductions(at, pass)?;
         }
         Ok(())
     }
 
     /// Emits a copy of a layer's parameters out of the gather's buffer: one read and one write.
-    fn copy_out(&mut self, layer: usize, pass: PipelinePass) -> Result<(), TraceError> {
+    fn emit_parameter_copy_out(
+        &mut self,
+        layer: usize,
+        pass: PipelinePass,
+    ) -> Result<(), TraceError> {
         let plan = self.plan;
         self.data.clear();
         self.data.append(&mut self.chain_tail);
         let name = &plan.model.layers[layer].name;
-        let id = self.emit_node(StepNode {
+        let id = self.emit_node(WholeStepNode {
             name: format_args!(
                 "mb{}/{name}/{}/unpack",
                 pass.micro_batch,
@@ -370,7 +376,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Emits a layer's program, and the reductions of buckets that the program completes. The
     /// program's last node frees `freed` bytes of gathered parameters.
-    fn emit_program(
+    fn emit_layer_program(
         &mut self,
         program: &LayerProgram,
         layer: usize,
@@ -379,29 +385,29 @@ impl<'w, 's> RankEmitter<'w, 's> {
         freed: u64,
     ) -> Result<(), TraceError> {
         self.ids.clear();
-        self.begin_names(layer, pass);
+        self.set_node_name_prefix(layer, pass);
         // The program starts after the nodes at the end of the chain.
         std::mem::swap(&mut self.entry, &mut self.chain_tail);
         let count = program.items.len();
         for (i, item) in program.items.iter().enumerate() {
             self.data.clear();
-            self.depend_on(&item.after);
+            self.add_program_dependencies(&item.after);
             let mut memory = item.memory;
             // Add the memory changes of earlier layers that have no nodes, because memory can
             // change only at nodes.
             if i == 0 {
-                merge_changes(&mut memory, &std::mem::take(&mut self.pending_memory));
+                merge_memory_changes(&mut memory, &std::mem::take(&mut self.pending_memory));
             }
             if i + 1 == count {
                 add_bytes(&mut memory.frees, TensorClass::Temporary, freed);
             }
             let handed = self.handed == Some((layer, i));
-            let id = self.emit_item(item, layer, pass, memory, handed)?;
+            let id = self.emit_program_node(item, layer, pass, memory, handed)?;
             self.ids.push(id);
             // After the last item, reductions wait until `self.chain_tail` has advanced, so the
             // code after the loop emits them.
             if let Some(finding) = finding.as_mut().filter(|_| i + 1 < count) {
-                self.reduce_complete_buckets(finding, pass)?;
+                self.emit_complete_bucket_reductions(finding, pass)?;
             }
         }
         // The layer has no node that could free the memory, so the next node frees it.
@@ -412,19 +418,19 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 freed,
             );
         }
-        merge_changes(&mut self.pending_memory, &program.rest);
+        merge_memory_changes(&mut self.pending_memory, &program.rest);
         self.data.clear();
-        self.depend_on(&program.exit);
+        self.add_program_dependencies(&program.exit);
         self.chain_tail.clear();
         self.chain_tail.extend_from_slice(&self.data);
         match finding {
-            Some(mut finding) => self.reduce_complete_buckets(&mut finding, pass),
+            Some(mut finding) => self.emit_complete_bucket_reductions(&mut finding, pass),
             None => Ok(()),
         }
     }
 
     /// Formats the prefix of the node names of a layer in a pass.
-    fn begin_names(&mut self, layer: usize, pass: PipelinePass) {
+    fn set_node_name_prefix(&mut self, layer: usize, pass: PipelinePass) {
         let layer = &self.plan.model.layers[layer].name;
         self.common.clear();
         let written = match self.plan.plan.steps {
@@ -439,7 +445,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Adds the nodes `after` of the current program to `self.data`.
-    fn depend_on(&mut self, after: &[ProgramDependency]) {
+    fn add_program_dependencies(&mut self, after: &[ProgramDependency]) {
         for one in after {
             match one {
                 ProgramDependency::Entry => self.data.extend_from_slice(&self.entry),
@@ -448,7 +454,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    fn emit_item(
+    fn emit_program_node(
         &mut self,
         item: &ProgramNode,
         layer: usize,
@@ -464,7 +470,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             self.out.name_parts(&self.common, &item.name);
         }
         let (op, lane) = match item.task {
-            ProgramTask::Kernel {
+            ProgramNodeOperation::Kernel {
                 flops,
                 bytes,
                 dtype,
@@ -483,14 +489,15 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     }),
                 )
             }
-            ProgramTask::Collective { bytes, .. } if handed => {
-                let shares = plan.adapters_of(self.place.stage);
+            ProgramNodeOperation::Collective { bytes, .. } if handed => {
+                let shares = plan.adapter_shares_of_stage(self.place.stage);
                 let shares = shares.and_then(|own| own.shares);
                 // A share of one member needs no sum.
-                let reduce = |family| self.collective_op(CollectiveKind::Reduce, bytes, family);
+                let reduce =
+                    |family| self.create_collective_op(CollectiveKind::Reduce, bytes, family);
                 (shares.map_or(Op::NoOp, reduce), Some(TENSOR_LANE))
             }
-            ProgramTask::Collective {
+            ProgramNodeOperation::Collective {
                 kind,
                 bytes,
                 family,
@@ -502,9 +509,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     ParallelGroupKind::Context => CONTEXT_LANE,
                     _ => TENSOR_LANE,
                 };
-                (self.collective_op(kind, bytes, family), Some(lane))
+                (self.create_collective_op(kind, bytes, family), Some(lane))
             }
-            ProgramTask::Message {
+            ProgramNodeOperation::Message {
                 receive,
                 peer,
                 bytes,
@@ -517,9 +524,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     ..self.place
                 };
                 let tag = self.message_tag(layer, [plan.slots, slot], pass);
-                (self.peer_message(receive, peer, tag, bytes), None)
+                (self.create_peer_message(receive, peer, tag, bytes), None)
             }
-            ProgramTask::RingMessage {
+            ProgramNodeOperation::RingMessage {
                 receive,
                 bytes,
                 slot,
@@ -532,7 +539,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     ..self.place
                 };
                 let tag = self.message_tag(layer, [plan.ring_slots, slot], pass);
-                (self.peer_message(receive, peer, tag, bytes), None)
+                (self.create_peer_message(receive, peer, tag, bytes), None)
             }
         };
         let labels = NodeLabels {
@@ -544,12 +551,12 @@ impl<'w, 's> RankEmitter<'w, 's> {
             outputs: &item.outputs,
         };
         let kernel = match item.task {
-            ProgramTask::Kernel { shape, .. } => shape,
+            ProgramNodeOperation::Kernel { shape, .. } => shape,
             _ => None,
         };
         self.dedup_dependencies();
         let moved = match (self.sram, item.task) {
-            (Some((sram, kept)), ProgramTask::Kernel { operands, .. }) => {
+            (Some((sram, kept)), ProgramNodeOperation::Kernel { operands, .. }) => {
                 operands.map_or([0; 2], |operands| sram.sram_traffic(kept, operands))
             }
             _ => [0; 2],
@@ -560,7 +567,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         if moved == [0; 2] {
             return Ok(own);
         }
-        self.stream_node(own, moved, labels)
+        self.emit_streaming_accesses(own, moved, labels)
     }
 
     /// Returns a tag that no other message between the same ranks has. `slots` is the number of
@@ -572,7 +579,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         (number * u64::from(plan.micro_batches) + u64::from(pass.micro_batch)) as i32
     }
 
-    fn peer_message(
+    fn create_peer_message(
         &self,
         receive: bool,
         peer: RankCoordinates,
@@ -597,7 +604,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    fn collective_op(
+    fn create_collective_op(
         &self,
         kind: CollectiveKind,
         bytes: u64,
@@ -630,7 +637,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             _ => "",
         };
         let direction = direction_label(at.pass);
-        self.emit_node(StepNode {
+        self.emit_node(WholeStepNode {
             name: format_args!(
                 "mb{}/{name}/{direction}{of_experts}/{what}",
                 at.pass.micro_batch
@@ -647,7 +654,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     /// Emits the parameter gathers for the pass's layers up to the `k`-th, and for the layers that
     /// are gathered ahead of use. Parameters of experts have a gather of their own, because other
     /// ranks share them.
-    fn gather_parameters(
+    fn emit_parameter_gathers(
         &mut self,
         gathers: &mut ParameterGathers,
         k: usize,
@@ -670,7 +677,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 let in_switches = plan.gathers_in_switches(among);
                 if plan.offloads_parameters() {
                     // The first node of the two allocates the gathered parameters.
-                    let load = remote_access(false, shard, in_switches);
+                    let load = create_remote_access(false, shard, in_switches);
                     let allocated = std::mem::take(&mut memory);
                     let load = self.emit_gather(at, "load", load, MEMORY_LANE, allocated)?;
                     self.data.clear();
@@ -680,7 +687,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                         continue;
                     }
                 }
-                let gather = self.collective_op(CollectiveKind::AllGather, shard, among);
+                let gather = self.create_collective_op(CollectiveKind::AllGather, shard, among);
                 ids.push(self.emit_gather(at, "gather", gather, PARAMETER_LANE, memory)?);
             }
             gathers.ids.push(ids);

@@ -24,7 +24,9 @@
 
 use crate::generate::plan::{OperatorPattern, ParallelismPlan};
 use crate::generate::{GenerateError, option_refused};
-use crate::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, WeightTraining};
+use crate::model::{
+    LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TrainedOperatorWeights,
+};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
@@ -53,7 +55,7 @@ pub(super) fn freeze_weights<'m>(
             };
             let Some(rank) = plan.lora else {
                 if is_named(&plan.frozen) {
-                    operator.training = WeightTraining::Frozen;
+                    operator.training = TrainedOperatorWeights::Frozen;
                 }
                 continue;
             };
@@ -62,8 +64,8 @@ pub(super) fn freeze_weights<'m>(
                 false => is_named(&plan.lora_targets),
             };
             operator.training = match is_target {
-                true => WeightTraining::Adapter { rank },
-                false => WeightTraining::Frozen,
+                true => TrainedOperatorWeights::Adapter { rank },
+                false => TrainedOperatorWeights::Frozen,
             };
         }
     }
@@ -82,7 +84,7 @@ pub(super) fn freeze_weights<'m>(
         let expected = format!("operators of {}: {}", model.name, names.join(", "));
         return Err(option_refused(key, first, expected));
     }
-    if count_trained(&model) == 0 {
+    if count_trained_weights(&model) == 0 {
         let (key, found, expected) = match (plan.lora, plan.frozen.first()) {
             (None, Some(first)) => ("frozen", first.to_string(), "some trained weights"),
             (rank, _) => {
@@ -96,15 +98,17 @@ pub(super) fn freeze_weights<'m>(
         };
         return Err(option_refused(key, found, expected));
     }
-    check_tied(&model)?;
+    check_tied_weights_agree(&model)?;
     Ok(Cow::Owned(model))
 }
 
 /// Number of trained weights of `model`, including adapters.
-pub(super) fn count_trained(model: &Model) -> u64 {
+pub(super) fn count_trained_weights(model: &Model) -> u64 {
     let of_layer = |layer: &ModelLayer| {
         let operators = layer.operators.iter();
-        operators.fold(0, |sum: u64, one| sum.saturating_add(trained_weights(one)))
+        operators.fold(0, |sum: u64, one| {
+            sum.saturating_add(trained_weights_of_operator(one))
+        })
     };
     let runs = model.equal_layer_runs();
     runs.fold(0, |sum: u64, run| {
@@ -112,12 +116,12 @@ pub(super) fn count_trained(model: &Model) -> u64 {
     })
 }
 
-fn trained_weights(operator: &LayerOperator) -> u64 {
+fn trained_weights_of_operator(operator: &LayerOperator) -> u64 {
     match adapter_products(operator.training, &operator.work) {
         Some(products) => products.iter().fold(0, |sum, product| {
             product.parameter_count().saturating_add(sum)
         }),
-        None if operator.training == WeightTraining::All => operator.parameter_count(),
+        None if operator.training == TrainedOperatorWeights::All => operator.parameter_count(),
         None => 0,
     }
 }
@@ -131,15 +135,15 @@ fn has_adapter(work: &OperatorKind) -> bool {
 
 /// Rejects a frozen table if a trained matrix product shares its weights, and a trained table if a
 /// frozen product shares its weights.
-fn check_tied(model: &Model) -> Result<(), GenerateError> {
+fn check_tied_weights_agree(model: &Model) -> Result<(), GenerateError> {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let tied = operators
         .clone()
-        .find(|one| one.work.to_spec().tied_weights().is_some());
+        .find(|one| one.work.to_axes_and_tensors().tied_weights().is_some());
     let table = operators.find(|one| matches!(one.work, OperatorKind::Embedding { .. }));
     match (tied, table) {
         (Some(tied), Some(table)) if tied.training != table.training => {
-            let frozen = if tied.training == WeightTraining::Frozen {
+            let frozen = if tied.training == TrainedOperatorWeights::Frozen {
                 tied
             } else {
                 table
@@ -157,10 +161,10 @@ fn check_tied(model: &Model) -> Result<(), GenerateError> {
 /// Returns the two matrix products of an adapter of `work`, or `None` if the operator has no
 /// adapter.
 pub(super) fn adapter_products(
-    training: WeightTraining,
+    training: TrainedOperatorWeights,
     work: &OperatorKind,
 ) -> Option<[OperatorKind; 2]> {
-    let WeightTraining::Adapter { rank } = training else {
+    let TrainedOperatorWeights::Adapter { rank } = training else {
         return None;
     };
     let mut products = [work.clone(), work.clone()];

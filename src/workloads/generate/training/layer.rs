@@ -1,20 +1,20 @@
 //! Options that a plan's layers share, and the result of lowering a layer.
 
-use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
+use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use super::local_experts::ExchangeLoads;
-use super::program::{LayerProgram, ProgramTask};
+use super::program::{LayerProgram, ProgramNodeOperation};
 use crate::generate::plan::{
     AblationEffect, AblationSet, BranchOrder, ContextExchange, ExpertExchangeForm, ExpertProducts,
     ParallelGroupKind, RecomputePolicy,
 };
 use crate::generate::schedule::PassKind;
-use crate::model::{LayerRole, ModelLayer, OperatorSpec};
+use crate::model::{LayerRole, ModelLayer, OperatorAxesAndTensors};
 use chakram_trace::format::{Dtype, TrainingPhase};
 
 /// Options that are the same for all layers of a plan.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LoweringContext {
-    pub sizes: CostParameters,
+pub(super) struct LayerLoweringOptions {
+    pub sizes: KernelCostParameters,
     /// Number of members of a tensor group.
     pub tensor: u64,
     pub sequence: bool,
@@ -54,7 +54,7 @@ pub(super) struct WeightCounts {
 
 /// A matrix tied to the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TiedMatrix {
+pub(super) struct TiedEmbeddingMatrix {
     /// Number of operators of the layer after the operator with the matrix.
     pub behind: usize,
     /// Number of the matrix's weights on one member.
@@ -82,7 +82,7 @@ pub(super) struct LoweredLayer {
     /// that sums these gradients, and the number of weights.
     pub partial: Vec<(ParallelGroupKind, u64)>,
     /// The matrix tied to the embedding.
-    pub tied: Option<TiedMatrix>,
+    pub tied: Option<TiedEmbeddingMatrix>,
     /// Bytes that the forward pass saves for the backward pass.
     pub keeps: u64,
     /// Number of shards of the layer's output.
@@ -94,7 +94,7 @@ pub(super) struct LoweredLayer {
 
 impl LoweredLayer {
     /// Returns the program that `member` of a tensor group runs in a pass of this kind.
-    pub fn program_of(&self, kind: PassKind, member: u32) -> &LayerProgram {
+    pub fn program_for_member(&self, kind: PassKind, member: u32) -> &LayerProgram {
         let programs = match kind {
             PassKind::Forward => &self.forward,
             PassKind::Backward => &self.backward,
@@ -106,21 +106,21 @@ impl LoweredLayer {
     }
 }
 
-impl LoweringContext {
+impl LayerLoweringOptions {
     /// Returns the parameters of the kernels' costs in `layer`. Products outside blocks, mainly the
     /// logits, always have the plan's number format.
-    pub fn sizes_of(&self, layer: &ModelLayer) -> CostParameters {
+    pub fn sizes_of(&self, layer: &ModelLayer) -> KernelCostParameters {
         let linear = self.sizes.linear;
-        CostParameters {
+        KernelCostParameters {
             linear: linear.filter(|_| layer.role == LayerRole::Block),
             ..self.sizes
         }
     }
 
     /// Returns true if the plan omits an operator of `layer` entirely, including its communication.
-    pub fn is_left_out(&self, layer: &ModelLayer, spec: &OperatorSpec) -> bool {
-        let loss = spec.reduces_columns();
-        let logits = layer.role == LayerRole::Output && spec.is_linear();
+    pub fn is_left_out(&self, layer: &ModelLayer, spec: &OperatorAxesAndTensors) -> bool {
+        let loss = spec.reduces_rows_to_numbers();
+        let logits = layer.role == LayerRole::Output && spec.is_plain_matrix_product();
         (loss && !self.trains)
             || (loss || logits) && self.without.has_effect(AblationEffect::Logits)
     }
@@ -130,7 +130,7 @@ impl LoweringContext {
     pub fn leave_out(
         &self,
         layer: &ModelLayer,
-        spec: &OperatorSpec,
+        spec: &OperatorAxesAndTensors,
         among_experts: bool,
         kernels: &mut OperatorKernels,
     ) {
@@ -142,7 +142,8 @@ impl LoweringContext {
         }
         if self.expert_products == ExpertProducts::Fused && among_experts {
             // The fused matrix products of experts also copy tokens, multiply by gates, and cast.
-            let stays = |kernel: &LoweredKernel| !kernel.moves || is_of_scores(kernel.suffix);
+            let stays =
+                |kernel: &LoweredKernel| !kernel.moves || is_router_score_kernel(kernel.suffix);
             kernels.forward.retain(stays);
             kernels.backward.retain(stays);
         }
@@ -154,7 +155,7 @@ impl LoweringContext {
     }
 
     /// Bytes that an operator saves for the backward pass, unless its whole layer is recomputed.
-    pub fn kept_bytes_of(&self, kernels: &OperatorKernels) -> u64 {
+    pub fn bytes_kept_for_backward(&self, kernels: &OperatorKernels) -> u64 {
         match self.recompute {
             RecomputePolicy::Selective => kernels.keeps,
             _ => kernels.keeps.saturating_add(kernels.scores),
@@ -164,7 +165,7 @@ impl LoweringContext {
 
 /// Returns true for the kernels of a router's scores, because the experts' fused matrix products do
 /// not include them.
-fn is_of_scores(suffix: &str) -> bool {
+fn is_router_score_kernel(suffix: &str) -> bool {
     [
         ".choose", ".sigmoid", ".bias", ".groups", ".highest", ".sum", ".scores",
     ]
@@ -182,10 +183,10 @@ pub(super) fn node_name(phase: TrainingPhase, operator: &str, suffix: &str) -> S
 
 /// Returns the kernels that run after the weight-gradient kernel of `operator`, as tasks of a
 /// program.
-pub(super) fn kernels_after_weights<'k>(
+pub(super) fn tasks_after_weight_gradient<'k>(
     kernels: &'k OperatorKernels,
     operator: &'k str,
-) -> impl Iterator<Item = (String, ProgramTask, [&'k str; 2])> {
+) -> impl Iterator<Item = (String, ProgramNodeOperation, [&'k str; 2])> {
     kernels.after_weights.iter().map(move |kernel| {
         let (task, shapes) = task_and_shapes(kernel);
         let name = node_name(TrainingPhase::Backward, operator, kernel.suffix);
@@ -194,8 +195,8 @@ pub(super) fn kernels_after_weights<'k>(
 }
 
 /// Returns the task for `kernel` in a program, and the shapes of the kernel's inputs and outputs.
-pub(super) fn task_and_shapes(kernel: &LoweredKernel) -> (ProgramTask, [&str; 2]) {
-    let task = ProgramTask::Kernel {
+pub(super) fn task_and_shapes(kernel: &LoweredKernel) -> (ProgramNodeOperation, [&str; 2]) {
+    let task = ProgramNodeOperation::Kernel {
         flops: kernel.flops,
         bytes: kernel.bytes,
         shape: kernel.shape,

@@ -16,8 +16,8 @@
 //! ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
-    ExpertExchangeForm, ExpertProducts, ParallelismPlan, RecomputePolicy, distinct_ranks,
-    fullest_rank_load,
+    ExpertExchangeForm, ExpertProducts, ParallelismPlan, RecomputePolicy, fullest_rank_load_ratio,
+    mean_ranks_per_token,
 };
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, Model, OperatorKind};
@@ -30,9 +30,9 @@ pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
     }
     let mut model = model.into_owned();
     for layer in &mut model.layers {
-        let load = expert_load(&layer.operators, plan);
+        let load = fullest_expert_rank_load_ratio(&layer.operators, plan);
         let among: Vec<bool> = (0..layer.operators.len())
-            .map(|i| layer.stands_among_experts(i))
+            .map(|i| layer.is_among_experts(i))
             .collect();
         for (operator, _) in layer
             .operators
@@ -60,7 +60,7 @@ fn copies_of_experts(experts: u64, plan: &ParallelismPlan) -> u64 {
 
 /// Returns the number of token copies on the fullest rank, divided by the mean over ranks.
 fn load_of_fullest_rank(plan: &ParallelismPlan, of: [u64; 3]) -> f64 {
-    fullest_rank_load(
+    fullest_rank_load_ratio(
         plan.routing,
         &plan.expert_counts,
         plan.capacity_factor,
@@ -80,7 +80,7 @@ fn scale_rows(rows: u64, factor: f64) -> u64 {
 
 /// Returns the number of experts in a layer, and the number of experts that each token chooses;
 /// `None` if the layer has no experts.
-fn routing_sizes(operators: &[LayerOperator]) -> Option<[u64; 2]> {
+fn expert_routing_counts(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     operators.iter().find_map(|one| match one.work {
         OperatorKind::ExpertDispatch {
             experts, chosen, ..
@@ -91,8 +91,8 @@ fn routing_sizes(operators: &[LayerOperator]) -> Option<[u64; 2]> {
 
 /// Returns the number of rows on the rank with the most rows of experts, divided by the mean over
 /// ranks.
-fn expert_load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
-    routing_sizes(operators).map_or(1.0, |[experts, chosen]| {
+fn fullest_expert_rank_load_ratio(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
+    expert_routing_counts(operators).map_or(1.0, |[experts, chosen]| {
         let of = [experts, chosen, plan.expert.into()];
         load_of_fullest_rank(plan, of)
     })
@@ -113,7 +113,7 @@ pub(super) struct ExchangeLoads {
 }
 
 /// Returns the loads of the first layer with experts in `model`.
-pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> ExchangeLoads {
+pub(super) fn load_and_exchange_ratios(model: &Model, plan: &ParallelismPlan) -> ExchangeLoads {
     let mut loads = ExchangeLoads {
         experts: 1.0,
         local_experts: 0,
@@ -142,7 +142,7 @@ pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> ExchangeL
     };
     let distinct = |ranks: u32| {
         let of = [copies_of_experts(experts, plan), chosen, ranks.into()];
-        distinct_ranks(of, groups) / chosen.max(1) as f64
+        mean_ranks_per_token(of, groups) / chosen.max(1) as f64
     };
     loads.experts = load(plan.expert);
     loads.local_experts = copies_of_experts(experts, plan).div_ceil(plan.expert.into());
@@ -179,7 +179,7 @@ pub(super) fn check_expert_degrees(
     plan: &ParallelismPlan,
 ) -> Result<(), GenerateError> {
     let operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
-    let own = operators.map(|one| (one, one.work.to_spec().expert_weights()));
+    let own = operators.map(|one| (one, one.work.to_axes_and_tensors().expert_weights()));
     let mut own = own.filter(|(_, experts)| *experts > 0).peekable();
     if own.peek().is_none() {
         let usual = ParallelismPlan::new();
@@ -232,7 +232,7 @@ pub(super) fn check_expert_degrees(
     let counts = plan.expert_counts.len() as u64;
     let mut layers = model
         .equal_layer_runs()
-        .filter_map(|run| routing_sizes(&run[0].operators));
+        .filter_map(|run| expert_routing_counts(&run[0].operators));
     if let Some([experts, _]) = layers.find(|[experts, _]| counts > 0 && counts != *experts) {
         let expected = format!(
             "one number of tokens for each of the {experts} experts of {}",
@@ -245,14 +245,14 @@ pub(super) fn check_expert_degrees(
         ));
     }
     let tokens = model.sequence / u64::from(plan.context.max(1));
-    if plan.shares_out_experts() && !tokens.is_multiple_of(plan.tensor.into()) {
+    if plan.distributes_experts_in_group() && !tokens.is_multiple_of(plan.tensor.into()) {
         let expected = format!(
             "tensor: the {tokens} tokens of a rank's sequences are no multiple of tensor = {}",
             plan.tensor
         );
         return Err(option_refused(
             "expert_tensor",
-            plan.tensor_of_experts(),
+            plan.tensor_degree_of_experts(),
             expected,
         ));
     }

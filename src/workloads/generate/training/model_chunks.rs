@@ -1,9 +1,9 @@
 //! Distribution of layers over the model chunks of a pipeline, and of their gradients over buckets.
 
 use super::buckets::{BucketAssigner, GradientBucket};
-use super::cost::CostParameters;
+use super::cost::KernelCostParameters;
 use super::layer::{LoweredLayer, WeightCounts};
-use super::stage_cuts::chunk_starts;
+use super::stage_cuts::first_layers_of_parts;
 use crate::generate::plan::{ParallelGroupKind, ParallelismPlan};
 use crate::generate::schedule::PassKind;
 use crate::model::Model;
@@ -33,11 +33,11 @@ impl ModelChunks {
         model: &Model,
         plan: &ParallelismPlan,
         lowered: &[&LoweredLayer],
-        sizes: CostParameters,
+        sizes: KernelCostParameters,
     ) -> Self {
-        let starts = chunk_starts(model, plan);
+        let starts = first_layers_of_parts(model, plan);
         let mut weights: Vec<WeightCounts> = lowered.iter().map(|layer| layer.parameters).collect();
-        let tied = find_tied_copy(plan, &starts, lowered);
+        let tied = find_tied_weight_copy(plan, &starts, lowered);
         if let Some(tied) = tied {
             let own = &mut weights[tied.layer];
             own.all += tied.weights;
@@ -50,7 +50,7 @@ impl ModelChunks {
             let of_experts = |apart: bool| {
                 (part[0]..part[1]).rev().map(move |layer| {
                     // All members of a tensor group have the same numbers of weights.
-                    let backward = lowered[layer].program_of(PassKind::Backward, 0);
+                    let backward = lowered[layer].program_for_member(PassKind::Backward, 0);
                     let found = backward.found.iter().enumerate();
                     let found = found.map(move |(i, found)| match tied {
                         _ if found.of_experts != apart => [0, 0],
@@ -135,7 +135,7 @@ impl ModelChunks {
 
 /// The last part's copy of tied weights that belong to the first part.
 #[derive(Clone, Copy)]
-struct TiedCopy {
+struct TiedWeightCopy {
     layer: usize,
     /// Number of operators after the copy's operator in its layer.
     behind: usize,
@@ -146,11 +146,11 @@ struct TiedCopy {
 
 /// Returns the last part's copy of tied weights; `None` without such a copy, or if the first part
 /// is on the same stage.
-fn find_tied_copy(
+fn find_tied_weight_copy(
     plan: &ParallelismPlan,
     starts: &[usize],
     lowered: &[&LoweredLayer],
-) -> Option<TiedCopy> {
+) -> Option<TiedWeightCopy> {
     let [first, last] = plan.end_stages();
     if first == last {
         return None;
@@ -158,7 +158,7 @@ fn find_tied_copy(
     let (last, end) = (*starts.get(starts.len().checked_sub(2)?)?, *starts.last()?);
     (last..end).find_map(|layer| {
         let tied = lowered[layer].tied?;
-        Some(TiedCopy {
+        Some(TiedWeightCopy {
             layer,
             behind: tied.behind,
             weights: tied.weights,

@@ -24,7 +24,7 @@
 use super::TrainingGenerator;
 use super::frozen_weights::adapter_products;
 use crate::generate::plan::AttentionKernel;
-use crate::model::{LayerOperator, WeightTraining};
+use crate::model::{LayerOperator, TrainedOperatorWeights};
 use chakram_trace::format::work_amounts::CountedAttention;
 
 impl TrainingGenerator {
@@ -36,8 +36,8 @@ impl TrainingGenerator {
             layer.operators.iter().zip(gradients)
         });
         let each = operators.filter_map(|(operator, gradient)| {
-            let products = 1 + self.backward_products(operator, (*gradient)?);
-            let own = 2 * products * u128::from(self.carried_out(operator));
+            let products = 1 + self.backward_products_per_forward(operator, (*gradient)?);
+            let own = 2 * products * u128::from(self.executed_multiplications(operator));
             let adapter = adapter_products(operator.training, &operator.work);
             let of_adapter = adapter.iter().flatten();
             let of_adapter = of_adapter.map(|work| 6 * u128::from(work.multiplication_count()));
@@ -47,7 +47,7 @@ impl TrainingGenerator {
     }
 
     /// Multiplications that the forward kernels of `operator` execute per sample.
-    fn carried_out(&self, operator: &LayerOperator) -> u64 {
+    fn executed_multiplications(&self, operator: &LayerOperator) -> u64 {
         let skipped = match self.sizes.fused {
             true => operator.work.causally_skipped_multiplications(),
             false => 0,
@@ -56,8 +56,12 @@ impl TrainingGenerator {
     }
 
     /// Number of backward matrix products of `operator` per forward product.
-    fn backward_products(&self, operator: &LayerOperator, input_gradient: bool) -> u128 {
-        let spec = operator.work.to_spec();
+    fn backward_products_per_forward(
+        &self,
+        operator: &LayerOperator,
+        input_gradient: bool,
+    ) -> u128 {
+        let spec = operator.work.to_axes_and_tensors();
         let has_weights = !spec.weights.is_empty();
         match (
             self.plan.has_training(),
@@ -65,7 +69,7 @@ impl TrainingGenerator {
         ) {
             (false, _) => 0,
             (true, true) => {
-                let of_weights = operator.training == WeightTraining::All;
+                let of_weights = operator.training == TrainedOperatorWeights::All;
                 u128::from(of_weights) + u128::from(input_gradient)
             }
             // In a matrix product of two results, both factors need gradients or neither does. The
@@ -76,13 +80,13 @@ impl TrainingGenerator {
 
     /// Returns the kind of token pairs that the model FLOPs count, or `None` for a model without
     /// attention.
-    pub(super) fn counted_attention(&self) -> Option<CountedAttention> {
+    pub(super) fn counted_attention_kind(&self) -> Option<CountedAttention> {
         let operators = self
             .model
             .equal_layer_runs()
             .flat_map(|run| &run[0].operators);
         let mut attention = operators
-            .filter(|one| one.work.to_spec().is_attention())
+            .filter(|one| one.work.to_axes_and_tensors().is_attention())
             .peekable();
         attention.peek()?;
         let fused = self.plan.attention == AttentionKernel::Flash;

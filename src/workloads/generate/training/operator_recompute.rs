@@ -23,12 +23,14 @@
 //! every product except the last, because the backward pass needs the outputs of all others.
 
 use super::super::GenerateError;
-use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
-use crate::model::{ChainInput, LayerOperator, OperatorAxis, OperatorKind, OperatorSpec};
+use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
+use crate::model::{
+    LayerOperator, OperatorAxesAndTensors, OperatorAxis, OperatorInputSource, OperatorKind,
+};
 
 /// The part of an operator that the backward pass runs again.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RecomputedPart {
+pub(super) struct RecomputedOperatorPart {
     /// Kernels that the backward pass runs again.
     pub kernels: Vec<LoweredKernel>,
     /// Bytes that are freed after the forward pass, because the backward pass recomputes them.
@@ -37,24 +39,24 @@ pub(super) struct RecomputedPart {
 
 /// Returns the recomputed part of operator `i` of `operators`. `work` is a member's shard of this
 /// operator, and `kernels` are the kernels of the shard.
-pub(super) fn recomputed_part(
+pub(super) fn recomputed_operator_part(
     operators: &[LayerOperator],
     i: usize,
     work: &OperatorKind,
     kernels: &OperatorKernels,
-    sizes: &CostParameters,
-) -> Result<RecomputedPart, GenerateError> {
+    sizes: &KernelCostParameters,
+) -> Result<RecomputedOperatorPart, GenerateError> {
     let spec = |i: Option<usize>| {
         i.and_then(|i| operators.get(i))
-            .map(|one| one.work.to_spec())
+            .map(|one| one.work.to_axes_and_tensors())
     };
     let behind_attention = spec(i.checked_sub(1)).is_some_and(|before| before.is_attention());
-    let own = work.to_spec();
+    let own = work.to_axes_and_tensors();
     let kept = kernels.keeps.saturating_add(kernels.scores);
     let all = || kernels.forward.clone();
     let unsaved = sizes.casts_operands();
-    let is_gated = |spec: &OperatorSpec| spec.inputs.len() > 1;
-    let (kernels, dropped) = if own.is_linear() {
+    let is_gated = |spec: &OperatorAxesAndTensors| spec.inputs.len() > 1;
+    let (kernels, dropped) = if own.is_plain_matrix_product() {
         let outputs = own.extent_of_axis('n');
         // Number of output columns that are recomputed.
         let columns = match spec(Some(i + 1)) {
@@ -71,7 +73,7 @@ pub(super) fn recomputed_part(
             _ => 0,
         };
         let mut part = work.clone();
-        let mut sizes_of = part.sizes_mut().into_iter();
+        let mut sizes_of = part.divisible_sizes_mut().into_iter();
         let size = sizes_of.find(|(axis, _)| *axis == OperatorAxis::N);
         size.into_iter().for_each(|(_, size)| *size = columns);
         let again = match columns {
@@ -88,8 +90,8 @@ pub(super) fn recomputed_part(
         let behind_norms = match own.weights.is_empty() {
             true => 0,
             false => own
-                .tensor_volume("mnw")
-                .saturating_add(own.tensor_volume("tgw")),
+                .tensor_element_count("mnw")
+                .saturating_add(own.tensor_element_count("tgw")),
         };
         let each = u128::from(sizes.samples) * u128::from(sizes.number);
         (again, behind_norms.saturating_mul(each) as u64)
@@ -104,10 +106,10 @@ pub(super) fn recomputed_part(
             (false, false) => 0,
         };
         (all(), part)
-    } else if own.role == ChainInput::Join && i + 1 < operators.len() {
+    } else if own.role == OperatorInputSource::Join && i + 1 < operators.len() {
         (all(), kept)
     } else {
         (Vec::new(), 0)
     };
-    Ok(RecomputedPart { kernels, dropped })
+    Ok(RecomputedOperatorPart { kernels, dropped })
 }

@@ -20,15 +20,15 @@ pub(super) fn pad_heads<'m>(
     let mut model = Cow::Borrowed(model);
     if plan.pad_heads {
         for layer in &mut model.to_mut().layers {
-            pad_layer(layer, plan.tensor.max(1).into())?;
+            pad_layer_heads(layer, plan.tensor.max(1).into())?;
         }
     }
     Ok(model)
 }
 
-fn pad_layer(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> {
+fn pad_layer_heads(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> {
     for i in 0..layer.operators.len() {
-        let spec = layer.operators[i].work.to_spec();
+        let spec = layer.operators[i].work.to_axes_and_tensors();
         if !spec.is_attention() {
             continue;
         }
@@ -47,7 +47,7 @@ fn pad_layer(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> 
         let named = layer.operators[i].name.clone();
         for (size, new) in layer.operators[i]
             .work
-            .sizes_mut()
+            .divisible_sizes_mut()
             .into_iter()
             .zip([padded, padded_kv])
         {
@@ -73,9 +73,9 @@ fn pad_layer(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> 
 
 /// Returns a mutable reference to the number of outputs (axis N) or inputs of a linear operator.
 fn columns_of(work: &mut OperatorKind, axis: OperatorAxis) -> Option<&mut u64> {
-    if !work.to_spec().is_linear() {
+    if !work.to_axes_and_tensors().is_plain_matrix_product() {
         return None;
     }
-    let mut sizes = work.sizes_mut().into_iter();
+    let mut sizes = work.divisible_sizes_mut().into_iter();
     sizes.find(|(cut, _)| *cut == axis).map(|(_, size)| size)
 }

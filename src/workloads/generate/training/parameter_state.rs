@@ -22,7 +22,7 @@ use crate::generate::plan::{Optimizer, ZeroStage};
 
 /// Memory that training keeps per parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParameterState {
+pub struct ParameterMemory {
     /// Bytes of a weight in the model's format.
     pub weight: u64,
     /// Number of bytes per weight gradient.
@@ -59,7 +59,7 @@ impl ResidentBytes {
     }
 }
 
-impl ParameterState {
+impl ParameterMemory {
     /// Returns the bytes that an NPU stores for the state of `parameters` parameters.
     pub fn resident_bytes(&self, parameters: u64) -> ResidentBytes {
         let bytes = |each: u64, shared| {
@@ -79,7 +79,7 @@ impl ParameterState {
     }
 
     /// Returns the number of parameters that the optimizer of one NPU updates.
-    pub fn updated_parameters(&self, parameters: u64) -> u64 {
+    pub fn parameters_updated_per_npu(&self, parameters: u64) -> u64 {
         match self.zero {
             ZeroStage::None => parameters,
             _ => parameters.div_ceil(self.replicas.into()),
@@ -131,7 +131,7 @@ mod tests {
             (ZeroStage::Parameters, 1_875_000_000),
         ];
         for (zero, bytes) in expected {
-            let state = ParameterState {
+            let state = ParameterMemory {
                 weight: 2,
                 gradient: 2,
                 optimizer: Optimizer::Adam,
@@ -160,7 +160,7 @@ mod tests {
             ((2, Optimizer::None, false), [2, 0, 0], 0),
         ];
         for ((bytes, optimizer, mixed), [weights, gradients, kept], moved) in expected {
-            let state = ParameterState {
+            let state = ParameterMemory {
                 weight: bytes,
                 gradient: bytes,
                 optimizer,

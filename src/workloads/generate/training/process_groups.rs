@@ -8,7 +8,7 @@ use chakram_trace::format::roles::GroupRoles;
 use std::collections::BTreeSet;
 
 impl TrainingGenerator {
-    fn used_kinds(&self) -> impl Iterator<Item = (ParallelGroupKind, &'static str)> {
+    fn used_group_kinds(&self) -> impl Iterator<Item = (ParallelGroupKind, &'static str)> {
         let used = |family: &ParallelGroupKind| self.placement.is_used(*family);
         let families = self.placement.iter_group_kinds().filter(used);
         families.map(|family| (family, self.placement.kind_name(family)))
@@ -17,7 +17,7 @@ impl TrainingGenerator {
     /// Returns the groups of each kind that the plan uses.
     pub(super) fn groups_by_kind(&self) -> Vec<ParallelGroups> {
         let placement = &self.placement;
-        let groups = self.used_kinds().map(|(family, name)| {
+        let groups = self.used_group_kinds().map(|(family, name)| {
             let mut seen = BTreeSet::new();
             let places =
                 (0..placement.rank_count()).map(|rank| placement.coordinates_of_rank(rank));
@@ -39,9 +39,9 @@ impl TrainingGenerator {
     }
 
     /// Returns the kind of each numbered group.
-    pub(super) fn families_by_number(&self) -> GroupRoles {
+    pub(super) fn group_kinds_by_number(&self) -> GroupRoles {
         let mut roles = GroupRoles::default();
-        for (family, name) in self.used_kinds() {
+        for (family, name) in self.used_group_kinds() {
             let places = (0..self.placement.rank_count())
                 .map(|rank| self.placement.coordinates_of_rank(rank));
             let mut numbers: Vec<u64> = places
@@ -62,18 +62,25 @@ impl TrainingGenerator {
 
     /// Returns the ranks of each pipeline (the ranks that a micro-batch passes), in order of
     /// stages.
-    pub(super) fn pipeline_ranks(&self) -> Vec<Vec<u32>> {
+    pub(super) fn ranks_by_pipeline(&self) -> Vec<Vec<u32>> {
         let places =
             (0..self.placement.rank_count()).map(|rank| self.placement.coordinates_of_rank(rank));
         let uneven = self.plan.is_uneven();
         let firsts = places.filter(|place| {
-            place.stage == 0 && (!uneven || place.tensor.is_multiple_of(self.adapter_share(0)))
+            place.stage == 0
+                && (!uneven
+                    || place
+                        .tensor
+                        .is_multiple_of(self.members_per_stage_adapter(0)))
         });
         let of = |first: RankCoordinates| {
             let stages = 0..self.plan.pipeline;
             let ranks = stages.map(|stage| {
                 let tensor = match uneven {
-                    true => first.tensor / self.adapter_share(0) * self.adapter_share(stage),
+                    true => {
+                        first.tensor / self.members_per_stage_adapter(0)
+                            * self.members_per_stage_adapter(stage)
+                    }
                     false => first.tensor,
                 };
                 let place = RankCoordinates {

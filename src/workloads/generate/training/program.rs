@@ -9,7 +9,7 @@ use chakram_trace::format::{
 /// Bytes of an operator's operands on one core. Only one of the operator's kernels loads and stores
 /// these operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct OperandBytes {
+pub(super) struct OperatorOperandBytes {
     pub input: u64,
     pub weights: u64,
     pub output: u64,
@@ -17,7 +17,7 @@ pub(super) struct OperandBytes {
 
 /// Operation of a node: a kernel, a collective or a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum ProgramTask {
+pub(super) enum ProgramNodeOperation {
     /// A kernel of an operator.
     Kernel {
         flops: u64,
@@ -26,7 +26,7 @@ pub(super) enum ProgramTask {
         /// Number format of the computation, if it is not the plan's format.
         dtype: Option<Dtype>,
         /// The operator's operands, if their loads and stores are counted at this kernel.
-        operands: Option<OperandBytes>,
+        operands: Option<OperatorOperandBytes>,
     },
     /// A collective of the tensor group, or of a part of the group; the bytes are its `comm_size`.
     Collective {
@@ -66,7 +66,7 @@ pub(super) struct ProgramNode {
     /// Name without the layer's name, such as `fwd/attention.qkv`.
     pub name: String,
     pub phase: TrainingPhase,
-    pub task: ProgramTask,
+    pub task: ProgramNodeOperation,
     /// Index of the kernel's lane; 0 is the chain's lane.
     pub branch: u32,
     pub after: Vec<ProgramDependency>,
@@ -143,7 +143,7 @@ impl LayerProgram {
             };
             own.after = item.after.iter().map(in_second).collect();
             let number = weights.items.len() as u32;
-            if let ProgramTask::Kernel { .. } = own.task {
+            if let ProgramNodeOperation::Kernel { .. } = own.task {
                 own.after
                     .extend(last_kernel.replace(ProgramDependency::Node(number)));
             }
@@ -168,7 +168,7 @@ impl LayerProgram {
         inputs.exit = self.exit.iter().flat_map(in_first).collect();
         inputs.exit.sort_unstable();
         inputs.exit.dedup();
-        merge_changes(&mut inputs.rest, &self.rest);
+        merge_memory_changes(&mut inputs.rest, &self.rest);
         weights.exit = match weights.items.len() as u32 {
             0 => vec![ProgramDependency::Entry],
             count => {
@@ -208,7 +208,7 @@ pub(super) fn add_bytes(sums: &mut [u64; TensorClass::COUNT], class: TensorClass
     *sum = sum.saturating_add(bytes);
 }
 
-pub(super) fn merge_changes(changes: &mut MemoryChanges, more: &MemoryChanges) {
+pub(super) fn merge_memory_changes(changes: &mut MemoryChanges, more: &MemoryChanges) {
     for (class, _) in TensorClass::ALL {
         add_bytes(
             &mut changes.allocates,
@@ -221,7 +221,7 @@ pub(super) fn merge_changes(changes: &mut MemoryChanges, more: &MemoryChanges) {
 
 /// Builds a program node by node.
 #[derive(Debug)]
-pub(super) struct ProgramBuilder {
+pub(super) struct LayerProgramBuilder {
     program: LayerProgram,
     /// Nodes that compute the current operator's weight gradients.
     finders: Vec<u32>,
@@ -233,7 +233,7 @@ pub(super) struct ProgramBuilder {
     pub of_weights: bool,
 }
 
-impl ProgramBuilder {
+impl LayerProgramBuilder {
     pub fn new() -> Self {
         Self {
             program: LayerProgram::default(),
@@ -245,11 +245,11 @@ impl ProgramBuilder {
     }
 
     /// Adds a node that depends on `after`, without extending the chain, and returns its index.
-    pub fn push_parallel(
+    pub fn push_parallel_node(
         &mut self,
         name: String,
         phase: TrainingPhase,
-        task: ProgramTask,
+        task: ProgramNodeOperation,
         after: Vec<ProgramDependency>,
         shapes: [&str; 2],
     ) -> u32 {
@@ -270,31 +270,31 @@ impl ProgramBuilder {
     }
 
     /// Adds a node to the end of the chain, and returns its index.
-    pub fn push_chained(
+    pub fn push_chained_node(
         &mut self,
         name: String,
         phase: TrainingPhase,
-        task: ProgramTask,
+        task: ProgramNodeOperation,
         shapes: [&str; 2],
     ) -> u32 {
         let after = std::mem::take(&mut self.front);
-        let item = self.push_parallel(name, phase, task, after, shapes);
+        let item = self.push_parallel_node(name, phase, task, after, shapes);
         self.front.push(ProgramDependency::Node(item));
         item
     }
 
     /// Adds kernels that run after `item`, the node with an operator's weight gradient, and also
     /// contribute to this gradient. The chain waits for the added kernels unless `beside` is true.
-    pub fn push_behind<'k>(
+    pub fn push_after_weight_gradient<'k>(
         &mut self,
         mut item: u32,
-        kernels: impl IntoIterator<Item = (String, ProgramTask, [&'k str; 2])>,
+        kernels: impl IntoIterator<Item = (String, ProgramNodeOperation, [&'k str; 2])>,
         beside: bool,
     ) {
         self.mark_weight_gradient(item);
         for (name, task, shapes) in kernels {
             let after = vec![ProgramDependency::Node(item)];
-            item = self.push_parallel(name, TrainingPhase::Backward, task, after, shapes);
+            item = self.push_parallel_node(name, TrainingPhase::Backward, task, after, shapes);
             self.mark_weight_gradient(item);
         }
         if !beside {
@@ -303,7 +303,7 @@ impl ProgramBuilder {
     }
 
     /// Records that `item` reads `bytes` of output gradients.
-    pub fn hold_gradients(&mut self, item: u32, bytes: u64) {
+    pub fn record_output_gradient_bytes(&mut self, item: u32, bytes: u64) {
         self.program.items[item as usize].holds = bytes;
     }
 
@@ -314,7 +314,7 @@ impl ProgramBuilder {
 
     /// Records that the current operator's gradients are complete; `weights` are its numbers of
     /// weights.
-    pub fn complete_gradients(&mut self, weights: [u64; 2], of_experts: bool) {
+    pub fn complete_operator_gradients(&mut self, weights: [u64; 2], of_experts: bool) {
         self.program.found.push(ProducedGradients {
             nodes: std::mem::take(&mut self.finders),
             until: self.program.items.len() as u32,
@@ -343,7 +343,7 @@ impl ProgramBuilder {
         // No node follows, so attach the pending allocations to the last node.
         if let Some(last) = self.program.items.last_mut() {
             let rest = std::mem::take(&mut self.program.rest);
-            merge_changes(&mut last.memory, &rest);
+            merge_memory_changes(&mut last.memory, &rest);
         }
         self.program
     }

@@ -8,13 +8,13 @@ use super::layer::WeightCounts;
 use super::{TrainingGenerator, cost};
 use crate::generate::MOST_WORK;
 use crate::generate::plan::{ElementwiseKernels, OffloadedState, Optimizer, ZeroStage};
-use crate::generate::training::{ParameterState, ResidentBytes};
+use crate::generate::training::{ParameterMemory, ResidentBytes};
 use chakram_trace::format::Dtype;
 
 impl TrainingGenerator {
     /// Returns the weights of a rank on `stage`, including adapters and a copy of tied weights.
-    pub(super) fn stage_parameters(&self, stage: u32) -> WeightCounts {
-        sum_counts(
+    pub(super) fn stage_weight_counts(&self, stage: u32) -> WeightCounts {
+        sum_weight_counts(
             self.stage_layers(stage)
                 .map(|layer| self.parts.weights_of_layer(layer)),
         )
@@ -22,27 +22,27 @@ impl TrainingGenerator {
 
     /// Returns a rank's weights in experts; fewer replicas have copies of experts than of other
     /// weights.
-    fn stage_experts(&self, stage: u32) -> WeightCounts {
+    fn stage_expert_weight_counts(&self, stage: u32) -> WeightCounts {
         let layers = self.stage_layers(stage);
-        sum_counts(layers.map(|layer| self.lowered_layer(layer).expert_parameters))
+        sum_weight_counts(layers.map(|layer| self.lowered_layer(layer).expert_parameters))
     }
 
     /// Returns four states, each with its number of weights on `stage`: trained and frozen weights
     /// that all replicas have, then trained and frozen weights of experts.
-    fn parameter_states(&self, stage: u32) -> [(ParameterState, u64); 4] {
-        let experts = self.stage_experts(stage);
-        let all = self.stage_parameters(stage);
+    fn parameter_memories_of_stage(&self, stage: u32) -> [(ParameterMemory, u64); 4] {
+        let experts = self.stage_expert_weight_counts(stage);
+        let all = self.stage_weight_counts(stage);
         let common = WeightCounts {
             all: all.all - experts.all,
             trained: all.trained - experts.trained,
         };
         let state = self.parameter_state();
-        let of_experts = ParameterState {
+        let of_experts = ParameterMemory {
             replicas: self.plan.expert_copies(),
             ..state
         };
         // Frozen weights are only stored: they have no gradients or optimizer state.
-        let frozen = |state| ParameterState {
+        let frozen = |state| ParameterMemory {
             optimizer: Optimizer::None,
             passes: 0,
             ..state
@@ -55,9 +55,9 @@ impl TrainingGenerator {
         ]
     }
 
-    fn parameter_state(&self) -> ParameterState {
+    fn parameter_state(&self) -> ParameterMemory {
         let trains = self.plan.has_training();
-        ParameterState {
+        ParameterMemory {
             weight: self.sizes.number,
             gradient: self.sizes.gradient,
             optimizer: if trains {
@@ -68,13 +68,13 @@ impl TrainingGenerator {
             mixed: self.plan.mixed && self.sizes.number < 4,
             zero: self.plan.zero,
             replicas: self.plan.copy_count(),
-            passes: self.optimizer_passes(),
+            passes: self.extra_optimizer_pass_bytes(),
         }
     }
 
     /// Returns the bytes per parameter that a step moves in passes over gradients and weights
     /// outside the optimizer's kernel.
-    fn optimizer_passes(&self) -> u64 {
+    fn extra_optimizer_pass_bytes(&self) -> u64 {
         let mut bytes = 0;
         if self.plan.elementwise == ElementwiseKernels::Megatron {
             // Megatron-LM's 16-bit optimizer copies fp16 gradients to single precision (4 bytes
@@ -104,16 +104,16 @@ impl TrainingGenerator {
         if self.sizes.casts_operands() {
             // The casts read weights, and write them in the operands' format, in both original and
             // transposed order.
-            let linears = self.plan.linears.map_or(0, cost::pair_bytes);
+            let linears = self.plan.linears.map_or(0, cost::bytes_of_two_numbers);
             bytes += self.sizes.number + linears;
         }
         bytes
     }
 
     pub(super) fn resident_bytes(&self, stage: u32) -> ResidentBytes {
-        let trained = self.stage_parameters(stage).trained;
+        let trained = self.stage_weight_counts(stage).trained;
         let mut resident = ResidentBytes::default();
-        for (state, parameters) in self.parameter_states(stage) {
+        for (state, parameters) in self.parameter_memories_of_stage(stage) {
             let more = state.resident_bytes(parameters);
             resident = ResidentBytes {
                 weights: resident.weights.saturating_add(more.weights),
@@ -150,19 +150,19 @@ impl TrainingGenerator {
     /// Returns the bytes that an optimizer step loads from remote memory, and the bytes that it
     /// stores there, if state does not stay in the NPU's memory.
     pub(super) fn streamed_step_bytes(&self, stage: u32) -> [u64; 2] {
-        let sum = |each: &dyn Fn(&ParameterState) -> u64| {
-            let states = self.parameter_states(stage).into_iter();
+        let sum = |each: &dyn Fn(&ParameterMemory) -> u64| {
+            let states = self.parameter_memories_of_stage(stage).into_iter();
             let of = states.map(|(state, parameters)| {
-                let stepped = state.updated_parameters(parameters);
+                let stepped = state.parameters_updated_per_npu(parameters);
                 stepped.saturating_mul(each(&state))
             });
             of.fold(0, u64::saturating_add).min(MOST_WORK)
         };
-        let kept = ParameterState::kept_bytes_per_parameter;
+        let kept = ParameterMemory::kept_bytes_per_parameter;
         match self.plan.offload {
             // Half of the bytes that a step moves are loads, and the other half are stores.
             OffloadedState::None => {
-                let moved = self.step_bytes(stage);
+                let moved = self.optimizer_step_bytes(stage);
                 [moved.div_ceil(2), moved / 2]
             }
             OffloadedState::Optimizer => [sum(&kept), sum(&kept)],
@@ -177,17 +177,17 @@ impl TrainingGenerator {
     }
 
     /// Returns the bytes that a rank's optimizer step moves.
-    pub(super) fn step_bytes(&self, stage: u32) -> u64 {
-        let of = |(state, parameters): (ParameterState, u64)| {
-            let stepped = state.updated_parameters(parameters);
+    pub(super) fn optimizer_step_bytes(&self, stage: u32) -> u64 {
+        let of = |(state, parameters): (ParameterMemory, u64)| {
+            let stepped = state.parameters_updated_per_npu(parameters);
             stepped.saturating_mul(state.bytes_moved_per_step())
         };
-        let all = self.parameter_states(stage).into_iter().map(of);
+        let all = self.parameter_memories_of_stage(stage).into_iter().map(of);
         all.fold(0, u64::saturating_add).min(MOST_WORK)
     }
 }
 
-fn sum_counts(counts: impl Iterator<Item = WeightCounts>) -> WeightCounts {
+fn sum_weight_counts(counts: impl Iterator<Item = WeightCounts>) -> WeightCounts {
     counts.fold(WeightCounts::default(), |sum, one| WeightCounts {
         all: sum.all.saturating_add(one.all),
         trained: sum.trained.saturating_add(one.trained),

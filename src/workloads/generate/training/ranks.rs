@@ -3,13 +3,13 @@
 
 use super::TrainingGenerator;
 use super::emit::RankEmitter;
-use crate::generate::plan::{CorePlacement, ParallelGroupKind, RankCoordinates, RankPeak};
+use crate::generate::plan::{CorePlacement, ParallelGroupKind, RankCoordinates, RankMemoryPeak};
 use crate::generate::schedule::PipelineStep;
 use crate::generate::{TraceEmitter, TraceGenerator};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::work_amounts::WorkAmounts;
+use chakram_trace::format::work_amounts::JobWorkAmounts;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{GroupName, TraceError};
 use chakram_trace::graph::SlotBinding;
@@ -17,17 +17,17 @@ use std::sync::OnceLock;
 
 impl TrainingGenerator {
     /// Returns the maximum bytes in use at once on a rank of `stage`, if nodes run in id order.
-    pub(super) fn peak_bytes(&self, stage: u32) -> RankPeak {
+    pub(super) fn peak_bytes(&self, stage: u32) -> RankMemoryPeak {
         let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
             let place = RankCoordinates {
                 tensor,
                 data: 0,
                 stage,
             };
-            self.representative_of(place).tensor == tensor
+            self.representative_rank_of(place).tensor == tensor
         });
         let peaks = members.map(|tensor| {
-            let mut meter = MemoryMeter::default();
+            let mut meter = PeakMemoryMeter::default();
             let place = RankCoordinates {
                 tensor,
                 data: 0,
@@ -45,12 +45,12 @@ impl TrainingGenerator {
     /// nodes differ only in peers and groups. In general, one rank represents all ranks of a stage.
     /// If there are adapters, adapters and other ranks have different representatives. If a tensor
     /// group's members exchange messages, each member represents itself.
-    fn representative_of(&self, place: RankCoordinates) -> RankCoordinates {
+    fn representative_rank_of(&self, place: RankCoordinates) -> RankCoordinates {
         RankCoordinates {
             tensor: if self.slots > 0 {
                 place.tensor
             } else {
-                u32::from(!self.is_adapter(place))
+                u32::from(!self.is_stage_adapter(place))
             },
             data: 0,
             stage: place.stage,
@@ -67,7 +67,7 @@ impl TrainingGenerator {
 
 /// Node counts of ranks with identical nodes, computed on first use.
 #[derive(Debug, Default)]
-pub(super) struct NodeCounts {
+pub(super) struct RankNodeCounts {
     /// The exact count, which takes long to compute because it generates all nodes.
     all: OnceLock<u64>,
     /// A lower bound, without messages, reductions, loads and stores: the sum of the lengths of the
@@ -77,12 +77,12 @@ pub(super) struct NodeCounts {
 
 /// Sink that adds up allocations and frees, and records the maximum in use.
 #[derive(Default)]
-struct MemoryMeter {
-    peak: RankPeak,
+struct PeakMemoryMeter {
+    peak: RankMemoryPeak,
     nodes: u64,
 }
 
-impl Sink for MemoryMeter {
+impl Sink for PeakMemoryMeter {
     fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         self.nodes += 1;
         self.peak.add_node(node);
@@ -104,10 +104,10 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn group_roles(&self) -> GroupRoles {
-        self.families_by_number()
+        self.group_kinds_by_number()
     }
 
-    fn work_amounts(&self) -> Option<WorkAmounts> {
+    fn work_amounts(&self) -> Option<JobWorkAmounts> {
         Some(self.work_amounts())
     }
 
@@ -125,7 +125,7 @@ impl TraceGenerator for TrainingGenerator {
 
     fn shape_of(&self, rank: u32) -> u32 {
         self.placement
-            .rank_at(self.representative_of(self.placement.coordinates_of_rank(rank)))
+            .rank_at(self.representative_rank_of(self.placement.coordinates_of_rank(rank)))
     }
 
     fn find_independent_copies(&self) -> Vec<Vec<u32>> {
@@ -151,7 +151,7 @@ impl TraceGenerator for TrainingGenerator {
             (true, false) => self.plan.tensor,
             (false, false) => 1,
         };
-        let mut pipelines = self.pipeline_ranks();
+        let mut pipelines = self.ranks_by_pipeline();
         pipelines.sort_by_key(|ranks| {
             let place = self.placement.coordinates_of_rank(ranks[0]);
             (place.data, place.tensor)
@@ -170,7 +170,8 @@ impl TraceGenerator for TrainingGenerator {
             let tensor = if self.slots > 0 {
                 peer.tensor
             } else {
-                own.tensor / self.adapter_share(own.stage) * self.adapter_share(peer.stage)
+                own.tensor / self.members_per_stage_adapter(own.stage)
+                    * self.members_per_stage_adapter(peer.stage)
             };
             let stage = peer.stage;
             // In a ring, the distance from the rank to its peer is the same as from the
@@ -206,10 +207,10 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn node_count(&self, rank: u32) -> u64 {
-        let like = self.representative_of(self.placement.coordinates_of_rank(rank));
+        let like = self.representative_rank_of(self.placement.coordinates_of_rank(rank));
         *self.counts[self.kind_of(like)].all.get_or_init(|| {
             // Use a sink that ignores names, because formatting names would take most of the time.
-            let mut meter = MemoryMeter::default();
+            let mut meter = PeakMemoryMeter::default();
             let walked =
                 RankEmitter::new(self, rank, &mut TraceEmitter::without_names(&mut meter)).run();
             walked.expect("a meter takes every node");
@@ -218,7 +219,7 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn min_node_count(&self, rank: u32) -> u64 {
-        let like = self.representative_of(self.placement.coordinates_of_rank(rank));
+        let like = self.representative_rank_of(self.placement.coordinates_of_rank(rank));
         *self.counts[self.kind_of(like)].least.get_or_init(|| {
             let passes = self
                 .steps_of_stage(like.stage)
@@ -227,7 +228,9 @@ impl TraceGenerator for TrainingGenerator {
                 let part = self.part_of_chunk(like.stage, pass.chunk);
                 let layers = self.layers_of_part(part);
                 let items = layers.map(|layer| {
-                    let program = self.lowered_layer(layer).program_of(pass.kind, like.tensor);
+                    let program = self
+                        .lowered_layer(layer)
+                        .program_for_member(pass.kind, like.tensor);
                     program.items.len() as u64
                 });
                 items.sum::<u64>()

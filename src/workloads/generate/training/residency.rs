@@ -22,7 +22,7 @@
 //! A larger SRAM never causes more traffic. If only weights or only activations are kept, an
 //! operator moves at most W + I + O bytes, which is its minimum without SRAM.
 
-use super::program::{OperandBytes, ProgramTask};
+use super::program::{OperatorOperandBytes, ProgramNodeOperation};
 use super::{MOST_WORK, TrainingGenerator};
 use crate::generate::plan::ResidencyRule;
 use crate::generate::schedule::PassKind;
@@ -38,7 +38,7 @@ pub(super) enum SramResidency {
 
 impl SramResidency {
     /// True if weights and their state stay in SRAM.
-    pub fn keeps_weights(self) -> bool {
+    pub fn keeps_weights_in_sram(self) -> bool {
         matches!(self, Self::Both | Self::Weights)
     }
 }
@@ -54,8 +54,8 @@ pub(super) struct SramPolicy {
 impl SramPolicy {
     /// Returns the bytes that an operator loads and the bytes that it stores, if the stage keeps
     /// `kept` in SRAM.
-    pub fn sram_traffic(&self, kept: SramResidency, of: OperandBytes) -> [u64; 2] {
-        let OperandBytes {
+    pub fn sram_traffic(&self, kept: SramResidency, of: OperatorOperandBytes) -> [u64; 2] {
+        let OperatorOperandBytes {
             input: i,
             weights: w,
             output: o,
@@ -83,11 +83,11 @@ impl SramPolicy {
     /// Returns the tensors that a stage keeps in SRAM. The stage's weights have `weights` bytes;
     /// with gradients and optimizer state, they have `state` bytes. `operands` are the operands of
     /// the stage's forward operators.
-    pub fn choose_kept(
+    pub fn choose_kept_tensors(
         &self,
         weights: u64,
         state: u64,
-        operands: &[OperandBytes],
+        operands: &[OperatorOperandBytes],
     ) -> SramResidency {
         let inputs = operands
             .iter()
@@ -129,22 +129,22 @@ impl TrainingGenerator {
     }
 
     /// Returns the tensors that `stage` keeps in SRAM.
-    pub(super) fn residency_of(&self, stage: u32, sram: &SramPolicy) -> SramResidency {
-        let operands: Vec<OperandBytes> = self
+    pub(super) fn sram_residency_of_stage(&self, stage: u32, sram: &SramPolicy) -> SramResidency {
+        let operands: Vec<OperatorOperandBytes> = self
             .stage_layers(stage)
             .flat_map(|layer| {
                 &self
                     .lowered_layer(layer)
-                    .program_of(PassKind::Forward, 0)
+                    .program_for_member(PassKind::Forward, 0)
                     .items
             })
             .filter_map(|item| match item.task {
-                ProgramTask::Kernel { operands, .. } => operands,
+                ProgramNodeOperation::Kernel { operands, .. } => operands,
                 _ => None,
             })
             .collect();
         let resident = self.resident_bytes(stage);
-        sram.choose_kept(resident.weights, resident.total_bytes(), &operands)
+        sram.choose_kept_tensors(resident.weights, resident.total_bytes(), &operands)
     }
 }
 
@@ -152,7 +152,7 @@ impl TrainingGenerator {
 mod tests {
     use super::*;
 
-    const OPERATOR: OperandBytes = OperandBytes {
+    const OPERATOR: OperatorOperandBytes = OperatorOperandBytes {
         input: 30,
         weights: 50,
         output: 20,
@@ -168,7 +168,7 @@ mod tests {
     /// Tests a stage with two operators. Each operator has 50 B of weights and 30 B of inputs; with
     /// gradients and state, the weights of both operators have 400 B.
     fn kept_events(capacity: u64) -> SramResidency {
-        parse_policy(capacity).choose_kept(100, 400, &[OPERATOR; 2])
+        parse_policy(capacity).choose_kept_tensors(100, 400, &[OPERATOR; 2])
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
     /// its rows once.
     #[test]
     fn what_is_not_there_is_one_part() {
-        let of = |input, weights| OperandBytes {
+        let of = |input, weights| OperatorOperandBytes {
             input,
             weights,
             output: 20,
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn more_sram_never_means_more_traffic() {
         let operators = [(30, 50, 20), (7, 200, 90), (500, 1, 500), (64, 0, 64)];
-        let operators = operators.map(|(input, weights, output)| OperandBytes {
+        let operators = operators.map(|(input, weights, output)| OperatorOperandBytes {
             input,
             weights,
             output,
@@ -218,7 +218,7 @@ mod tests {
         let mut before = u64::MAX;
         for capacity in 1..3000 {
             let policy = parse_policy(capacity);
-            let state = policy.choose_kept(251, 2008, &operators);
+            let state = policy.choose_kept_tensors(251, 2008, &operators);
             let all = operators
                 .iter()
                 .flat_map(|of| policy.sram_traffic(state, *of));
@@ -238,7 +238,7 @@ mod tests {
             capacity,
         };
         for capacity in 1..1000 {
-            let state = printed(capacity).choose_kept(100, 400, &[OPERATOR; 2]);
+            let state = printed(capacity).choose_kept_tensors(100, 400, &[OPERATOR; 2]);
             let expected = if capacity >= 100 {
                 SramResidency::Weights
             } else {

@@ -1,7 +1,7 @@
 //! The part of an operator that one member computes.
 
 use crate::generate::sharding::{MeshAxis, ShardLayout};
-use crate::model::{OperatorAxis, OperatorKind, OperatorSpec, WindowSpec};
+use crate::model::{OperatorAxesAndTensors, OperatorAxis, OperatorKind, WindowSpec};
 
 /// Sharding of an operator: for each axis, the digit that determines the number of shards and each
 /// member's shard.
@@ -34,11 +34,11 @@ impl ShardSpec {
     }
 
     /// Returns the input layout that an operator with the spec `spec` needs.
-    pub fn input_layout(&self, spec: &OperatorSpec) -> ShardLayout {
+    pub fn input_layout(&self, spec: &OperatorAxesAndTensors) -> ShardLayout {
         ShardLayout {
             samples: self.samples,
             rows: self.rows,
-            columns: if spec.sums_partial_results() {
+            columns: if spec.sums_over_input_columns() {
                 self.inputs
             } else {
                 self.outputs
@@ -57,7 +57,7 @@ impl ShardSpec {
 
     /// Returns the digit that distinguishes members with different partial sums of the output;
     /// `None` if there are no partial sums.
-    pub fn partial_axis(&self) -> Option<MeshAxis> {
+    pub fn partial_sum_axis(&self) -> Option<MeshAxis> {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
@@ -67,11 +67,11 @@ impl ShardSpec {
     /// vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
-        let spec = work.to_spec();
-        for (axis, size) in local.sizes_mut() {
+        let spec = work.to_axes_and_tensors();
+        for (axis, size) in local.divisible_sizes_mut() {
             *size = match (axis, spec.windows) {
                 (OperatorAxis::M, Some(windows)) => {
-                    self.image_rows(*size, spec.extent_of_axis('h'), windows)
+                    self.image_rows_for_windows(*size, spec.extent_of_axis('h'), windows)
                 }
                 _ => size.div_ceil(self.mesh_axis_of(axis).parts.into()),
             };
@@ -81,14 +81,17 @@ impl ShardSpec {
 
     /// Returns true if all members' parts of `work` together have exactly the windows of `work`.
     /// The windows are exactly the same only if their rows extend past the padding.
-    pub fn shares_windows(&self, work: &OperatorKind) -> bool {
+    pub fn divides_windows_exactly(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
-        self.local_shard(work).window_rows().saturating_mul(parts) == work.window_rows()
+        self.local_shard(work)
+            .output_rows_of_windows()
+            .saturating_mul(parts)
+            == work.output_rows_of_windows()
     }
 
     /// Returns the number of image rows that give a member its share of `all` rows of windows,
     /// which is `(share - 1) stride + kernel - 2 padding`.
-    fn image_rows(&self, rows: u64, all: u64, windows: WindowSpec) -> u64 {
+    fn image_rows_for_windows(&self, rows: u64, all: u64, windows: WindowSpec) -> u64 {
         if self.rows.parts == 1 {
             return rows;
         }

@@ -56,19 +56,19 @@
 use super::super::GenerateError;
 use super::buckets;
 use super::context_shards;
-use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
+use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use super::dataflow::{LayerDataflow, ShardedOperator};
 use super::frozen_weights::adapter_products;
-use super::layer::{LoweredLayer, LoweringContext, TiedMatrix, WeightCounts};
-use super::operator_recompute::{RecomputedPart, recomputed_part};
+use super::layer::{LayerLoweringOptions, LoweredLayer, TiedEmbeddingMatrix, WeightCounts};
+use super::operator_recompute::{RecomputedOperatorPart, recomputed_operator_part};
 use crate::generate::check_limit;
 use crate::generate::plan::{
     AblationEffect, ExpertExchangeForm, ExpertProducts, ParallelGroupKind, RecomputePolicy,
 };
 use crate::generate::sharding::{MemberPartition, MeshAxis};
 use crate::model::{
-    ExpertExchange, LayerRole, ModelLayer, OperatorAxis, OperatorKind, OperatorSpec, TensorSplit,
-    WeightTraining,
+    ExpertExchangeSide, LayerRole, ModelLayer, OperatorAxesAndTensors, OperatorAxis, OperatorKind,
+    TensorSplit, TrainedOperatorWeights,
 };
 use std::collections::BTreeMap;
 
@@ -82,7 +82,7 @@ mod ring;
 mod tests;
 
 use redistribution_cache::RedistributionCache;
-use ring::RingAttention;
+use ring::RingAttentionKernels;
 
 /// Maximum number of nodes in the programs of all distinct members and layers. The limit matters if
 /// members exchange messages, because each member then has its own programs. A node takes about 200
@@ -100,14 +100,14 @@ struct MemberProgramWriter<'w> {
 }
 
 impl MemberProgramWriter<'_> {
-    fn lowering_context(&self) -> LoweringContext {
+    fn lowering_context(&self) -> LayerLoweringOptions {
         self.lowering.context
     }
 }
 
 /// Lowers layers, and collects the groups of members that communicate.
 pub(super) struct ShardedLowering {
-    pub context: LoweringContext,
+    pub context: LayerLoweringOptions,
     /// True if the first and the last stage both have a copy of a tied matrix.
     pub copies: bool,
     /// Groups within a tensor group; a partition's index here is the number in
@@ -125,11 +125,11 @@ pub(super) struct ShardedLowering {
 /// An operator as one member runs it.
 struct MemberOperator<'s> {
     step: &'s ShardedOperator<'s>,
-    spec: OperatorSpec,
+    spec: OperatorAxesAndTensors,
     kernels: OperatorKernels,
     /// The part of the operator that the backward pass recomputes, if recomputation is chosen per
     /// operator.
-    again: RecomputedPart,
+    again: RecomputedOperatorPart,
     /// True if the member keeps only its own shard of the gathered input, and gathers the input again in the
     /// backward pass.
     regathers: bool,
@@ -152,7 +152,7 @@ struct MemberOperator<'s> {
     /// Bytes that are exchanged with ranks that have other tokens: queries, and keys with values.
     context_bytes: [u64; 2],
     /// Attention to the keys of other ranks in a ring, or `None` if there is no ring.
-    ring: Option<RingAttention>,
+    ring: Option<RingAttentionKernels>,
     /// True if the input needs a gradient.
     wanted: bool,
     /// True if the plan omits the operator entirely, including its communication.
@@ -161,7 +161,7 @@ struct MemberOperator<'s> {
 
 impl ShardedLowering {
     /// Creates a lowering that has no layers yet.
-    pub fn new(context: LoweringContext, copies: bool) -> Self {
+    pub fn new(context: LayerLoweringOptions, copies: bool) -> Self {
         Self {
             context,
             copies,
@@ -197,23 +197,31 @@ impl ShardedLowering {
     /// parallelism, members gather again, because each member keeps only its own tokens
     /// (Korthikanti et al., 2022, section 4.2.2). Token copies for experts stay gathered, as in
     /// Megatron-LM's dispatcher.
-    fn regathered_elements(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
+    fn regathered_elements(
+        &self,
+        step: &ShardedOperator<'_>,
+        spec: &OperatorAxesAndTensors,
+    ) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;
         };
         let [from, need] = [input.from.layout.rows, input.need.rows];
         let gathers = from.parts > 1 && need.parts == 1 && step.cutting.outputs.parts > 1;
-        let again = spec.sums_partial_results() && spec.expert_weights() == 0;
+        let again = spec.sums_over_input_columns() && spec.expert_weights() == 0;
         (self.context.sequence && gathers && again).then_some(from.parts.into())
     }
 
     /// Returns the number of elements of tokens, or of token copies, that a member exchanges with
     /// ranks that have other experts, and the number that it exchanges among nodes; `spec` is the
     /// member's shard of an operator.
-    fn exchanged_elements(&self, spec: &OperatorSpec, sizes: &CostParameters) -> [u64; 2] {
+    fn exchanged_elements(
+        &self,
+        spec: &OperatorAxesAndTensors,
+        sizes: &KernelCostParameters,
+    ) -> [u64; 2] {
         let copies = match spec.exchange {
-            Some(ExpertExchange::Dispatch) => spec.sum_volumes(&spec.outputs),
-            Some(ExpertExchange::Combine) => spec.sum_volumes(&spec.inputs),
+            Some(ExpertExchangeSide::Dispatch) => spec.sum_tensor_volumes(&spec.outputs),
+            Some(ExpertExchangeSide::Combine) => spec.sum_tensor_volumes(&spec.inputs),
             None => 0,
         };
         let silent = self
@@ -245,8 +253,8 @@ impl ShardedLowering {
     /// in the order of experts after the exchange.
     fn order_kernels(
         &self,
-        spec: &OperatorSpec,
-        sizes: &CostParameters,
+        spec: &OperatorAxesAndTensors,
+        sizes: &KernelCostParameters,
     ) -> Result<[Vec<LoweredKernel>; 2], GenerateError> {
         let context = &self.context;
         let [rows, width] = match spec.exchange {
@@ -271,7 +279,11 @@ impl ShardedLowering {
 
     /// Returns the bytes that a member exchanges with ranks that have other tokens: for queries,
     /// and for keys with values. The member's shard of the operator has the spec `spec`.
-    fn context_bytes(&self, spec: &OperatorSpec, sizes: &CostParameters) -> [u64; 2] {
+    fn context_bytes(
+        &self,
+        spec: &OperatorAxesAndTensors,
+        sizes: &KernelCostParameters,
+    ) -> [u64; 2] {
         let silent = self
             .context
             .without
@@ -279,13 +291,16 @@ impl ShardedLowering {
         if self.context.context.is_none() || silent || !spec.is_attention() {
             return [0; 2];
         }
-        context_shards::exchanged_bytes(spec, u128::from(sizes.samples) * u128::from(sizes.number))
+        context_shards::context_exchange_bytes(
+            spec,
+            u128::from(sizes.samples) * u128::from(sizes.number),
+        )
     }
 
     /// Returns the bytes that an operator keeps after the forward pass, if its layer is not
     /// recomputed as a whole.
     fn kept_bytes(&self, one: &MemberOperator<'_>) -> u64 {
-        self.context.kept_bytes_of(&one.kernels) - one.again.dropped
+        self.context.bytes_kept_for_backward(&one.kernels) - one.again.dropped
     }
 
     /// Lowers `layer`; `flow` has the shardings of its operators.
@@ -301,7 +316,7 @@ impl ShardedLowering {
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for (i, step) in flow.steps.iter().enumerate() {
             let cutting = &step.cutting;
-            let spec = step.operator.work.to_spec();
+            let spec = step.operator.work.to_axes_and_tensors();
             let work = cutting.local_shard(&step.operator.work);
             let mut sizes = self.context.sizes_of(layer);
             sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
@@ -317,9 +332,9 @@ impl ShardedLowering {
             });
             let [of_a, of_b] = adapter_weights;
             let trained = match training {
-                WeightTraining::All => work.parameter_count(),
-                WeightTraining::Frozen => 0,
-                WeightTraining::Adapter { .. } => of_a.saturating_add(of_b),
+                TrainedOperatorWeights::All => work.parameter_count(),
+                TrainedOperatorWeights::Frozen => 0,
+                TrainedOperatorWeights::Adapter { .. } => of_a.saturating_add(of_b),
             };
             let weights = [of_a, of_b]
                 .iter()
@@ -334,26 +349,27 @@ impl ShardedLowering {
                 own.all = own.all.saturating_add(weights);
                 own.trained = own.trained.saturating_add(trained);
             }
-            let exchanged = self.exchanged_elements(&work.to_spec(), &sizes);
-            let orders = self.order_kernels(&work.to_spec(), &sizes)?;
-            let context_bytes = self.context_bytes(&work.to_spec(), &sizes);
+            let exchanged = self.exchanged_elements(&work.to_axes_and_tensors(), &sizes);
+            let orders = self.order_kernels(&work.to_axes_and_tensors(), &sizes)?;
+            let context_bytes = self.context_bytes(&work.to_axes_and_tensors(), &sizes);
             let behind = flow.steps.len() - 1 - i;
-            let tied_weights = work.to_spec().tied_weights();
-            tied = tied.or(tied_weights.map(|weights| TiedMatrix {
+            let tied_weights = work.to_axes_and_tensors().tied_weights();
+            tied = tied.or(tied_weights.map(|weights| TiedEmbeddingMatrix {
                 behind,
                 weights,
-                is_trained: training == WeightTraining::All,
+                is_trained: training == TrainedOperatorWeights::All,
             }));
             // If a tied matrix and its table are on one stage, they share one gradient, which is
             // summed with the table.
-            let copy = tied_weights.filter(|_| self.copies && training == WeightTraining::All);
+            let copy =
+                tied_weights.filter(|_| self.copies && training == TrainedOperatorWeights::All);
             let gradient = trained.saturating_add(copy.unwrap_or(0));
             // Every head that shares a gain adds to the gain's gradient, as every sample and row
             // adds to a weight's gradient.
             let shared = spec
                 .weights
                 .iter()
-                .any(|one| !spec.axis_cuts(OperatorAxis::N, one.axes));
+                .any(|one| !spec.is_tensor_divided_along_axis(OperatorAxis::N, one.axes));
             let outputs = match shared && spec.is_attention() {
                 true => cutting.outputs,
                 false => MeshAxis::WHOLE,
@@ -362,7 +378,7 @@ impl ShardedLowering {
             // gradient. Members with different inputs share the second matrix, so they sum its
             // gradient.
             let gradients = match training {
-                WeightTraining::Adapter { .. } => {
+                TrainedOperatorWeights::Adapter { .. } => {
                     vec![(of_a, cutting.outputs), (of_b, cutting.inputs)]
                 }
                 _ => vec![(gradient, outputs)],
@@ -373,8 +389,8 @@ impl ShardedLowering {
                     true => vec![columns],
                     false => vec![cutting.samples, cutting.rows, columns],
                 };
-                let apart = MemberPartition::over_axes(&digits, self.member_count());
-                let is_whole = of_experts && training == WeightTraining::All;
+                let apart = MemberPartition::from_differing_axes(&digits, self.member_count());
+                let is_whole = of_experts && training == TrainedOperatorWeights::All;
                 if gradient > 0 && apart.group_size() > 1 && !is_whole {
                     let sum = partial.entry(self.kind_of_partition(&apart)).or_default();
                     *sum = sum.saturating_add(gradient);
@@ -382,10 +398,10 @@ impl ShardedLowering {
             }
             let regathers = self
                 .regathered_elements(step, &spec)
-                .filter(|_| training != WeightTraining::Frozen);
+                .filter(|_| training != TrainedOperatorWeights::Frozen);
             let mut kept_of_adapter = [0; 2];
             if let Some(products) = &adapter {
-                sizes.add_adapter(products, &mut kernels)?;
+                sizes.add_adapter_kernels(products, &mut kernels)?;
                 kept_of_adapter = sizes.kept_of_adapter(products)?;
             }
             kernels.keeps = kernels.keeps.saturating_add(kept_of_adapter[0]);
@@ -393,14 +409,14 @@ impl ShardedLowering {
                 kernels.keeps /= shards;
             }
             kernels.keeps = kernels.keeps.saturating_add(kept_of_adapter[1]);
-            let among_experts = layer.stands_among_experts(i);
+            let among_experts = layer.is_among_experts(i);
             self.context
                 .leave_out(layer, &spec, among_experts, &mut kernels);
             let chosen = self.context.recompute == RecomputePolicy::Operators;
             let again = if chosen && layer.role == LayerRole::Block {
-                recomputed_part(&layer.operators, i, &work, &kernels, &sizes)?
+                recomputed_operator_part(&layer.operators, i, &work, &kernels, &sizes)?
             } else {
-                RecomputedPart::default()
+                RecomputedOperatorPart::default()
             };
             own.push(MemberOperator {
                 step,
@@ -409,9 +425,9 @@ impl ShardedLowering {
                 regathers: regathers.is_some(),
                 trained,
                 found: match training {
-                    WeightTraining::All => buckets::weights_by_gradient(&work),
-                    WeightTraining::Frozen => [0; 2],
-                    WeightTraining::Adapter { .. } => [of_b, of_a],
+                    TrainedOperatorWeights::All => buckets::gradient_tensor_sizes(&work),
+                    TrainedOperatorWeights::Frozen => [0; 2],
+                    TrainedOperatorWeights::Adapter { .. } => [of_b, of_a],
                 },
                 has_adapter: adapter.is_some(),
                 of_experts,
@@ -421,7 +437,7 @@ impl ShardedLowering {
                 exchanged,
                 orders,
                 context_bytes,
-                ring: self.ring_attention(layer, &spec, &work, &sizes)?,
+                ring: self.ring_attention_kernels(layer, &spec, &work, &sizes)?,
                 wanted: !step.inputs.is_empty(),
                 idle: self.context.is_left_out(layer, &spec),
                 spec,
@@ -452,7 +468,8 @@ impl ShardedLowering {
                 slot: 0,
                 ring_slot: 0,
             };
-            let programs = writer.build_programs(&own, &flow.end, full.then_some(kept_input));
+            let programs =
+                writer.build_member_programs(&own, &flow.end, full.then_some(kept_input));
             let slots = writer.slot;
             let ring_slots = writer.ring_slot;
             self.slots = self.slots.max(slots);

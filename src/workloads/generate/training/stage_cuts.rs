@@ -7,7 +7,7 @@ use crate::model::{LayerRole, Model, ModelLayer};
 /// Returns the first layer of each part; the last entry is the number of layers. With
 /// [`SplitUnit::Blocks`], layers before the blocks belong to the first part, and layers after the
 /// blocks belong to the last part. With [`SplitUnit::Layers`], all layers count equally.
-pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
+pub(super) fn first_layers_of_parts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
     let parts = plan.schedule.part_count(plan.pipeline) as usize;
     if !plan.stages.is_empty() {

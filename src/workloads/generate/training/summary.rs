@@ -1,10 +1,10 @@
 //! Totals of a plan, computed without a replay.
 
 use super::{GRADIENT_LANE, PARAMETER_LANE, TrainingGenerator, TrainingPattern, frozen_weights};
-use crate::generate::plan::{ParallelGroupKind, RankCoordinates, streams_remote_memory};
+use crate::generate::plan::{ParallelGroupKind, RankCoordinates, accesses_remote_memory};
 use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::work_amounts::{CountedAttention, WorkAmounts};
+use chakram_trace::format::work_amounts::{CountedAttention, JobWorkAmounts};
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{
     CollectiveKind, GroupName, Op, TensorClass, TraceError, TrainingPhase,
@@ -175,7 +175,7 @@ impl Sink for RankTally<'_> {
                 let family = self.group_kind(group, kind, phase, node.lane);
                 let members = match (group, family) {
                     (GroupName::World, _) | (_, None) => self.plan.placement.rank_count(),
-                    (_, Some(family)) => self.plan.placement.members_at(family, self.place),
+                    (_, Some(family)) => self.plan.placement.group_size_at(family, self.place),
                 };
                 // `comm_size` may be the size of one member's shard, but totals count whole
                 // buffers.
@@ -210,7 +210,7 @@ impl Sink for RankTally<'_> {
             sum.0 += 1;
             sum.1 += u128::from(bytes);
         }
-        self.streams |= streams_remote_memory(&node.op);
+        self.streams |= accesses_remote_memory(&node.op);
         for (used, more) in self.used.iter_mut().zip(node.memory.allocates) {
             *used = used.saturating_add(more);
         }
@@ -232,16 +232,16 @@ impl Sink for RankTally<'_> {
 
 impl TrainingGenerator {
     /// Returns the samples and tokens of all steps, and their model FLOPs.
-    pub(super) fn work_amounts(&self) -> WorkAmounts {
+    pub(super) fn work_amounts(&self) -> JobWorkAmounts {
         let plan = &self.plan;
         let samples = plan.batch.saturating_mul(plan.steps.into());
         let tokens = (self.model.sequence > 1).then_some(self.model.sequence);
-        WorkAmounts {
+        JobWorkAmounts {
             steps: plan.steps.into(),
             samples,
             tokens: tokens.map(|tokens| samples.saturating_mul(tokens)),
             model_flops: self.model_flops().saturating_mul(samples.into()),
-            attention: self.counted_attention(),
+            attention: self.counted_attention_kind(),
         }
     }
 
@@ -255,9 +255,9 @@ impl TrainingGenerator {
             ranks: self.rank_count(),
             micro_batches: self.micro_batches,
             parameters: self.model.parameter_count(),
-            trained_parameters: frozen_weights::count_trained(&self.model),
+            trained_parameters: frozen_weights::count_trained_weights(&self.model),
             model_flops: self.work_amounts().model_flops,
-            attention: self.counted_attention(),
+            attention: self.counted_attention_kind(),
             flops: (0..)
                 .zip(&stages)
                 .map(|(i, stage)| stage.flops * ranks(i))
@@ -269,7 +269,7 @@ impl TrainingGenerator {
                 plan.split_backward,
             ),
             groups: self.groups_by_kind(),
-            pipelines: self.pipeline_ranks(),
+            pipelines: self.ranks_by_pipeline(),
             stages,
         }
     }
@@ -310,8 +310,8 @@ impl TrainingGenerator {
                 .filter(|layers| !layers.is_empty())
                 .map(|layers| [name(layers.start), name(layers.end - 1)])
                 .collect(),
-            parameters: self.stage_parameters(stage).all,
-            trained_parameters: self.stage_parameters(stage).trained,
+            parameters: self.stage_weight_counts(stage).all,
+            trained_parameters: self.stage_weight_counts(stage).trained,
             nodes: tally.nodes,
             flops: tally.flops,
             peak: tally.peak,

@@ -10,13 +10,13 @@ pub(super) fn check_divides(
     cut: TensorSplit,
     members: u64,
 ) -> Result<(), GenerateError> {
-    let spec = operator.work.to_spec();
+    let spec = operator.work.to_axes_and_tensors();
     let axis = match cut {
         TensorSplit::Replicated => return Ok(()),
         TensorSplit::RowParallel => OperatorAxis::K,
         TensorSplit::ColumnParallel | TensorSplit::InsideRegion => OperatorAxis::N,
     };
-    if spec.looks_up() || spec.is_linear() && axis == OperatorAxis::N {
+    if spec.looks_up() || spec.is_plain_matrix_product() && axis == OperatorAxis::N {
         return Ok(());
     }
     let mut sizes = spec.sizes_along_axis(axis);

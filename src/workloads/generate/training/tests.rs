@@ -1,6 +1,6 @@
 //! Tests properties of all plans, and dependencies between nodes.
 
-use super::super::testing::{EmittedNode, every_rank, refusal_of};
+use super::super::testing::{EmittedNode, record_every_rank, rejection_message};
 use super::super::{WorkloadPattern, plan};
 use super::*;
 
@@ -58,7 +58,7 @@ fn ranks_are_like_those_of_their_stage() {
     };
     plans.push(uneven());
     for plan in plans {
-        every_rank(pattern(plan));
+        record_every_rank(pattern(plan));
     }
 }
 
@@ -82,7 +82,7 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
                 ..small()
             };
             let pattern = pattern(plan);
-            every_rank(pattern.clone());
+            record_every_rank(pattern.clone());
             let job = super::super::GeneratedJob::new(pattern).unwrap();
             let shapes: Vec<u32> = (0..job.rank_count())
                 .map(|rank| job.shape_of(rank))
@@ -115,10 +115,10 @@ fn accesses_in_pieces_are_within_the_bound_on_nodes() {
             (plan.recompute, plan.largest_access) = (recompute, largest);
             (plan.residency, plan.sram) = (plan::ResidencyRule::Corrected, Some(TILE));
             (plan.batch, plan.micro_batch) = (samples, samples);
-            let most = check::nodes_at_most(&model, &plan, 1);
+            let most = check::max_nodes_per_rank(&model, &plan, 1);
             let model = model.clone();
             let pattern = TrainingPattern { model, plan };
-            let nodes = every_rank(WorkloadPattern::Training(Box::new(pattern)))[0].len();
+            let nodes = record_every_rank(WorkloadPattern::Training(Box::new(pattern)))[0].len();
             assert!(nodes as u128 <= most, "{name}: {nodes} of {most}");
             let is_cut = nodes > 80 * operators;
             assert_eq!(is_cut, largest.is_some(), "{name}: {nodes} of {operators}");
@@ -130,7 +130,7 @@ fn accesses_in_pieces_are_within_the_bound_on_nodes() {
 fn sums_are_formed_beside_the_gradients_of_weights() {
     let mut plan = ParallelismPlan::new();
     plan.tensor = 2;
-    let ranks = every_rank(pattern(plan.clone()));
+    let ranks = record_every_rank(pattern(plan.clone()));
     let nodes = &ranks[0];
     let up = "mb0/layer3/bwd/mlp.up";
     assert_eq!(
@@ -144,7 +144,7 @@ fn sums_are_formed_beside_the_gradients_of_weights() {
         [format!("{up}.all-reduce")]
     );
     plan.tensor_overlap = false;
-    let ranks = every_rank(pattern(plan.clone()));
+    let ranks = record_every_rank(pattern(plan.clone()));
     let nodes = &ranks[0];
     assert_eq!(
         data(nodes, &format!("{up}.all-reduce")),
@@ -153,7 +153,7 @@ fn sums_are_formed_beside_the_gradients_of_weights() {
     // With sequence parallelism, the input is gathered again while its gradient is computed.
     plan.tensor_overlap = true;
     plan.sequence_parallel = true;
-    let ranks = every_rank(pattern(plan));
+    let ranks = record_every_rank(pattern(plan));
     let nodes = &ranks[0];
     assert_eq!(data(nodes, &format!("{up}.all-gather")), before);
     let both = [before[0].to_owned(), format!("{up}.all-gather")];
@@ -175,9 +175,9 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
             .filter(|name| name.ends_with("/parameters/all-gather"))
             .collect::<Vec<_>>()
     };
-    let after = every_rank(pattern(plan.clone()));
+    let after = record_every_rank(pattern(plan.clone()));
     plan.gather_overlap = true;
-    let beside = every_rank(pattern(plan));
+    let beside = record_every_rank(pattern(plan));
     let nodes = &beside[0];
     assert_eq!(gathers(nodes), gathers(&after[0]));
     // In the first micro-batch, each layer waits for its own gather, and all gathers wait only for the
@@ -212,7 +212,7 @@ fn a_bucket_can_end_within_an_operator() {
     (plan.data, plan.pipeline, plan.batch) = (2, 2, 4);
     (plan.buckets, plan.bucket) = (BucketPolicy::Parameters, 1);
     let reductions = |plan: &ParallelismPlan, rank: usize, of: &str| {
-        let ranks = every_rank(pattern(plan.clone()));
+        let ranks = record_every_rank(pattern(plan.clone()));
         let nodes = &ranks[rank];
         let name = format!("mb1/{of}/gradients/all-reduce");
         let found = nodes.iter().filter(|node| node.name == name);
@@ -255,7 +255,7 @@ fn what_does_not_divide_is_refused() {
     let why = |change: fn(&mut ParallelismPlan)| {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
-        refusal_of(pattern(plan))
+        rejection_message(pattern(plan))
     };
     for (change, expected) in [
         (

@@ -3,7 +3,7 @@
 use super::dataflow::ShardedOperator;
 use super::shard_spec::ShardSpec;
 use crate::generate::{GenerateError, option_refused};
-use crate::model::ChainInput;
+use crate::model::OperatorInputSource;
 
 /// The table with the shared weights, which is the first table of an embedding.
 #[derive(Debug, Default)]
@@ -22,9 +22,9 @@ impl TiedEmbedding {
         step: &ShardedOperator<'_>,
     ) -> Result<(), GenerateError> {
         let (name, cutting) = (&step.operator.name, step.cutting);
-        let spec = step.operator.work.to_spec();
+        let spec = step.operator.work.to_axes_and_tensors();
         match (spec.tied_weights(), &self.table) {
-            (None, None) if spec.role == ChainInput::Table => {
+            (None, None) if spec.role == OperatorInputSource::Table => {
                 self.table = Some((format!("{layer}/{name}"), cutting));
                 Ok(())
             }

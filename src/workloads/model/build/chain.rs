@@ -1,7 +1,7 @@
 //! Parses `kind = "layers"`, which lists every operator. The sizes of an operator's input follow
 //! from the operators before it.
 
-use super::operator::{self, ActivationShape, LayerCursor};
+use super::operator::{self, ActivationShape, LayerShapeCursor};
 use super::{MOST, MOST_LAYERS, parse_size, reject_sequence_change};
 use crate::model::{LayerRole, ModelLayer};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
@@ -85,7 +85,7 @@ pub(super) fn parse_layers(
             layers.push(ModelLayer::new(
                 name,
                 role,
-                parse_chain(&items, &mut shape)?,
+                parse_operator_chain(&items, &mut shape)?,
             ));
         }
     }
@@ -93,11 +93,11 @@ pub(super) fn parse_layers(
 }
 
 /// Parses the operators of one layer.
-fn parse_chain(
+fn parse_operator_chain(
     items: &[ConfigField<'_>],
     shape: &mut ActivationShape,
 ) -> Result<Vec<crate::model::LayerOperator>, ConfigError> {
-    let mut state = LayerCursor::new(*shape);
+    let mut state = LayerShapeCursor::new(*shape);
     let mut names = BTreeSet::new();
     let mut operators = Vec::with_capacity(items.len());
     for item in items {

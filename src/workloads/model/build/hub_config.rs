@@ -5,9 +5,9 @@
 
 use super::MOST_LAYERS;
 use crate::model::{
-    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRouting, LatentAttention, Model,
-    ModelError, ModelSizes, OutputHead, PositionEncoding, RouterForm, TransformerArchitecture,
-    TransformerBlock, TransformerModel,
+    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRouterRule, ExpertRoutingCounts,
+    LatentAttentionSizes, Model, ModelError, ModelSizes, OutputHead, PositionEncoding,
+    TransformerArchitecture, TransformerBlock, TransformerModel,
 };
 use chakram_base::config::{ConfigError, quote_for_message};
 use serde_json::{Map, Value};
@@ -156,7 +156,7 @@ impl HubConfig<'_> {
         }
     }
 
-    fn read_word(&self, key: &str) -> ConfigRead<Option<&str>> {
+    fn read_text_value(&self, key: &str) -> ConfigRead<Option<&str>> {
         match self.value_of(key) {
             None => Ok(None),
             Some(value) => match value.as_str() {
@@ -173,7 +173,7 @@ impl HubConfig<'_> {
     }
 
     /// Rejects keys that were not read, unless they are known not to affect sizes.
-    fn check_keys(&self) -> ConfigRead<()> {
+    fn reject_unread_keys(&self) -> ConfigRead<()> {
         let known = self.known.borrow();
         let unknown = |key: &&String| !known.contains(*key) && !NO_SIZES.contains(&key.as_str());
         match self.keys.keys().find(unknown) {
@@ -218,11 +218,11 @@ pub(super) fn parse_model(
     };
     let config = text_config(config)?;
     let architecture = read_architecture(&config, sizes)?;
-    config.check_keys()?;
-    let kind = config.read_word("model_type")?.unwrap_or("model");
+    config.reject_unread_keys()?;
+    let kind = config.read_text_value("model_type")?.unwrap_or("model");
     let base = architecture.base;
     let model = Model {
-        name: model_name(file, kind),
+        name: name_hub_model(file, kind),
         source: format!("{file}, a config.json of {kind}"),
         sequence: base.block.tokens,
         layers: architecture.expand_layers(),
@@ -254,7 +254,7 @@ fn text_config(config: HubConfig<'_>) -> ConfigRead<HubConfig<'_>> {
 }
 
 /// Returns a name for the model: the folder of its file or, without a folder, its model type.
-fn model_name(file: &str, kind: &str) -> String {
+fn name_hub_model(file: &str, kind: &str) -> String {
     let folder = std::path::Path::new(file).parent();
     let folder = folder.and_then(|folder| folder.file_name());
     let folder = folder.and_then(|name| name.to_str());
@@ -268,7 +268,7 @@ fn read_architecture(
     config: &HubConfig<'_>,
     sizes: ModelSizes,
 ) -> Result<TransformerArchitecture, ModelError> {
-    let kind = config.read_word("model_type")?.unwrap_or_default();
+    let kind = config.read_text_value("model_type")?.unwrap_or_default();
     if !KINDS.contains(&kind) {
         let why = format!(
             "found {}, expected one of {}; other models are described in TOML",
@@ -303,8 +303,8 @@ fn read_architecture(
     let longest = config.require_size("max_position_embeddings")?;
     let tokens = sizes.tokens.unwrap_or(longest);
     let biases = read_biases(config, kind)?;
-    let experts = read_experts(config)?;
-    let function = match config.read_word("hidden_act")? {
+    let experts = read_expert_routing(config)?;
+    let function = match config.read_text_value("hidden_act")? {
         None | Some("silu" | "swish") => ActivationFunction::Silu,
         Some("gelu" | "gelu_new" | "gelu_pytorch_tanh") => ActivationFunction::Gelu,
         Some(_) => config.invalid_value("hidden_act", "silu or gelu")?,
@@ -366,22 +366,22 @@ fn read_architecture(
         span,
         full_every,
         shared_ffn: (shared + one).saturating_mul(ffn).max(shared_ffn),
-        router: read_router(config, kind)?,
+        router: read_router_rule(config, kind)?,
         dense_layers: config.read_count("first_k_dense_replace")?,
         experts_every: experts_every(config, layers)?,
         dense_ffn,
         more_predictions: config
             .read_count(drafts[0])?
             .max(config.read_count(drafts[1])?),
-        ..TransformerArchitecture::plain_model(base)
+        ..TransformerArchitecture::from_plain_transformer(base)
     })
 }
 
-fn read_latent_attention(config: &HubConfig<'_>) -> ConfigRead<Option<LatentAttention>> {
+fn read_latent_attention(config: &HubConfig<'_>) -> ConfigRead<Option<LatentAttentionSizes>> {
     let Some(kv_rank) = config.read_size("kv_lora_rank")? else {
         return Ok(None);
     };
-    Ok(Some(LatentAttention {
+    Ok(Some(LatentAttentionSizes {
         query_rank: config.read_size("q_lora_rank")?.unwrap_or(0),
         kv_rank,
         plain: config.require_size("qk_nope_head_dim")?,
@@ -407,7 +407,7 @@ fn read_delta_attention(config: &HubConfig<'_>) -> ConfigRead<Option<DeltaAttent
         key_width: config.require_size("linear_key_head_dim")?,
         value_width: config.require_size("linear_value_head_dim")?,
         taps: config.require_size("linear_conv_kernel_dim")?,
-        state_bytes: match config.read_word("mamba_ssm_dtype")? {
+        state_bytes: match config.read_text_value("mamba_ssm_dtype")? {
             None | Some("float32") => 4,
             Some("bfloat16" | "float16") => 2,
             Some(_) => config.invalid_value("mamba_ssm_dtype", "float32, bfloat16 or float16")?,
@@ -454,14 +454,14 @@ fn read_biases(config: &HubConfig<'_>, kind: &str) -> ConfigRead<(bool, bool)> {
     })
 }
 
-fn read_experts(config: &HubConfig<'_>) -> ConfigRead<Option<ExpertRouting>> {
+fn read_expert_routing(config: &HubConfig<'_>) -> ConfigRead<Option<ExpertRoutingCounts>> {
     let experts =
         config.read_first_size(&["num_local_experts", "num_experts", "n_routed_experts"])?;
     let chosen = config.read_first_size(&["num_experts_per_tok", "experts_per_token"])?;
     match (experts, chosen) {
         (None, _) => Ok(None),
         (Some(experts), Some(chosen)) if chosen <= experts => {
-            Ok(Some(ExpertRouting { experts, chosen }))
+            Ok(Some(ExpertRoutingCounts { experts, chosen }))
         }
         (Some(_), _) => config.invalid_value(
             "num_experts_per_tok",
@@ -486,14 +486,14 @@ fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> ConfigRead<u64> {
     })
 }
 
-fn read_router(config: &HubConfig<'_>, kind: &str) -> ConfigRead<RouterForm> {
-    let sigmoid = match config.read_word("scoring_func")? {
+fn read_router_rule(config: &HubConfig<'_>, kind: &str) -> ConfigRead<ExpertRouterRule> {
+    let sigmoid = match config.read_text_value("scoring_func")? {
         None => matches!(kind, "llama4" | "llama4_text"),
         Some("softmax") => false,
         Some("sigmoid") => true,
         Some(_) => config.invalid_value("scoring_func", "softmax or sigmoid")?,
     };
-    let correction = match config.read_word("topk_method")? {
+    let correction = match config.read_text_value("topk_method")? {
         None | Some("greedy" | "group_limited_greedy") => false,
         Some("noaux_tc") => true,
         Some(_) => {
@@ -505,7 +505,7 @@ fn read_router(config: &HubConfig<'_>, kind: &str) -> ConfigRead<RouterForm> {
         0 => groups,
         chosen => chosen,
     };
-    Ok(RouterForm {
+    Ok(ExpertRouterRule {
         bias: kind == "gpt_oss",
         correction,
         sigmoid,

@@ -1,8 +1,10 @@
 //! Parses an operator of a layer, given the shape of its input.
 
-use super::{MOST, flag_or, parse_area, parse_size, size_or};
-use crate::model::spec::window_count;
-use crate::model::{ActivationFunction, LayerOperator, OperatorKind, RouterForm, TensorSplit};
+use super::{MOST, parse_height_and_width, parse_size, read_flag_or_default, read_size_or_default};
+use crate::model::spec::window_position_count;
+use crate::model::{
+    ActivationFunction, ExpertRouterRule, LayerOperator, OperatorKind, TensorSplit,
+};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::fmt;
 
@@ -59,12 +61,12 @@ impl fmt::Display for ActivationShape {
 
 /// Shapes of the activations that the next operator of a layer can use: on the branch, and on the
 /// skip path around it.
-pub(super) struct LayerCursor {
+pub(super) struct LayerShapeCursor {
     pub(super) main: ActivationShape,
     around: ActivationShape,
 }
 
-impl LayerCursor {
+impl LayerShapeCursor {
     /// Creates the state at the start of a layer with an input of shape `shape`.
     pub(super) fn new(shape: ActivationShape) -> Self {
         Self {
@@ -166,7 +168,7 @@ const CUTS: [(TensorSplit, &str); 4] = [
 /// Parses an operator, and updates `state` to the shapes after the operator.
 pub(super) fn parse_operator(
     field: &ConfigField<'_>,
-    state: &mut LayerCursor,
+    state: &mut LayerShapeCursor,
 ) -> Result<LayerOperator, ConfigError> {
     let names = OPS.map(|(op, name, _)| (op, name));
     let op = field.read_table(None)?.read_choice("op", &names)?;
@@ -175,7 +177,7 @@ pub(super) fn parse_operator(
     let table = field.read_table(Some(&[&COMMON, keys].concat()))?;
     let name = table.read_or_default("name", word, |field| field.read_line())?;
     let cut = table.read_or_default("cut", TensorSplit::Replicated, |f| f.read_choice(&CUTS))?;
-    let around = flag_or(&table, "around", false)?;
+    let around = read_flag_or_default(&table, "around", false)?;
     let shape = if around { state.around } else { state.main };
     let (work, shape) = parse_operator_kind(op, &table, shape)?;
     match (op, around) {
@@ -201,7 +203,7 @@ pub(super) fn parse_operator(
     }
     let operator = LayerOperator::new(name, work, cut);
     Ok(if around {
-        operator.on_skip_path()
+        operator.move_to_skip_path()
     } else {
         operator
     })
@@ -220,25 +222,25 @@ fn parse_operator_kind(
         OperatorKeyword::Attention => parse_attention(table, shape)?,
         OperatorKeyword::ExpertDispatch => expert_dispatch(table, shape)?,
         OperatorKeyword::ExpertLinear => {
-            let (rows, inputs) = require_sequence(table, shape)?;
+            let (rows, inputs) = require_sequence_shape(table, shape)?;
             let outputs = parse_size(table, "outputs")?;
             let work = OperatorKind::ExpertLinear {
                 rows,
                 experts: parse_size(table, "experts")?,
                 inputs,
                 outputs,
-                bias: flag_or(table, "bias", true)?,
+                bias: read_flag_or_default(table, "bias", true)?,
             };
             (work, shape.with_columns(outputs))
         }
         OperatorKeyword::ExpertCombine => expert_combine(table, shape)?,
         OperatorKeyword::Norm => {
-            let bias = flag_or(table, "bias", true)?;
+            let bias = read_flag_or_default(table, "bias", true)?;
             (OperatorKind::Norm { rows, width, bias }, shape)
         }
         OperatorKeyword::Activation => parse_activation(table, shape)?,
         OperatorKeyword::Residual => {
-            let dropout = flag_or(table, "dropout", false)?;
+            let dropout = read_flag_or_default(table, "dropout", false)?;
             let work = OperatorKind::Residual {
                 rows,
                 width,
@@ -247,7 +249,7 @@ fn parse_operator_kind(
             (work, shape)
         }
         OperatorKeyword::Embedding => {
-            let tokens = require_sequence(table, shape)?.0;
+            let tokens = require_sequence_shape(table, shape)?.0;
             let width = parse_size(table, "width")?;
             let work = OperatorKind::Embedding {
                 vocabulary: parse_size(table, "vocabulary")?,
@@ -257,7 +259,7 @@ fn parse_operator_kind(
             (work, shape.with_columns(width))
         }
         OperatorKeyword::Loss => {
-            let (rows, classes) = require_sequence(table, shape)?;
+            let (rows, classes) = require_sequence_shape(table, shape)?;
             (OperatorKind::Loss { rows, classes }, shape)
         }
         OperatorKeyword::Convolution => parse_convolution(table, shape)?,
@@ -266,14 +268,14 @@ fn parse_operator_kind(
             let work = OperatorKind::EmbeddingBag {
                 rows: parse_size(table, "rows")?,
                 width: parse_size(table, "width")?,
-                lookups: size_or(table, "lookups", 1, 1)?,
+                lookups: read_size_or_default(table, "lookups", 1, 1)?,
             };
             // A table's result is outside the chain until an interaction uses it, so the chain's
             // shape stays the same.
             (work, shape)
         }
         OperatorKeyword::Interaction => {
-            let (_, width) = require_sequence(table, shape)?;
+            let (_, width) = require_sequence_shape(table, shape)?;
             let vectors = table
                 .require_field("vectors", "the number of vectors")?
                 .read_integer_between(2, MOST)?;
@@ -301,8 +303,8 @@ fn parse_linear(
         rows,
         inputs,
         outputs,
-        bias: flag_or(table, "bias", true)?,
-        tied: flag_or(table, "tied", false)?,
+        bias: read_flag_or_default(table, "bias", true)?,
+        tied: read_flag_or_default(table, "tied", false)?,
     };
     let columns = outputs;
     Ok((work, ActivationShape::Rows { rows, columns }))
@@ -312,9 +314,9 @@ fn parse_attention(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (tokens, columns) = require_sequence(table, shape)?;
+    let (tokens, columns) = require_sequence_shape(table, shape)?;
     let heads = parse_size(table, "heads")?;
-    let kv_heads = size_or(table, "kv_heads", 1, heads)?;
+    let kv_heads = read_size_or_default(table, "kv_heads", 1, heads)?;
     // The input's columns are the queries, the keys and the values, in this order.
     let all = heads.saturating_add(kv_heads.saturating_mul(2));
     if !heads.is_multiple_of(kv_heads) || !columns.is_multiple_of(all) {
@@ -330,10 +332,10 @@ fn parse_attention(
         heads,
         kv_heads,
         width,
-        causal: flag_or(table, "causal", false)?,
-        dropout: flag_or(table, "dropout", false)?,
-        rotary: flag_or(table, "rotary", false)?,
-        qk_norm: flag_or(table, "qk_norm", false)?,
+        causal: read_flag_or_default(table, "causal", false)?,
+        dropout: read_flag_or_default(table, "dropout", false)?,
+        rotary: read_flag_or_default(table, "rotary", false)?,
+        qk_norm: read_flag_or_default(table, "qk_norm", false)?,
     };
     Ok((work, shape.with_columns(heads.saturating_mul(width))))
 }
@@ -342,7 +344,7 @@ fn expert_dispatch(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (tokens, width) = require_sequence(table, shape)?;
+    let (tokens, width) = require_sequence_shape(table, shape)?;
     let experts = parse_size(table, "experts")?;
     let chosen = table
         .require_field("experts_per_token", "experts that each token is sent to")?
@@ -352,7 +354,7 @@ fn expert_dispatch(
         width,
         experts,
         chosen,
-        form: RouterForm::default(),
+        form: ExpertRouterRule::default(),
     };
     let (rows, columns) = (tokens.saturating_mul(chosen), width);
     Ok((work, ActivationShape::Rows { rows, columns }))
@@ -362,7 +364,7 @@ fn expert_combine(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (rows, width) = require_sequence(table, shape)?;
+    let (rows, width) = require_sequence_shape(table, shape)?;
     let chosen = parse_size(table, "experts_per_token")?;
     if !rows.is_multiple_of(chosen) {
         return Err(table.invalid_table_error(
@@ -385,7 +387,7 @@ fn parse_activation(
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (rows, columns) = shape.rows_and_columns();
-    let gated = flag_or(table, "gated", false)?;
+    let gated = read_flag_or_default(table, "gated", false)?;
     if gated && !columns.is_multiple_of(2) {
         let found = format_args!("{columns} columns for a gate");
         return Err(table.invalid_table_error(found, "an even number of columns"));
@@ -404,10 +406,10 @@ fn parse_convolution(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (inputs, size_before) = require_image(table, shape)?;
+    let (inputs, size_before) = require_image_shape(table, shape)?;
     // As in PyTorch, the default stride is 1 for convolutions, and the window's size for pools.
-    let window = WindowSpec::read_window(table, size_before, None)?;
-    let groups = size_or(table, "groups", 1, 1)?;
+    let window = WindowSpec::parse_window_spec(table, size_before, None)?;
+    let groups = read_size_or_default(table, "groups", 1, 1)?;
     let outputs = parse_size(table, "outputs")?;
     if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
         return Err(table
@@ -425,7 +427,7 @@ fn parse_convolution(
         stride: window.stride,
         padding: window.padding,
         groups,
-        bias: flag_or(table, "bias", true)?,
+        bias: read_flag_or_default(table, "bias", true)?,
     };
     let (channels, size) = (outputs, window.outputs);
     Ok((work, ActivationShape::Image { channels, size }))
@@ -435,10 +437,11 @@ fn parse_pool(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (channels, size_before) = require_image(table, shape)?;
-    let kernel =
-        parse_area(&table.require_field("kernel", "pixels of a side, or [height, width]")?)?;
-    let window = WindowSpec::read_window(table, size_before, Some(kernel[0]))?;
+    let (channels, size_before) = require_image_shape(table, shape)?;
+    let kernel = parse_height_and_width(
+        &table.require_field("kernel", "pixels of a side, or [height, width]")?,
+    )?;
+    let window = WindowSpec::parse_window_spec(table, size_before, Some(kernel[0]))?;
     let work = OperatorKind::Pool {
         channels,
         size: size_before,
@@ -459,17 +462,17 @@ struct WindowSpec {
 }
 
 impl WindowSpec {
-    fn read_window(
+    fn parse_window_spec(
         table: &ConfigTable<'_>,
         size: [u64; 2],
         stride: Option<u64>,
     ) -> Result<Self, ConfigError> {
         let field = table.require_field("kernel", "pixels of a side, or [height, width]")?;
-        let kernel = parse_area(&field)?;
-        let stride = size_or(table, "stride", 1, stride.unwrap_or(1))?;
-        let padding = size_or(table, "padding", 0, 0)?;
-        let outputs =
-            [0, 1].map(|axis: usize| window_count(size[axis], kernel[axis], stride, padding));
+        let kernel = parse_height_and_width(&field)?;
+        let stride = read_size_or_default(table, "stride", 1, stride.unwrap_or(1))?;
+        let padding = read_size_or_default(table, "padding", 0, 0)?;
+        let outputs = [0, 1]
+            .map(|axis: usize| window_position_count(size[axis], kernel[axis], stride, padding));
         if outputs.contains(&0) {
             return Err(field.invalid_value_error(
                 format_args!("a window of {} x {} pixels", kernel[0], kernel[1]),
@@ -489,7 +492,7 @@ impl WindowSpec {
 }
 
 /// Returns the channels and size of an image. Fails for other shapes.
-fn require_image(
+fn require_image_shape(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(u64, [u64; 2]), ConfigError> {
@@ -502,7 +505,7 @@ fn require_image(
 }
 
 /// Returns the rows and columns of a sequence. Fails for other shapes.
-fn require_sequence(
+fn require_sequence_shape(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(u64, u64), ConfigError> {

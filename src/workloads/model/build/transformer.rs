@@ -1,10 +1,10 @@
 //! Parses `kind = "transformer"`.
 
-use super::{block_count, flag_or, parse_size, size_or};
+use super::{block_count, parse_size, read_flag_or_default, read_size_or_default};
 use crate::model::{
-    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRouting, LatentAttention, ModelLayer,
-    ModelSizes, OutputHead, PositionEncoding, RouterForm, TransformerArchitecture,
-    TransformerBlock, TransformerModel,
+    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRouterRule, ExpertRoutingCounts,
+    LatentAttentionSizes, ModelLayer, ModelSizes, OutputHead, PositionEncoding,
+    TransformerArchitecture, TransformerBlock, TransformerModel,
 };
 use chakram_base::config::{ConfigError, ConfigTable};
 
@@ -84,7 +84,7 @@ pub(super) fn parse_layers(
     let hidden = parse_size(root, "hidden")?;
     let sequence = parse_size(root, "sequence")?;
     // The position table keeps the file's number of rows, even if samples have another length.
-    let rows = size_or(root, "position_rows", 1, sequence)?;
+    let rows = read_size_or_default(root, "position_rows", 1, sequence)?;
     let tokens = sizes.tokens.unwrap_or(sequence);
     let positions = [
         (PositionEncoding::Learned(rows), "learned"),
@@ -109,7 +109,7 @@ pub(super) fn parse_layers(
         }
         _ => {}
     }
-    let norm_after = flag_or(root, "norm_after", false)?;
+    let norm_after = read_flag_or_default(root, "norm_after", false)?;
     let transformer = TransformerModel {
         layers,
         block: TransformerBlock {
@@ -118,9 +118,9 @@ pub(super) fn parse_layers(
         },
         vocabulary: parse_size(root, "vocabulary")?,
         positions,
-        segments: size_or(root, "segments", 0, 0)?,
-        embedding_norm: flag_or(root, "embedding_norm", false)?,
-        final_norm: flag_or(root, "final_norm", !norm_after)?,
+        segments: read_size_or_default(root, "segments", 0, 0)?,
+        embedding_norm: read_flag_or_default(root, "embedding_norm", false)?,
+        final_norm: read_flag_or_default(root, "final_norm", !norm_after)?,
         head: parse_output_head(root)?,
     };
     let architecture = parse_architecture(root, transformer)?;
@@ -156,7 +156,7 @@ fn parse_architecture(
     root: &ConfigTable<'_>,
     base: TransformerModel,
 ) -> Result<TransformerArchitecture, ConfigError> {
-    let plain = TransformerArchitecture::plain_model(base);
+    let plain = TransformerArchitecture::from_plain_transformer(base);
     let without =
         |keys: &[&str], other: &str| {
             let found = keys.iter().find_map(|key| root.get(key));
@@ -208,7 +208,7 @@ fn parse_architecture(
             field.invalid_value_error("norms on both sides", "no such key with `norm_after`")
         );
     }
-    let groups = size_or(root, "groups", 1, 0)?;
+    let groups = read_size_or_default(root, "groups", 1, 0)?;
     let experts = base.block.experts.map_or(0, |routing| routing.experts);
     if let Some(field) = root.get("groups")
         && !experts.is_multiple_of(groups.max(1))
@@ -223,32 +223,35 @@ fn parse_architecture(
     Ok(TransformerArchitecture {
         latent,
         delta,
-        output_gate: flag_or(root, "output_gate", false)?,
-        qkv_biases: flag_or(root, "qkv_biases", plain.qkv_biases)?,
-        sinks: flag_or(root, "sinks", false)?,
+        output_gate: read_flag_or_default(root, "output_gate", false)?,
+        qkv_biases: read_flag_or_default(root, "qkv_biases", plain.qkv_biases)?,
+        sinks: read_flag_or_default(root, "sinks", false)?,
         span,
-        full_every: size_or(root, "full_every", 1, 0)?,
-        sandwich_norm: flag_or(root, "sandwich_norm", false)?,
-        shared_ffn: size_or(root, "shared_ffn", 0, 0)?,
-        router: RouterForm {
-            bias: flag_or(root, "router_bias", false)?,
-            correction: flag_or(root, "correction_bias", false)?,
+        full_every: read_size_or_default(root, "full_every", 1, 0)?,
+        sandwich_norm: read_flag_or_default(root, "sandwich_norm", false)?,
+        shared_ffn: read_size_or_default(root, "shared_ffn", 0, 0)?,
+        router: ExpertRouterRule {
+            bias: read_flag_or_default(root, "router_bias", false)?,
+            correction: read_flag_or_default(root, "correction_bias", false)?,
             sigmoid: root.read_or_default("scores", false, |field| {
                 field.read_choice(&[(false, "softmax"), (true, "sigmoid")])
             })?,
             groups,
             chosen_groups,
         },
-        dense_layers: size_or(root, "dense_layers", 0, 0)?,
-        experts_every: size_or(root, "experts_every", 1, 1)?,
-        dense_ffn: size_or(root, "dense_ffn", 1, base.block.ffn)?,
-        more_predictions: size_or(root, "more_predictions", 0, 0)?.min(super::MOST_LAYERS),
+        dense_layers: read_size_or_default(root, "dense_layers", 0, 0)?,
+        experts_every: read_size_or_default(root, "experts_every", 1, 1)?,
+        dense_ffn: read_size_or_default(root, "dense_ffn", 1, base.block.ffn)?,
+        more_predictions: read_size_or_default(root, "more_predictions", 0, 0)?
+            .min(super::MOST_LAYERS),
         ..plain
     })
 }
 
 /// Parses latent attention; returns `None` if the file has none.
-fn parse_latent_attention(root: &ConfigTable<'_>) -> Result<Option<LatentAttention>, ConfigError> {
+fn parse_latent_attention(
+    root: &ConfigTable<'_>,
+) -> Result<Option<LatentAttentionSizes>, ConfigError> {
     let Some(kv_rank) = root.get("kv_rank") else {
         return Ok(None);
     };
@@ -257,8 +260,8 @@ fn parse_latent_attention(root: &ConfigTable<'_>) -> Result<Option<LatentAttenti
             return Err(field.invalid_value_error("this key", "no such key with `kv_rank`"));
         }
     }
-    Ok(Some(LatentAttention {
-        query_rank: size_or(root, "query_rank", 1, 0)?,
+    Ok(Some(LatentAttentionSizes {
+        query_rank: read_size_or_default(root, "query_rank", 1, 0)?,
         kv_rank: kv_rank.read_integer_between(1, super::MOST)?,
         plain: parse_size(root, "plain_width")?,
         turned: parse_size(root, "turned_width")?,
@@ -288,7 +291,7 @@ fn parse_delta_attention(
             .invalid_value_error("false", expected));
     }
     let value_heads = field.read_integer_between(1, super::MOST)?;
-    let key_heads = size_or(root, "linear_key_heads", 1, value_heads)?;
+    let key_heads = read_size_or_default(root, "linear_key_heads", 1, value_heads)?;
     if !value_heads.is_multiple_of(key_heads) {
         return Err(field.invalid_value_error(
             value_heads,
@@ -312,7 +315,7 @@ fn parse_block(
     [tokens, hidden]: [u64; 2],
     norm_after: bool,
 ) -> Result<TransformerBlock, ConfigError> {
-    let (heads, kv_heads, head_width) = parse_heads(root, hidden)?;
+    let (heads, kv_heads, head_width) = parse_head_counts(root, hidden)?;
     let (function, gated) = root.read_choice("activation", &ACTIVATIONS)?;
     Ok(TransformerBlock {
         tokens,
@@ -320,22 +323,24 @@ fn parse_block(
         heads,
         kv_heads,
         head_width,
-        ffn: size_or(root, "ffn", 1, hidden.saturating_mul(4))?,
+        ffn: read_size_or_default(root, "ffn", 1, hidden.saturating_mul(4))?,
         function,
         gated,
         norm_bias: root.read_choice("norm", &NORMS)?,
         norm_after,
         biases: root.require_field("biases", "true or false")?.read_flag()?,
-        causal: flag_or(root, "causal", true)?,
-        dropout: flag_or(root, "dropout", false)?,
+        causal: read_flag_or_default(root, "causal", true)?,
+        dropout: read_flag_or_default(root, "dropout", false)?,
         rotary: false,
-        qk_norm: flag_or(root, "qk_norm", false)?,
-        experts: parse_experts(root)?,
+        qk_norm: read_flag_or_default(root, "qk_norm", false)?,
+        experts: parse_expert_routing(root)?,
     })
 }
 
 /// Parses the experts that replace the MLP; returns `None` if the file has no experts.
-fn parse_experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError> {
+fn parse_expert_routing(
+    root: &ConfigTable<'_>,
+) -> Result<Option<ExpertRoutingCounts>, ConfigError> {
     let Some(field) = root.get("experts") else {
         return match root.get("experts_per_token") {
             Some(field) => {
@@ -348,17 +353,17 @@ fn parse_experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, Config
     let chosen = root
         .require_field("experts_per_token", "experts that each token is sent to")?
         .read_integer_between(1, experts)?;
-    Ok(Some(ExpertRouting { experts, chosen }))
+    Ok(Some(ExpertRoutingCounts { experts, chosen }))
 }
 
 /// Parses the number of query heads, the number of heads of keys and values, and the columns per
 /// head.
-pub(super) fn parse_heads(
+pub(super) fn parse_head_counts(
     root: &ConfigTable<'_>,
     hidden: u64,
 ) -> Result<(u64, u64, u64), ConfigError> {
     let heads = parse_size(root, "heads")?;
-    let kv_heads = size_or(root, "kv_heads", 1, heads)?;
+    let kv_heads = read_size_or_default(root, "kv_heads", 1, heads)?;
     if let Some(field) = root.get("kv_heads")
         && !heads.is_multiple_of(kv_heads)
     {

@@ -1,7 +1,8 @@
 //! Parses `kind = "vit"`: a transformer over an image's patches.
 
 use super::{
-    block_count, flag_or, parse_area, parse_size, reject_sequence_change, size_or, transformer,
+    block_count, parse_height_and_width, parse_size, read_flag_or_default, read_size_or_default,
+    reject_sequence_change, transformer,
 };
 use crate::model::{ModelLayer, ModelSizes, VisionTransformer};
 use chakram_base::config::{ConfigError, ConfigTable};
@@ -18,7 +19,9 @@ pub(super) fn parse_layers(
     reject_sequence_change(root, sizes.tokens)?;
     let layers = block_count(root, sizes.layers)?;
     let hidden = parse_size(root, "hidden")?;
-    let image = parse_area(&root.require_field("image", "pixels of a side, or [height, width]")?)?;
+    let image = parse_height_and_width(
+        &root.require_field("image", "pixels of a side, or [height, width]")?,
+    )?;
     let patch = parse_size(root, "patch")?;
     if let Some(side) = image.into_iter().find(|side| !side.is_multiple_of(patch)) {
         return Err(root
@@ -28,18 +31,18 @@ pub(super) fn parse_layers(
                 "a number that divides the image's height and width",
             ));
     }
-    let (heads, _, head_width) = transformer::parse_heads(root, hidden)?;
+    let (heads, _, head_width) = transformer::parse_head_counts(root, hidden)?;
     let vit = VisionTransformer {
         layers,
         hidden,
         heads,
         head_width,
-        ffn: size_or(root, "ffn", 1, hidden.saturating_mul(4))?,
+        ffn: read_size_or_default(root, "ffn", 1, hidden.saturating_mul(4))?,
         image,
-        channels: size_or(root, "channels", 1, 3)?,
+        channels: read_size_or_default(root, "channels", 1, 3)?,
         patch,
         classes: parse_size(root, "classes")?,
-        dropout: flag_or(root, "dropout", false)?,
+        dropout: read_flag_or_default(root, "dropout", false)?,
     };
     Ok((vit.token_count(), Some(hidden), vit.expand_layers()))
 }

@@ -29,7 +29,7 @@ use chakram_trace::format::MemoryBoundKernel::{
 
 /// Bytes per element of a tensor, for number formats that the plan chooses later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ElementBytes {
+pub struct BytesPerElement {
     /// Number of values in the model's number format.
     pub numbers: u8,
     /// Number of values in the format of weight gradients.
@@ -38,7 +38,7 @@ pub struct ElementBytes {
     pub fixed: u8,
 }
 
-impl ElementBytes {
+impl BytesPerElement {
     /// Returns the bytes per element; a number has `number` bytes, and a weight gradient has
     /// `gradient` bytes.
     pub fn byte_count(self, number: u64, gradient: u64) -> u128 {
@@ -50,30 +50,30 @@ impl ElementBytes {
 
 /// A kernel that only moves bytes, so that memory bandwidth limits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryBoundSpec {
+pub struct MemoryBoundKernelSpec {
     /// Suffix that is appended to the operator's name, including its dot.
     pub suffix: &'static str,
     /// Class of the kernel, which determines its memory bandwidth.
     pub class: MemoryBoundKernel,
     /// Axes of the tensor that the kernel reads, and bytes read per element.
-    pub reads: (&'static str, ElementBytes),
+    pub reads: (&'static str, BytesPerElement),
     /// Axes of the tensor that the kernel writes, and bytes written per element.
-    pub writes: (&'static str, ElementBytes),
+    pub writes: (&'static str, BytesPerElement),
 }
 
 /// Byte-moving kernels of the forward and the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBoundKernels {
     /// Kernels of the forward pass, in execution order.
-    pub forward: &'static [MemoryBoundSpec],
+    pub forward: &'static [MemoryBoundKernelSpec],
     /// Kernels of the backward pass, in execution order.
-    pub backward: &'static [MemoryBoundSpec],
+    pub backward: &'static [MemoryBoundKernelSpec],
 }
 
 /// Kernels of an operator, with alternatives if frameworks have different kernels. The plan chooses
 /// one alternative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KernelSpec {
+pub enum OperatorKernelSpec {
     /// Three kernels: one each for the matrix product, the input's gradient, and the weights'
     /// gradient.
     Products,
@@ -108,19 +108,19 @@ pub enum KernelSpec {
     },
 }
 
-const fn element_bytes(numbers: u8, gradients: u8, fixed: u8) -> ElementBytes {
-    ElementBytes {
+const fn element_bytes(numbers: u8, gradients: u8, fixed: u8) -> BytesPerElement {
+    BytesPerElement {
         numbers,
         gradients,
         fixed,
     }
 }
 
-const fn per_number(count: u8) -> ElementBytes {
+const fn bytes_per_model_number(count: u8) -> BytesPerElement {
     element_bytes(count, 0, 0)
 }
 
-const fn fixed_bytes(count: u8) -> ElementBytes {
+const fn fixed_bytes_per_element(count: u8) -> BytesPerElement {
     element_bytes(0, 0, count)
 }
 
@@ -128,19 +128,19 @@ const fn fixed_bytes(count: u8) -> ElementBytes {
 const fn elementwise_kernel(
     suffix: &'static str,
     class: MemoryBoundKernel,
-    reads: ElementBytes,
-    writes: ElementBytes,
-) -> MemoryBoundSpec {
+    reads: BytesPerElement,
+    writes: BytesPerElement,
+) -> MemoryBoundKernelSpec {
     moving_kernel(suffix, class, ("mn", reads), ("mn", writes))
 }
 
 const fn moving_kernel(
     suffix: &'static str,
     class: MemoryBoundKernel,
-    reads: (&'static str, ElementBytes),
-    writes: (&'static str, ElementBytes),
-) -> MemoryBoundSpec {
-    MemoryBoundSpec {
+    reads: (&'static str, BytesPerElement),
+    writes: (&'static str, BytesPerElement),
+) -> MemoryBoundKernelSpec {
+    MemoryBoundKernelSpec {
         suffix,
         class,
         reads,
@@ -148,10 +148,10 @@ const fn moving_kernel(
     }
 }
 
-impl KernelSpec {
-    const fn from_moving(
-        forward: &'static [MemoryBoundSpec],
-        backward: &'static [MemoryBoundSpec],
+impl OperatorKernelSpec {
+    const fn from_memory_bound_kernels(
+        forward: &'static [MemoryBoundKernelSpec],
+        backward: &'static [MemoryBoundKernelSpec],
     ) -> Self {
         Self::Moving {
             fused: MemoryBoundKernels { forward, backward },
@@ -159,10 +159,10 @@ impl KernelSpec {
         }
     }
 
-    const fn or_memory_bound(
+    const fn with_unfused_alternative(
         self,
-        forward: &'static [MemoryBoundSpec],
-        backward: &'static [MemoryBoundSpec],
+        forward: &'static [MemoryBoundKernelSpec],
+        backward: &'static [MemoryBoundKernelSpec],
     ) -> Self {
         match self {
             Self::Moving { fused, .. } => Self::Moving {
@@ -173,122 +173,217 @@ impl KernelSpec {
         }
     }
 
-    pub(super) const NORM: Self = Self::from_moving(
+    pub(super) const NORM: Self = Self::from_memory_bound_kernels(
         &[elementwise_kernel(
             "",
             Normalization,
-            per_number(1),
-            per_number(1),
+            bytes_per_model_number(1),
+            bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
             Normalization,
-            per_number(2),
-            per_number(1),
+            bytes_per_model_number(2),
+            bytes_per_model_number(1),
         )],
     );
 
     /// RMSNorm in single precision between two casts, as PyTorch composes it. Casts, and products
     /// with one number per row or column, reach the memory bandwidth of copies. Sums of rows reach
     /// the memory bandwidth of a softmax.
-    pub(super) const RMS_NORM: Self = Self::NORM.or_memory_bound(
+    pub(super) const RMS_NORM: Self = Self::NORM.with_unfused_alternative(
         &[
-            elementwise_kernel(".single", Copy, per_number(1), fixed_bytes(4)),
-            elementwise_kernel(".square", ElementWise, fixed_bytes(4), fixed_bytes(4)),
-            elementwise_kernel(".mean", Softmax, fixed_bytes(4), fixed_bytes(0)),
-            elementwise_kernel(".product", Copy, fixed_bytes(4), fixed_bytes(4)),
-            elementwise_kernel(".half", Copy, fixed_bytes(4), per_number(1)),
-            elementwise_kernel(".gain", Copy, per_number(1), per_number(1)),
+            elementwise_kernel(
+                ".single",
+                Copy,
+                bytes_per_model_number(1),
+                fixed_bytes_per_element(4),
+            ),
+            elementwise_kernel(
+                ".square",
+                ElementWise,
+                fixed_bytes_per_element(4),
+                fixed_bytes_per_element(4),
+            ),
+            elementwise_kernel(
+                ".mean",
+                Softmax,
+                fixed_bytes_per_element(4),
+                fixed_bytes_per_element(0),
+            ),
+            elementwise_kernel(
+                ".product",
+                Copy,
+                fixed_bytes_per_element(4),
+                fixed_bytes_per_element(4),
+            ),
+            elementwise_kernel(
+                ".half",
+                Copy,
+                fixed_bytes_per_element(4),
+                bytes_per_model_number(1),
+            ),
+            elementwise_kernel(
+                ".gain",
+                Copy,
+                bytes_per_model_number(1),
+                bytes_per_model_number(1),
+            ),
         ],
         &[
-            elementwise_kernel(".gain.dinput", Copy, per_number(1), per_number(1)),
-            elementwise_kernel(".gain.dgain", Softmax, per_number(2), fixed_bytes(0)),
-            elementwise_kernel(".single", Copy, per_number(1), fixed_bytes(4)),
-            elementwise_kernel(".product.dinput", Copy, fixed_bytes(4), fixed_bytes(4)),
-            elementwise_kernel(".product.dscale", Softmax, fixed_bytes(8), fixed_bytes(0)),
-            elementwise_kernel(".square", ElementWise, fixed_bytes(8), fixed_bytes(4)),
-            elementwise_kernel(".sum", ElementWise, fixed_bytes(8), fixed_bytes(4)),
-            elementwise_kernel(".half", Copy, fixed_bytes(4), per_number(1)),
+            elementwise_kernel(
+                ".gain.dinput",
+                Copy,
+                bytes_per_model_number(1),
+                bytes_per_model_number(1),
+            ),
+            elementwise_kernel(
+                ".gain.dgain",
+                Softmax,
+                bytes_per_model_number(2),
+                fixed_bytes_per_element(0),
+            ),
+            elementwise_kernel(
+                ".single",
+                Copy,
+                bytes_per_model_number(1),
+                fixed_bytes_per_element(4),
+            ),
+            elementwise_kernel(
+                ".product.dinput",
+                Copy,
+                fixed_bytes_per_element(4),
+                fixed_bytes_per_element(4),
+            ),
+            elementwise_kernel(
+                ".product.dscale",
+                Softmax,
+                fixed_bytes_per_element(8),
+                fixed_bytes_per_element(0),
+            ),
+            elementwise_kernel(
+                ".square",
+                ElementWise,
+                fixed_bytes_per_element(8),
+                fixed_bytes_per_element(4),
+            ),
+            elementwise_kernel(
+                ".sum",
+                ElementWise,
+                fixed_bytes_per_element(8),
+                fixed_bytes_per_element(4),
+            ),
+            elementwise_kernel(
+                ".half",
+                Copy,
+                fixed_bytes_per_element(4),
+                bytes_per_model_number(1),
+            ),
         ],
     );
 
-    pub(super) const ACTIVATION: Self = Self::from_moving(
+    pub(super) const ACTIVATION: Self = Self::from_memory_bound_kernels(
         &[elementwise_kernel(
             "",
             ElementWise,
-            per_number(1),
-            per_number(1),
+            bytes_per_model_number(1),
+            bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
             ElementWise,
-            per_number(2),
-            per_number(1),
+            bytes_per_model_number(2),
+            bytes_per_model_number(1),
         )],
     );
 
-    pub(super) const GATE: Self = Self::from_moving(
+    pub(super) const GATE: Self = Self::from_memory_bound_kernels(
         &[elementwise_kernel(
             "",
             ElementWise,
-            per_number(2),
-            per_number(1),
+            bytes_per_model_number(2),
+            bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
             ElementWise,
-            per_number(3),
-            per_number(2),
+            bytes_per_model_number(3),
+            bytes_per_model_number(2),
         )],
     )
-    .or_memory_bound(
+    .with_unfused_alternative(
         &[
-            elementwise_kernel(".function", ElementWise, per_number(1), per_number(1)),
-            elementwise_kernel(".gate", ElementWise, per_number(2), per_number(1)),
+            elementwise_kernel(
+                ".function",
+                ElementWise,
+                bytes_per_model_number(1),
+                bytes_per_model_number(1),
+            ),
+            elementwise_kernel(
+                ".gate",
+                ElementWise,
+                bytes_per_model_number(2),
+                bytes_per_model_number(1),
+            ),
         ],
         &[
-            elementwise_kernel(".gate.dgate", ElementWise, per_number(2), per_number(1)),
-            elementwise_kernel(".gate.dvalue", ElementWise, per_number(2), per_number(1)),
-            elementwise_kernel(".function", ElementWise, per_number(2), per_number(1)),
+            elementwise_kernel(
+                ".gate.dgate",
+                ElementWise,
+                bytes_per_model_number(2),
+                bytes_per_model_number(1),
+            ),
+            elementwise_kernel(
+                ".gate.dvalue",
+                ElementWise,
+                bytes_per_model_number(2),
+                bytes_per_model_number(1),
+            ),
+            elementwise_kernel(
+                ".function",
+                ElementWise,
+                bytes_per_model_number(2),
+                bytes_per_model_number(1),
+            ),
         ],
     );
 
-    pub(super) const RESIDUAL: Self = Self::from_moving(
+    pub(super) const RESIDUAL: Self = Self::from_memory_bound_kernels(
         &[elementwise_kernel(
             "",
             ElementWise,
-            per_number(2),
-            per_number(1),
+            bytes_per_model_number(2),
+            bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
             ElementWise,
-            per_number(2),
-            per_number(1),
+            bytes_per_model_number(2),
+            bytes_per_model_number(1),
         )],
     );
 
-    pub(super) const DROPPED_RESIDUAL: Self = Self::from_moving(
+    pub(super) const DROPPED_RESIDUAL: Self = Self::from_memory_bound_kernels(
         &[elementwise_kernel(
             "",
             ElementWise,
-            per_number(2),
+            bytes_per_model_number(2),
             element_bytes(1, 0, 1),
         )],
         &[elementwise_kernel(
             "",
             ElementWise,
             element_bytes(3, 0, 1),
-            per_number(2),
+            bytes_per_model_number(2),
         )],
     );
 
-    pub(super) const EMBEDDING: Self = Self::from_moving(
+    pub(super) const EMBEDDING: Self = Self::from_memory_bound_kernels(
         &[elementwise_kernel(
             "",
             Embedding,
-            per_number(1),
-            per_number(1),
+            bytes_per_model_number(1),
+            bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
@@ -299,86 +394,86 @@ impl KernelSpec {
     );
 
     /// Kernel of an embedding bag, which reads the table's rows `ln` and sums them to `n`.
-    pub(super) const EMBEDDING_BAG: Self = Self::from_moving(
+    pub(super) const EMBEDDING_BAG: Self = Self::from_memory_bound_kernels(
         &[moving_kernel(
             "",
             Embedding,
-            ("ln", per_number(1)),
-            ("n", per_number(1)),
+            ("ln", bytes_per_model_number(1)),
+            ("n", bytes_per_model_number(1)),
         )],
         &[moving_kernel(
             "",
             Embedding,
-            ("n", per_number(1)),
+            ("n", bytes_per_model_number(1)),
             ("ln", element_bytes(0, 2, 0)),
         )],
     );
 
-    pub(super) const LOSS: Self = Self::from_moving(
+    pub(super) const LOSS: Self = Self::from_memory_bound_kernels(
         &[elementwise_kernel(
             "",
             CrossEntropy,
-            per_number(2),
-            per_number(1),
+            bytes_per_model_number(2),
+            bytes_per_model_number(1),
         )],
         &[elementwise_kernel(
             "",
             CrossEntropy,
-            per_number(1),
-            per_number(1),
+            bytes_per_model_number(1),
+            bytes_per_model_number(1),
         )],
     )
-    .or_memory_bound(
+    .with_unfused_alternative(
         &[elementwise_kernel(
             "",
             CrossEntropy,
             element_bytes(1, 0, 20),
-            fixed_bytes(16),
+            fixed_bytes_per_element(16),
         )],
         &[elementwise_kernel(
             "",
             CrossEntropy,
-            fixed_bytes(8),
+            fixed_bytes_per_element(8),
             element_bytes(1, 0, 4),
         )],
     );
 
     /// Kernel of an expert combine, which sums the copies `cn` to tokens `mn`.
-    pub(super) const EXPERT_COMBINE: Self = Self::from_moving(
+    pub(super) const EXPERT_COMBINE: Self = Self::from_memory_bound_kernels(
         &[moving_kernel(
             "",
             Copy,
-            ("cn", per_number(1)),
-            ("mn", per_number(1)),
+            ("cn", bytes_per_model_number(1)),
+            ("mn", bytes_per_model_number(1)),
         )],
         &[
             moving_kernel(
                 ".scores",
                 Copy,
-                ("cn", per_number(2)),
-                ("c", fixed_bytes(4)),
+                ("cn", bytes_per_model_number(2)),
+                ("c", fixed_bytes_per_element(4)),
             ),
             moving_kernel(
                 ".copies",
                 Copy,
-                ("mn", per_number(1)),
-                ("cn", per_number(1)),
+                ("mn", bytes_per_model_number(1)),
+                ("cn", bytes_per_model_number(1)),
             ),
         ],
     );
 
-    pub(super) const POOL: Self = Self::from_moving(
+    pub(super) const POOL: Self = Self::from_memory_bound_kernels(
         &[moving_kernel(
             "",
             ElementWise,
-            ("nij", per_number(1)),
-            ("nhw", per_number(1)),
+            ("nij", bytes_per_model_number(1)),
+            ("nhw", bytes_per_model_number(1)),
         )],
         &[moving_kernel(
             "",
             ElementWise,
-            ("nhw", per_number(1)),
-            ("nij", per_number(1)),
+            ("nhw", bytes_per_model_number(1)),
+            ("nij", bytes_per_model_number(1)),
         )],
     );
 }

@@ -1,8 +1,9 @@
-//! Descriptions of all operators as data ([`OperatorSpec`]).
+//! Descriptions of all operators as data ([`OperatorAxesAndTensors`]).
 
 use super::{
-    AxisCut, AxisSpec, ChainInput, ExpertExchange, KeptByKernels, KeptTensor, KernelSpec,
-    OperatorAxis, OperatorSpec, ProductSpec, WeightSpec, WindowSpec, saturate_to_u64, window_count,
+    AxisDivision, ExpertExchangeSide, KeepingAttentionKernels, OperatorAxesAndTensors,
+    OperatorAxis, OperatorInputSource, OperatorKernelSpec, TensorAxis, TensorContraction,
+    TensorKeptForBackward, WeightTensorAxes, WindowSpec, saturate_to_u64, window_position_count,
 };
 use crate::model::{ActivationFunction, OperatorKind};
 
@@ -10,10 +11,10 @@ use crate::model::{ActivationFunction, OperatorKind};
 const MASK: u64 = 1;
 const FULL: u64 = 4;
 
-impl OperatorSpec {
+impl OperatorAxesAndTensors {
     fn new(
         name: &'static str,
-        axes: Vec<AxisSpec>,
+        axes: Vec<TensorAxis>,
         inputs: &[&'static str],
         outputs: &[&'static str],
         rows: &'static str,
@@ -28,20 +29,20 @@ impl OperatorSpec {
             kept: Vec::new(),
             rows,
             windows: None,
-            role: ChainInput::Next,
-            kernels: KernelSpec::Products,
+            role: OperatorInputSource::Next,
+            kernels: OperatorKernelSpec::Products,
             exchange: None,
         }
     }
 
     fn with_weights(mut self, axes: &'static str) -> Self {
         let tied = false;
-        self.weights.push(WeightSpec { axes, tied });
+        self.weights.push(WeightTensorAxes { axes, tied });
         self
     }
 
     fn with_product(mut self, result: &'static str, over: &'static str) -> Self {
-        self.products.push(ProductSpec {
+        self.products.push(TensorContraction {
             result,
             over,
             skipped: "",
@@ -50,52 +51,68 @@ impl OperatorSpec {
         self
     }
 
-    fn with_kept(mut self, axes: &'static str, bytes: Option<u64>, with: KeptByKernels) -> Self {
-        self.kept.push(KeptTensor { axes, bytes, with });
+    fn with_kept_tensor(
+        mut self,
+        axes: &'static str,
+        bytes: Option<u64>,
+        with: KeepingAttentionKernels,
+    ) -> Self {
+        self.kept.push(TensorKeptForBackward { axes, bytes, with });
         self
     }
 
-    fn keeps_inputs(self) -> Self {
+    fn with_inputs_kept(self) -> Self {
         let inputs = self.inputs.clone();
-        let keep = |spec: Self, axes| spec.with_kept(axes, None, KeptByKernels::Any);
+        let keep =
+            |spec: Self, axes| spec.with_kept_tensor(axes, None, KeepingAttentionKernels::Any);
         inputs.into_iter().fold(self, keep)
     }
 
-    fn with_role(self, role: ChainInput) -> Self {
+    fn with_input_source(self, role: OperatorInputSource) -> Self {
         Self { role, ..self }
     }
 
-    fn with_exchange(self, exchange: ExpertExchange) -> Self {
+    fn with_expert_exchange(self, exchange: ExpertExchangeSide) -> Self {
         let exchange = Some(exchange);
         Self { exchange, ..self }
     }
 
-    fn with_kernels(self, kernels: KernelSpec) -> Self {
+    fn with_kernels(self, kernels: OperatorKernelSpec) -> Self {
         Self { kernels, ..self }
     }
 }
 
-fn divisible_axis(letter: char, extent: u64, axis: OperatorAxis, what: &'static str) -> AxisSpec {
-    let cut = AxisCut::By(axis, what);
-    AxisSpec {
+fn create_divisible_axis(
+    letter: char,
+    extent: u64,
+    axis: OperatorAxis,
+    what: &'static str,
+) -> TensorAxis {
+    let cut = AxisDivision::By(axis, what);
+    TensorAxis {
         letter,
         extent,
         cut,
     }
 }
 
-fn create_whole_axis(letter: char, extent: u64, axis: OperatorAxis, why: &'static str) -> AxisSpec {
-    let cut = AxisCut::Whole(axis, why);
-    AxisSpec {
+fn create_whole_axis(
+    letter: char,
+    extent: u64,
+    axis: OperatorAxis,
+    why: &'static str,
+) -> TensorAxis {
+    let cut = AxisDivision::Whole(axis, why);
+    TensorAxis {
         letter,
         extent,
         cut,
     }
 }
 
-fn fixed_axis(letter: char, extent: u64) -> AxisSpec {
-    let cut = AxisCut::Never;
-    AxisSpec {
+fn create_undividable_axis(letter: char, extent: u64) -> TensorAxis {
+    let cut = AxisDivision::Never;
+    TensorAxis {
         letter,
         extent,
         cut,
@@ -107,20 +124,20 @@ fn fixed_axis(letter: char, extent: u64) -> AxisSpec {
 pub(in crate::model) const DELTA_CHUNK: u64 = 64;
 
 /// Number of unordered pairs of `n` elements.
-fn pair_count(n: u64) -> u64 {
+fn unordered_pair_count(n: u64) -> u64 {
     saturate_to_u64(u128::from(n) * u128::from(n.saturating_sub(1)) / 2)
 }
 
 /// Number of pairs that a causal mask removes, if `queries` of `tokens` tokens have queries.
-fn masked_pairs(tokens: u64, queries: u64) -> u64 {
+fn causally_masked_pair_count(tokens: u64, queries: u64) -> u64 {
     saturate_to_u64(
-        u128::from(pair_count(tokens)) * u128::from(queries) / u128::from(tokens.max(1)),
+        u128::from(unordered_pair_count(tokens)) * u128::from(queries) / u128::from(tokens.max(1)),
     )
 }
 
 impl OperatorKind {
     /// Returns the operator's description: axes, tensors, matrix products and kernels.
-    pub fn to_spec(&self) -> OperatorSpec {
+    pub fn to_axes_and_tensors(&self) -> OperatorAxesAndTensors {
         use OperatorAxis::{K, M, N};
         match *self {
             Self::Linear {
@@ -131,18 +148,18 @@ impl OperatorKind {
                 tied,
             } => {
                 let axes = vec![
-                    divisible_axis('m', rows, M, "rows"),
-                    divisible_axis('n', outputs, N, "outputs"),
-                    divisible_axis('k', inputs, K, "inputs"),
+                    create_divisible_axis('m', rows, M, "rows"),
+                    create_divisible_axis('n', outputs, N, "outputs"),
+                    create_divisible_axis('k', inputs, K, "inputs"),
                 ];
-                let mut spec = OperatorSpec::new("linear", axes, &["mk"], &["mn"], "m");
+                let mut spec = OperatorAxesAndTensors::new("linear", axes, &["mk"], &["mn"], "m");
                 // The bias gradient comes first, because the matrix must be transposed before its
                 // gradient is accumulated.
                 if bias {
                     spec = spec.with_weights("n");
                 }
-                spec.weights.push(WeightSpec { axes: "kn", tied });
-                spec.with_product("mn", "k").keeps_inputs()
+                spec.weights.push(WeightTensorAxes { axes: "kn", tied });
+                spec.with_product("mn", "k").with_inputs_kept()
             }
             Self::Attention {
                 tokens,
@@ -162,23 +179,24 @@ impl OperatorKind {
                         M,
                         "a query needs the keys and values of every token",
                     ),
-                    fixed_axis('t', tokens),
+                    create_undividable_axis('t', tokens),
                     // Each part must have whole heads of keys and values, because members do not
                     // copy these heads.
-                    divisible_axis('n', heads, N, "heads"),
-                    divisible_axis('g', kv_heads, N, "heads of keys and values"),
+                    create_divisible_axis('n', heads, N, "heads"),
+                    create_divisible_axis('g', kv_heads, N, "heads of keys and values"),
                     create_whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
-                    fixed_axis('d', masked_pairs(tokens, queries)),
+                    create_undividable_axis('d', causally_masked_pair_count(tokens, queries)),
                 ];
                 let inputs = ["mnw", "mgw", "mgw"];
-                let mut spec = OperatorSpec::new("attention", axes, &inputs, &["mnw"], "m")
-                    .with_kernels(KernelSpec::Attention {
-                        rotary,
-                        dropout,
-                        qk_norm,
-                    })
-                    .with_product("nmt", "w")
-                    .with_product("nmw", "t");
+                let mut spec =
+                    OperatorAxesAndTensors::new("attention", axes, &inputs, &["mnw"], "m")
+                        .with_kernels(OperatorKernelSpec::Attention {
+                            rotary,
+                            dropout,
+                            qk_norm,
+                        })
+                        .with_product("nmt", "w")
+                        .with_product("nmw", "t");
                 if causal {
                     // A kernel for causal attention skips products of tokens with later tokens: s
                     // (s - 1) / 2 of s s pairs. All shards of a sequence have the same number of
@@ -188,19 +206,19 @@ impl OperatorKind {
                 if qk_norm {
                     let [queries, keys] = ["mnw", "mgw"];
                     spec = spec.with_weights("w").with_weights("w");
-                    spec = spec.with_kept(queries, None, KeptByKernels::Any);
-                    spec = spec.with_kept(keys, None, KeptByKernels::Any);
+                    spec = spec.with_kept_tensor(queries, None, KeepingAttentionKernels::Any);
+                    spec = spec.with_kept_tensor(keys, None, KeepingAttentionKernels::Any);
                 }
                 // The backward pass needs the softmax's output and, with dropout, the mask and the
                 // masked output.
                 spec = spec
-                    .keeps_inputs()
-                    .with_kept("nm", Some(FULL), KeptByKernels::Fused)
-                    .with_kept("nmt", None, KeptByKernels::Unfused);
+                    .with_inputs_kept()
+                    .with_kept_tensor("nm", Some(FULL), KeepingAttentionKernels::Fused)
+                    .with_kept_tensor("nmt", None, KeepingAttentionKernels::Unfused);
                 if dropout {
                     spec = spec
-                        .with_kept("nmt", Some(MASK), KeptByKernels::Unfused)
-                        .with_kept("nmt", None, KeptByKernels::Unfused);
+                        .with_kept_tensor("nmt", Some(MASK), KeepingAttentionKernels::Unfused)
+                        .with_kept_tensor("nmt", None, KeepingAttentionKernels::Unfused);
                 }
                 spec
             }
@@ -233,44 +251,45 @@ impl OperatorKind {
                         M,
                         "a query needs the keys and values of the tokens before it",
                     ),
-                    fixed_axis('t', tokens),
-                    divisible_axis('n', heads, N, "heads"),
-                    divisible_axis('g', kv_heads, N, "heads of keys and values"),
+                    create_undividable_axis('t', tokens),
+                    create_divisible_axis('n', heads, N, "heads"),
+                    create_divisible_axis('g', kv_heads, N, "heads of keys and values"),
                     create_whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
-                    fixed_axis('u', value_width),
-                    fixed_axis('r', turned),
-                    fixed_axis('l', latent),
-                    fixed_axis('d', saturate_to_u64(all - met.min(all))),
+                    create_undividable_axis('u', value_width),
+                    create_undividable_axis('r', turned),
+                    create_undividable_axis('l', latent),
+                    create_undividable_axis('d', saturate_to_u64(all - met.min(all))),
                 ];
                 let inputs = ["mnw", "mgw", "mgu"];
-                let mut spec = OperatorSpec::new("shaped_attention", axes, &inputs, &["mnu"], "m")
-                    .with_kernels(KernelSpec::Attention {
-                        rotary: turned > 0,
-                        dropout,
-                        qk_norm,
-                    })
-                    .with_product("nmt", "w")
-                    .with_product("nmu", "t");
+                let mut spec =
+                    OperatorAxesAndTensors::new("shaped_attention", axes, &inputs, &["mnu"], "m")
+                        .with_kernels(OperatorKernelSpec::Attention {
+                            rotary: turned > 0,
+                            dropout,
+                            qk_norm,
+                        })
+                        .with_product("nmt", "w")
+                        .with_product("nmu", "t");
                 if causal {
                     spec.products[0].skipped = "ndw";
                     spec.products[1].skipped = "ndu";
                 }
                 if qk_norm {
                     spec = spec.with_weights("w").with_weights("w");
-                    spec = spec.with_kept("mnw", None, KeptByKernels::Any);
-                    spec = spec.with_kept("mgw", None, KeptByKernels::Any);
+                    spec = spec.with_kept_tensor("mnw", None, KeepingAttentionKernels::Any);
+                    spec = spec.with_kept_tensor("mgw", None, KeepingAttentionKernels::Any);
                 }
                 if sinks {
                     spec = spec.with_weights("n");
                 }
                 spec = spec
-                    .keeps_inputs()
-                    .with_kept("nm", Some(FULL), KeptByKernels::Fused)
-                    .with_kept("nmt", None, KeptByKernels::Unfused);
+                    .with_inputs_kept()
+                    .with_kept_tensor("nm", Some(FULL), KeepingAttentionKernels::Fused)
+                    .with_kept_tensor("nmt", None, KeepingAttentionKernels::Unfused);
                 if dropout {
                     spec = spec
-                        .with_kept("nmt", Some(MASK), KeptByKernels::Unfused)
-                        .with_kept("nmt", None, KeptByKernels::Unfused);
+                        .with_kept_tensor("nmt", Some(MASK), KeepingAttentionKernels::Unfused)
+                        .with_kept_tensor("nmt", None, KeepingAttentionKernels::Unfused);
                 }
                 spec
             }
@@ -290,22 +309,22 @@ impl OperatorKind {
                         M,
                         "a token needs the state that the tokens before it leave",
                     ),
-                    fixed_axis('s', tokens.min(DELTA_CHUNK)),
-                    divisible_axis('n', value_heads, N, "heads of values"),
-                    divisible_axis('q', key_heads, N, "heads of keys"),
+                    create_undividable_axis('s', tokens.min(DELTA_CHUNK)),
+                    create_divisible_axis('n', value_heads, N, "heads of values"),
+                    create_divisible_axis('q', key_heads, N, "heads of keys"),
                     create_whole_axis(
                         'w',
                         key_width,
                         K,
                         "a head cannot be split; `n` shards by heads",
                     ),
-                    fixed_axis('u', value_width),
-                    fixed_axis('r', taps),
+                    create_undividable_axis('u', value_width),
+                    create_undividable_axis('r', taps),
                 ];
                 // The inputs are queries, keys, values, the gate, and two numbers per token and
                 // head: decay and rate.
                 let inputs = ["mqw", "mqw", "mnu", "mnu", "mn", "mn"];
-                OperatorSpec::new("linear_attention", axes, &inputs, &["mnu"], "m")
+                OperatorAxesAndTensors::new("linear_attention", axes, &inputs, &["mnu"], "m")
                     .with_weights("qwr")
                     .with_weights("qwr")
                     .with_weights("nur")
@@ -327,8 +346,8 @@ impl OperatorKind {
                     .with_product("mnu", "w")
                     .with_product("mnu", "w")
                     .with_product("mnw", "u")
-                    .keeps_inputs()
-                    .with_kept("mns", None, KeptByKernels::Any)
+                    .with_inputs_kept()
+                    .with_kept_tensor("mns", None, KeepingAttentionKernels::Any)
             }
             Self::LatentUp {
                 rows,
@@ -340,20 +359,20 @@ impl OperatorKind {
             } => {
                 let why = "a latent vector cannot be split";
                 let axes = vec![
-                    divisible_axis('m', rows, M, "rows"),
-                    divisible_axis('n', heads, N, "heads"),
+                    create_divisible_axis('m', rows, M, "rows"),
+                    create_divisible_axis('n', heads, N, "heads"),
                     create_whole_axis('k', query_rank, K, why),
                     create_whole_axis('c', kv_rank, K, why),
-                    fixed_axis('i', query_width),
-                    fixed_axis('j', kv_width),
+                    create_undividable_axis('i', query_width),
+                    create_undividable_axis('j', kv_width),
                 ];
-                OperatorSpec::new("latent_up", axes, &["mk", "mc"], &["mni", "mnj"], "m")
+                OperatorAxesAndTensors::new("latent_up", axes, &["mk", "mc"], &["mni", "mnj"], "m")
                     .with_weights("kni")
                     .with_weights("cnj")
                     .with_product("mni", "k")
                     .with_product("mnj", "c")
-                    .keeps_inputs()
-                    .with_kernels(KernelSpec::LatentUp)
+                    .with_inputs_kept()
+                    .with_kernels(OperatorKernelSpec::LatentUp)
             }
             Self::ExpertDispatch {
                 tokens,
@@ -363,14 +382,20 @@ impl OperatorKind {
                 form,
             } => {
                 let axes = vec![
-                    divisible_axis('m', tokens, M, "tokens"),
-                    divisible_axis('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
+                    create_divisible_axis('m', tokens, M, "tokens"),
+                    create_divisible_axis(
+                        'c',
+                        tokens.saturating_mul(chosen),
+                        M,
+                        "copies of tokens",
+                    ),
                     create_whole_axis('n', width, N, "a token's scores need all its columns"),
-                    fixed_axis('e', experts),
+                    create_undividable_axis('e', experts),
                     // In the letters of weights, a leading `e` marks the weights of experts.
-                    fixed_axis('z', 1),
+                    create_undividable_axis('z', 1),
                 ];
-                let mut spec = OperatorSpec::new("expert_dispatch", axes, &["mn"], &["cn"], "mc");
+                let mut spec =
+                    OperatorAxesAndTensors::new("expert_dispatch", axes, &["mn"], &["cn"], "mc");
                 for bias in [form.bias, form.correction] {
                     if bias {
                         spec = spec.with_weights("ze");
@@ -378,14 +403,14 @@ impl OperatorKind {
                 }
                 spec.with_weights("ne")
                     .with_product("me", "n")
-                    .keeps_inputs()
-                    .with_kept("me", Some(FULL), KeptByKernels::Any)
-                    .with_kernels(KernelSpec::Router {
+                    .with_inputs_kept()
+                    .with_kept_tensor("me", Some(FULL), KeepingAttentionKernels::Any)
+                    .with_kernels(OperatorKernelSpec::Router {
                         sigmoid: form.sigmoid,
                         biased: form.bias || form.correction,
                         grouped: form.groups > 1,
                     })
-                    .with_exchange(ExpertExchange::Dispatch)
+                    .with_expert_exchange(ExpertExchangeSide::Dispatch)
             }
             Self::ExpertLinear {
                 rows,
@@ -395,16 +420,17 @@ impl OperatorKind {
                 bias,
             } => {
                 let axes = vec![
-                    divisible_axis('m', rows, M, "copies of tokens"),
-                    divisible_axis('n', outputs, N, "outputs"),
-                    divisible_axis('k', inputs, K, "inputs"),
-                    fixed_axis('e', experts),
+                    create_divisible_axis('m', rows, M, "copies of tokens"),
+                    create_divisible_axis('n', outputs, N, "outputs"),
+                    create_divisible_axis('k', inputs, K, "inputs"),
+                    create_undividable_axis('e', experts),
                 ];
-                let spec = OperatorSpec::new("expert_linear", axes, &["mk"], &["mn"], "m");
+                let spec =
+                    OperatorAxesAndTensors::new("expert_linear", axes, &["mk"], &["mn"], "m");
                 let spec = if bias { spec.with_weights("en") } else { spec };
                 spec.with_weights("ekn")
                     .with_product("mn", "k")
-                    .keeps_inputs()
+                    .with_inputs_kept()
             }
             Self::ExpertCombine {
                 tokens,
@@ -412,20 +438,25 @@ impl OperatorKind {
                 chosen,
             } => {
                 let axes = vec![
-                    divisible_axis('m', tokens, M, "tokens"),
-                    divisible_axis('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
-                    divisible_axis('n', width, N, "columns"),
+                    create_divisible_axis('m', tokens, M, "tokens"),
+                    create_divisible_axis(
+                        'c',
+                        tokens.saturating_mul(chosen),
+                        M,
+                        "copies of tokens",
+                    ),
+                    create_divisible_axis('n', width, N, "columns"),
                 ];
                 // The gradient of a copy's score is the product of the copy and the gradient of the
                 // weighted sum, so the backward pass needs the copies.
-                OperatorSpec::new("expert_combine", axes, &["cn"], &["mn"], "mc")
-                    .keeps_inputs()
-                    .with_kernels(KernelSpec::EXPERT_COMBINE)
-                    .with_exchange(ExpertExchange::Combine)
+                OperatorAxesAndTensors::new("expert_combine", axes, &["cn"], &["mn"], "mc")
+                    .with_inputs_kept()
+                    .with_kernels(OperatorKernelSpec::EXPERT_COMBINE)
+                    .with_expert_exchange(ExpertExchangeSide::Combine)
             }
             Self::Norm { rows, width, bias } => {
                 let axes = vec![
-                    divisible_axis('m', rows, M, "rows"),
+                    create_divisible_axis('m', rows, M, "rows"),
                     create_whole_axis(
                         'n',
                         width,
@@ -433,12 +464,14 @@ impl OperatorKind {
                         "a row cannot be split, because it is scaled as a whole",
                     ),
                 ];
-                let spec = OperatorSpec::new("norm", axes, &["mn"], &["mn"], "m").keeps_inputs();
+                let spec = OperatorAxesAndTensors::new("norm", axes, &["mn"], &["mn"], "m")
+                    .with_inputs_kept();
                 let spec = spec.with_weights("n");
                 if bias {
-                    spec.with_weights("n").with_kernels(KernelSpec::NORM)
+                    spec.with_weights("n")
+                        .with_kernels(OperatorKernelSpec::NORM)
                 } else {
-                    spec.with_kernels(KernelSpec::RMS_NORM)
+                    spec.with_kernels(OperatorKernelSpec::RMS_NORM)
                 }
             }
             Self::Activation {
@@ -448,13 +481,13 @@ impl OperatorKind {
                 gated,
             } => {
                 let (inputs, kernels) = if gated {
-                    (&["mn", "mn"][..], KernelSpec::GATE)
+                    (&["mn", "mn"][..], OperatorKernelSpec::GATE)
                 } else {
-                    (&["mn"][..], KernelSpec::ACTIVATION)
+                    (&["mn"][..], OperatorKernelSpec::ACTIVATION)
                 };
-                let spec = OperatorSpec::new(
+                let spec = OperatorAxesAndTensors::new(
                     "activation",
-                    element_axes(rows, width),
+                    create_element_axes(rows, width),
                     inputs,
                     &["mn"],
                     "m",
@@ -464,7 +497,7 @@ impl OperatorKind {
                     // Save nothing more: the next operator saves this output as its input, and the
                     // output shows the sign of each input.
                     ActivationFunction::Relu if !gated => spec,
-                    _ => spec.keeps_inputs(),
+                    _ => spec.with_inputs_kept(),
                 }
             }
             Self::Residual {
@@ -472,14 +505,19 @@ impl OperatorKind {
                 width,
                 dropout,
             } => {
-                let spec =
-                    OperatorSpec::new("residual", element_axes(rows, width), &["mn"], &["mn"], "m");
-                let spec = spec.with_role(ChainInput::Join);
+                let spec = OperatorAxesAndTensors::new(
+                    "residual",
+                    create_element_axes(rows, width),
+                    &["mn"],
+                    &["mn"],
+                    "m",
+                );
+                let spec = spec.with_input_source(OperatorInputSource::Join);
                 if dropout {
-                    spec.with_kept("mn", Some(MASK), KeptByKernels::Any)
-                        .with_kernels(KernelSpec::DROPPED_RESIDUAL)
+                    spec.with_kept_tensor("mn", Some(MASK), KeepingAttentionKernels::Any)
+                        .with_kernels(OperatorKernelSpec::DROPPED_RESIDUAL)
                 } else {
-                    spec.with_kernels(KernelSpec::RESIDUAL)
+                    spec.with_kernels(OperatorKernelSpec::RESIDUAL)
                 }
             }
             Self::Embedding {
@@ -488,17 +526,18 @@ impl OperatorKind {
                 tokens,
             } => {
                 let axes = vec![
-                    divisible_axis('m', tokens, M, "tokens"),
-                    divisible_axis('n', width, N, "columns"),
-                    divisible_axis('k', vocabulary, K, "rows of the table"),
+                    create_divisible_axis('m', tokens, M, "tokens"),
+                    create_divisible_axis('n', width, N, "columns"),
+                    create_divisible_axis('k', vocabulary, K, "rows of the table"),
                 ];
-                let spec = OperatorSpec::new("embedding", axes, &["m"], &["mn"], "m");
-                let spec = spec.with_kernels(KernelSpec::EMBEDDING);
-                spec.with_weights("kn").with_role(ChainInput::Table)
+                let spec = OperatorAxesAndTensors::new("embedding", axes, &["m"], &["mn"], "m");
+                let spec = spec.with_kernels(OperatorKernelSpec::EMBEDDING);
+                spec.with_weights("kn")
+                    .with_input_source(OperatorInputSource::Table)
             }
             Self::Loss { rows, classes } => {
                 let axes = vec![
-                    divisible_axis('m', rows, M, "rows"),
+                    create_divisible_axis('m', rows, M, "rows"),
                     create_whole_axis(
                         'n',
                         classes,
@@ -507,9 +546,9 @@ impl OperatorKind {
                     ),
                 ];
                 // Logits are always saved in single precision.
-                OperatorSpec::new("loss", axes, &["mn"], &["m"], "m")
-                    .with_kept("mn", Some(FULL), KeptByKernels::Any)
-                    .with_kernels(KernelSpec::LOSS)
+                OperatorAxesAndTensors::new("loss", axes, &["mn"], &["m"], "m")
+                    .with_kept_tensor("mn", Some(FULL), KeepingAttentionKernels::Any)
+                    .with_kernels(OperatorKernelSpec::LOSS)
             }
             Self::Convolution {
                 inputs,
@@ -524,8 +563,8 @@ impl OperatorKind {
                 let group = "the channels of a grouped convolution cannot be split";
                 let (channels, [weights, over]) = if groups <= 1 {
                     let channels = [
-                        divisible_axis('n', outputs, N, "output channels"),
-                        divisible_axis('k', inputs, K, "input channels"),
+                        create_divisible_axis('n', outputs, N, "output channels"),
+                        create_divisible_axis('k', inputs, K, "input channels"),
                     ];
                     (channels, ["nkrs", "krs"])
                 } else {
@@ -537,7 +576,7 @@ impl OperatorKind {
                         ["ncrs", "crs"],
                     )
                 };
-                let mut spec = windowed_operator(
+                let mut spec = create_windowed_operator(
                     "convolution",
                     channels,
                     size,
@@ -546,7 +585,8 @@ impl OperatorKind {
                     padding,
                     ["kij", "nhw"],
                 );
-                spec.axes.push(fixed_axis('c', inputs / groups.max(1)));
+                spec.axes
+                    .push(create_undividable_axis('c', inputs / groups.max(1)));
                 spec = spec.with_product("nhw", over).with_weights(weights);
                 if bias { spec.with_weights("n") } else { spec }
             }
@@ -557,8 +597,8 @@ impl OperatorKind {
                 stride,
                 padding,
             } => {
-                let channels = [divisible_axis('n', channels, N, "channels")];
-                let spec = windowed_operator(
+                let channels = [create_divisible_axis('n', channels, N, "channels")];
+                let spec = create_windowed_operator(
                     "pool",
                     channels,
                     size,
@@ -569,7 +609,7 @@ impl OperatorKind {
                 );
                 let mut spec = spec
                     .with_product("nhw", "rs")
-                    .with_kernels(KernelSpec::POOL);
+                    .with_kernels(OperatorKernelSpec::POOL);
                 spec.products[0].multiplies = false;
                 spec
             }
@@ -579,13 +619,14 @@ impl OperatorKind {
                 lookups,
             } => {
                 let axes = vec![
-                    divisible_axis('n', width, N, "columns"),
-                    divisible_axis('k', rows, K, "rows of the table"),
-                    fixed_axis('l', lookups),
+                    create_divisible_axis('n', width, N, "columns"),
+                    create_divisible_axis('k', rows, K, "rows of the table"),
+                    create_undividable_axis('l', lookups),
                 ];
-                let spec = OperatorSpec::new("embedding_bag", axes, &["l"], &["n"], "");
-                let spec = spec.with_kernels(KernelSpec::EMBEDDING_BAG);
-                spec.with_weights("kn").with_role(ChainInput::Beside)
+                let spec = OperatorAxesAndTensors::new("embedding_bag", axes, &["l"], &["n"], "");
+                let spec = spec.with_kernels(OperatorKernelSpec::EMBEDDING_BAG);
+                spec.with_weights("kn")
+                    .with_input_source(OperatorInputSource::Beside)
             }
             Self::Interaction { vectors, width } => {
                 let axes = vec![
@@ -595,12 +636,13 @@ impl OperatorKind {
                         N,
                         "every vector is combined with every other vector",
                     ),
-                    fixed_axis('u', width),
-                    fixed_axis('p', pair_count(vectors)),
+                    create_undividable_axis('u', width),
+                    create_undividable_axis('p', unordered_pair_count(vectors)),
                 ];
-                let spec = OperatorSpec::new("interaction", axes, &["vu"], &["p", "u"], "");
-                let spec = spec.with_product("p", "u").keeps_inputs();
-                spec.with_role(ChainInput::Collect)
+                let spec =
+                    OperatorAxesAndTensors::new("interaction", axes, &["vu"], &["p", "u"], "");
+                let spec = spec.with_product("p", "u").with_inputs_kept();
+                spec.with_input_source(OperatorInputSource::Collect)
             }
         }
     }
@@ -618,7 +660,7 @@ impl OperatorKind {
 
     /// Returns mutable references to the sizes that degrees divide, each with its axis. For an
     /// image, these sizes include the rows of the input.
-    pub fn sizes_mut(&mut self) -> Vec<(OperatorAxis, &mut u64)> {
+    pub fn divisible_sizes_mut(&mut self) -> Vec<(OperatorAxis, &mut u64)> {
         use OperatorAxis::{K, M, N};
         match self {
             Self::Linear {
@@ -677,35 +719,36 @@ impl OperatorKind {
 }
 
 /// Returns the axes of an operator that computes each element independently.
-fn element_axes(rows: u64, width: u64) -> Vec<AxisSpec> {
+fn create_element_axes(rows: u64, width: u64) -> Vec<TensorAxis> {
     vec![
-        divisible_axis('m', rows, OperatorAxis::M, "rows"),
-        divisible_axis('n', width, OperatorAxis::N, "columns"),
+        create_divisible_axis('m', rows, OperatorAxis::M, "rows"),
+        create_divisible_axis('n', width, OperatorAxis::N, "columns"),
     ]
 }
 
 /// Creates an operator with sliding windows over an image. The operator saves its input for the
 /// backward pass.
-fn windowed_operator<const N: usize>(
+fn create_windowed_operator<const N: usize>(
     name: &'static str,
-    channels: [AxisSpec; N],
+    channels: [TensorAxis; N],
     size: [u64; 2],
     kernel: [u64; 2],
     stride: u64,
     padding: u64,
     [input, output]: [&'static str; 2],
-) -> OperatorSpec {
-    let count = |side: usize| window_count(size[side], kernel[side], stride, padding);
+) -> OperatorAxesAndTensors {
+    let count = |side: usize| window_position_count(size[side], kernel[side], stride, padding);
     let mut axes = channels.to_vec();
     axes.extend([
-        divisible_axis('h', count(0), OperatorAxis::M, "rows of the output"),
-        divisible_axis('i', size[0], OperatorAxis::M, "rows of the input"),
-        fixed_axis('w', count(1)),
-        fixed_axis('j', size[1]),
-        fixed_axis('r', kernel[0]),
-        fixed_axis('s', kernel[1]),
+        create_divisible_axis('h', count(0), OperatorAxis::M, "rows of the output"),
+        create_divisible_axis('i', size[0], OperatorAxis::M, "rows of the input"),
+        create_undividable_axis('w', count(1)),
+        create_undividable_axis('j', size[1]),
+        create_undividable_axis('r', kernel[0]),
+        create_undividable_axis('s', kernel[1]),
     ]);
-    let mut spec = OperatorSpec::new(name, axes, &[input], &[output], "hw").keeps_inputs();
+    let mut spec =
+        OperatorAxesAndTensors::new(name, axes, &[input], &[output], "hw").with_inputs_kept();
     let kernel = kernel[0];
     spec.windows = Some(WindowSpec {
         kernel,

@@ -114,7 +114,7 @@ fn sizes_that_cannot_be_are_refused() {
 
 #[test]
 fn tokens_fit_the_positions() {
-    let found = Model::with_sequence("gpt2-small", 1025)
+    let found = Model::load_with_token_count("gpt2-small", 1025)
         .unwrap_err()
         .to_string();
     assert!(
@@ -122,7 +122,9 @@ fn tokens_fit_the_positions() {
         "{found}"
     );
     for name in ["vit-b-16", "resnet-18", "dlrm"] {
-        let found = Model::with_sequence(name, 7).unwrap_err().to_string();
+        let found = Model::load_with_token_count(name, 7)
+            .unwrap_err()
+            .to_string();
         assert!(
             found.contains("a request for 7 tokens per sample of a model without tokens"),
             "{found}"
@@ -192,7 +194,7 @@ fn operators_by_hand_make_the_same_model() {
     let short = ModelDefinition::parse(BLOCK, "m", Some(77)).unwrap().model;
     assert_eq!(
         short.layers[5],
-        Model::with_sequence("gpt2-xl", 77).unwrap().layers[5]
+        Model::load_with_token_count("gpt2-xl", 77).unwrap().layers[5]
     );
 }
 

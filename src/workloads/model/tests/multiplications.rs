@@ -54,7 +54,7 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
     );
     // One token takes 12 l h^2 + V h = 1.55497e9 multiplications. With 2 h l more for the token's
     // attention to itself, the number is 1.55512e9.
-    let model = Model::with_sequence("gpt2-xl", 1).unwrap();
+    let model = Model::load_with_token_count("gpt2-xl", 1).unwrap();
     let attention = over(&model, LayerRole::Block, core);
     assert_eq!(attention, 2 * 48 * 1_600);
     assert_eq!(model.multiplication_count() - attention, 1_554_971_200);
@@ -136,7 +136,7 @@ fn other_sequences_change_tokens_and_keep_weights() {
     let (l, h, v) = (32, 4096, 128_256);
     let weights = 8_030_261_248 - v * h - (2 * l + 1) * h;
     for s in [1, 1000, 8192, 131_072] {
-        let model = Model::with_sequence("llama3-8b", s).unwrap();
+        let model = Model::load_with_token_count("llama3-8b", s).unwrap();
         assert_eq!(model.sequence, s);
         assert_eq!(model.parameter_count(), 8_030_261_248);
         assert_eq!(
@@ -146,7 +146,7 @@ fn other_sequences_change_tokens_and_keep_weights() {
         );
     }
     // The position table keeps its number of rows if sequences get shorter.
-    let short = Model::with_sequence("gpt2-small", 10).unwrap();
+    let short = Model::load_with_token_count("gpt2-small", 10).unwrap();
     assert_eq!(short.parameter_count(), 124_439_808);
     assert_eq!(short.layers[0].input_elements(), 10);
 }

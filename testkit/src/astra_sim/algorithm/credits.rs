@@ -75,8 +75,8 @@ impl CreditAlgorithm {
                 CollectiveOperation::AllGather => size,
                 _ => size / parts,
             },
-            dst: peers.walk_ring(peers.me, 1, clockwise),
-            src: peers.walk_ring(peers.me, 1, !clockwise),
+            dst: peers.ring_index_after_steps(peers.me, 1, clockwise),
+            src: peers.ring_index_after_steps(peers.me, 1, !clockwise),
             packets: VecDeque::new(),
             sends_left: rounds * (n - 1),
             credits: 0,
@@ -119,11 +119,11 @@ impl CreditAlgorithm {
                 self.received += 1;
                 vec![self.prepare_packet()]
             }
-            AlgorithmInput::Ready | AlgorithmInput::Ended(_) => self.spend_if_ready(),
+            AlgorithmInput::Ready | AlgorithmInput::Ended(_) => self.spend_credits_if_ready(),
         }
     }
 
-    fn spend_if_ready(&mut self) -> Vec<AlgorithmAction> {
+    fn spend_credits_if_ready(&mut self) -> Vec<AlgorithmAction> {
         self.credits += 1;
         let mut acts = Vec::new();
         let half = self.peers.ids.len() - 1;
@@ -188,18 +188,18 @@ impl CreditAlgorithm {
             };
             self.reducible_left -= 1;
         }
-        self.rotate_peers();
+        self.advance_to_next_peers();
         AlgorithmAction::Move(how)
     }
 
     /// Sets the peers and the size for the next packet.
-    fn rotate_peers(&mut self) {
+    fn advance_to_next_peers(&mut self) {
         let me = self.peers.me;
         let peers = &self.peers;
         let next = |index, clockwise| {
-            let next = peers.walk_ring(index, 1, clockwise);
+            let next = peers.ring_index_after_steps(index, 1, clockwise);
             match next == me {
-                true => peers.walk_ring(next, 1, clockwise),
+                true => peers.ring_index_after_steps(next, 1, clockwise),
                 false => next,
             }
         };
@@ -210,9 +210,9 @@ impl CreditAlgorithm {
                 self.src = next(self.src, !self.clockwise);
             }
             PeerSequence::Partners(halving) => {
-                self.size = halving.next_distance(self.size);
+                self.size = halving.advance_to_next_distance(self.size);
                 self.dst = halving.current_partner(peers);
-                if halving.has_distance() {
+                if halving.has_next_message() {
                     self.src = self.dst;
                 }
             }

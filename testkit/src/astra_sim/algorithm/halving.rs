@@ -45,19 +45,19 @@ impl HalvingWalk {
     }
 
     /// Returns `true` if there is a next message, that is, if the distance is not 0.
-    pub fn has_distance(&self) -> bool {
+    pub fn has_next_message(&self) -> bool {
         self.distance > 0
     }
 
     /// Returns the peer at the current distance. The NPUs exchange data in pairs.
     pub fn current_partner(&self, peers: &RingPeers) -> usize {
         let clockwise = self.distance == 0 || (peers.me / self.distance).is_multiple_of(2);
-        peers.walk_ring(peers.me, self.distance, clockwise)
+        peers.ring_index_after_steps(peers.me, self.distance, clockwise)
     }
 
     /// Moves to the next distance, and returns the next size. An all-reduce turns back at the largest
     /// distance.
-    pub fn next_distance(&mut self, mut size: u64) -> u64 {
+    pub fn advance_to_next_distance(&mut self, mut size: u64) -> u64 {
         (self.distance, size) = next_distance_and_size(self.outwards, self.distance, size);
         if self.distance == self.n && self.kind == CollectiveOperation::AllReduce {
             self.outwards = false;

@@ -4,7 +4,7 @@ use super::super::config::CollectiveOperation;
 
 /// Queues of a dimension that a phase may use.
 #[derive(Clone, Copy)]
-pub enum QueuePart {
+pub enum QueueHalf {
     /// All queues; rings run anticlockwise in the second half of the queues.
     Any,
     /// The first half of the queues; rings in these queues run clockwise.
@@ -15,29 +15,29 @@ pub enum QueuePart {
 
 /// Index of the next queue, for each part of the queues.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PartRotation {
+pub struct NextQueueIndices {
     any: usize,
     first: usize,
     last: usize,
 }
 
-impl PartRotation {
+impl NextQueueIndices {
     /// Returns the next of `queues` queues, and `true` if rings run clockwise in this queue. A
     /// single queue belongs to both halves.
-    pub fn next(&mut self, queues: usize, turn: QueuePart) -> (usize, bool) {
+    pub fn next(&mut self, queues: usize, turn: QueueHalf) -> (usize, bool) {
         let half = queues / 2;
         match turn {
-            QueuePart::Any => {
+            QueueHalf::Any => {
                 let index = self.any;
                 self.any = (index + 1) % queues;
                 (index, queues == 1 || index < half)
             }
-            QueuePart::First => {
+            QueueHalf::First => {
                 let index = self.first;
                 self.first = (index + 1) % half.max(1);
                 (index, true)
             }
-            QueuePart::Last => {
+            QueueHalf::Last => {
                 let index = self.last;
                 self.last = (index + 1) % (queues - half);
                 (half + index, false)
@@ -48,7 +48,12 @@ impl PartRotation {
 
 /// Returns the padded size of a collective and the size of a chunk, which is at least one byte per
 /// NPU except in an all-gather.
-pub fn chunk_sizes(splits: u64, npus: usize, kind: CollectiveOperation, bytes: u64) -> (u64, u64) {
+pub fn padded_and_chunk_size(
+    splits: u64,
+    npus: usize,
+    kind: CollectiveOperation,
+    bytes: u64,
+) -> (u64, u64) {
     let chunk = bytes / splits.max(1);
     let least = npus as u64;
     if kind != CollectiveOperation::AllGather && chunk < least {
@@ -64,17 +69,17 @@ pub fn plan_phases(
     kind: CollectiveOperation,
     dims: &[usize],
     local_bw_aware: bool,
-) -> Vec<(usize, CollectiveOperation, QueuePart)> {
-    let any = |&dim: &usize| (dim, kind, QueuePart::Any);
+) -> Vec<(usize, CollectiveOperation, QueueHalf)> {
+    let any = |&dim: &usize| (dim, kind, QueueHalf::Any);
     match kind {
         CollectiveOperation::AllGather => dims.iter().rev().map(any).collect(),
         CollectiveOperation::AllReduce if local_bw_aware => {
             let (last, before) = dims.split_last().expect("not empty");
             let scatter =
-                |&dim: &usize| (dim, CollectiveOperation::ReduceScatter, QueuePart::First);
-            let gather = |&dim: &usize| (dim, CollectiveOperation::AllGather, QueuePart::Last);
+                |&dim: &usize| (dim, CollectiveOperation::ReduceScatter, QueueHalf::First);
+            let gather = |&dim: &usize| (dim, CollectiveOperation::AllGather, QueueHalf::Last);
             let mut plan: Vec<_> = before.iter().map(scatter).collect();
-            plan.push((*last, CollectiveOperation::AllReduce, QueuePart::First));
+            plan.push((*last, CollectiveOperation::AllReduce, QueueHalf::First));
             plan.extend(before.iter().rev().map(gather));
             plan
         }

@@ -27,11 +27,11 @@ pub fn add_overlapping_job(config: &mut SimulationConfig, dice: &mut RandomGener
     for _ in 0..dice.draw_between(1, 4) {
         job.add_kernels(dice);
         match dice.draw_between(0, 11) {
-            10 | 11 => job.add_unordered_pair(dice),
-            0..=5 => job.add_random_groups(dice),
-            6 | 7 => job.add_partial_dimensions(dice),
+            10 | 11 => job.add_unordered_collective_pair(dice),
+            0..=5 => job.add_random_group_collectives(dice),
+            6 | 7 => job.add_partial_grid_collective(dice),
             8 => job.add_exchange(dice),
-            _ => job.add_for_all_npus(dice),
+            _ => job.add_collective_of_all_npus(dice),
         }
     }
 }

@@ -22,7 +22,7 @@ pub fn draw_machine(dice: &mut RandomGenerator) -> SimulationConfig {
     let dims = draw_dimensions(network, most, dice);
     let npus: usize = dims.iter().map(|d| d.n).product();
     let local_bw_aware = dice.draw_one_in(2);
-    let rules = SupportedAlgorithms {
+    let rules = AlgorithmSupportFacts {
         tree: !(local_bw_aware && dims.len() > 1),
         npus,
     };
@@ -121,12 +121,12 @@ fn draw_dimensions(
 }
 
 /// Properties of a configuration that determine which algorithms ASTRA-sim supports for it.
-struct SupportedAlgorithms {
+struct AlgorithmSupportFacts {
     tree: bool,
     npus: usize,
 }
 
-impl SupportedAlgorithms {
+impl AlgorithmSupportFacts {
     fn draw_algorithms(
         &self,
         kind: CollectiveOperation,

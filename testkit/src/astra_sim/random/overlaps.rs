@@ -19,7 +19,7 @@ fn are_partners_mutual(n: usize) -> bool {
 
 impl RandomWorkload<'_> {
     /// Adds one collective in each of several groups with random members, one after another.
-    pub fn add_random_groups(&mut self, dice: &mut RandomGenerator) {
+    pub fn add_random_group_collectives(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let kind = Self::draw_kind(dice);
         let style = match self.config.system.algorithms[&kind][..] {
@@ -36,7 +36,7 @@ impl RandomWorkload<'_> {
         };
         let sizes: Vec<usize> = (2..npus).filter(legal).collect();
         if sizes.is_empty() {
-            return self.add_for_all_npus(dice);
+            return self.add_collective_of_all_npus(dice);
         }
         for _ in 0..dice.draw_between(1, 3) {
             let mut order: Vec<usize> = (0..npus).collect();
@@ -58,12 +58,12 @@ impl RandomWorkload<'_> {
     }
 
     /// Adds a collective along some dimensions, only among NPUs with the same coordinates in the other dimensions.
-    pub fn add_partial_dimensions(&mut self, dice: &mut RandomGenerator) {
+    pub fn add_partial_grid_collective(&mut self, dice: &mut RandomGenerator) {
         let kind = Self::draw_kind(dice);
         let list = &self.config.system.algorithms[&kind];
         let (count, dims) = (list.len(), self.config.dims.len());
         if dims == 1 || list.iter().any(|a| a.one) {
-            return self.add_for_all_npus(dice);
+            return self.add_collective_of_all_npus(dice);
         }
         let mask = dice.draw_between(1, (1 << count) - 1);
         let bytes = self.draw_bytes(kind, dice).min(1 << 20);
@@ -93,7 +93,7 @@ impl RandomWorkload<'_> {
     /// Adds two independent collectives of all NPUs; each waits for its own kernels, so NPUs may
     /// issue them in different orders. The messages of both collectives may be identical, for
     /// example on a ring.
-    pub fn add_unordered_pair(&mut self, dice: &mut RandomGenerator) {
+    pub fn add_unordered_collective_pair(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let whole = self.config.system.splits * npus as u64 * dice.draw_size(1, 1 << 12);
         let pairs = [
@@ -148,7 +148,7 @@ impl RandomWorkload<'_> {
 
     /// Adds a collective of all NPUs. If the collective runs over all NPUs as one line, it may
     /// exclude dimensions other than the first, which has no effect.
-    pub fn add_for_all_npus(&mut self, dice: &mut RandomGenerator) {
+    pub fn add_collective_of_all_npus(&mut self, dice: &mut RandomGenerator) {
         let kind = Self::draw_kind(dice);
         let bytes = self.draw_bytes(kind, dice).min(1 << 20);
         let one = self.config.system.algorithms[&kind][0].one;

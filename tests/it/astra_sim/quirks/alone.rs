@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::astra_sim::product;
-use crate::corpus::sample_one_of_each;
+use crate::corpus::sample_every_nth;
 use std::sync::Mutex;
 use testkit::astra_sim::{self as oracle, config::SimulationConfig};
 
@@ -138,7 +138,7 @@ fn each_switch_changes_its_own() {
 fn closed_forms_hold_whatever_is_corrected() {
     let faults = Mutex::new(Vec::new());
     let closed = Mutex::new(0);
-    let seeds = sample_one_of_each(4, 0..100);
+    let seeds = sample_every_nth(4, 0..100);
     let few = seeds.len() as u64 / 20;
     product::each(seeds.into_iter(), |seed| {
         let config = create_random_config(seed);

@@ -4,7 +4,7 @@ use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
 use crate::physics::lines::{Line, call, kernel, receive, send};
 use crate::physics::rig::{cases, job};
 use chakram::engine::NetworkModel;
-use chakram::machine::ChunkPipeline;
+use chakram::machine::ChunkingSettings;
 use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
@@ -97,7 +97,7 @@ proptest! {
         prop_assert_eq!(run(&quiet, &machine, NetworkModel::ContentionFree).ps(), formula);
         for network in SHARED {
             prop_assert_eq!(run(&quiet, &machine, network).ps(), formula, "{}", network);
-            let expected = port_chunks::end_times(&TransferJob {
+            let expected = port_chunks::access_and_message_end_times(&TransferJob {
                 npus: npus as usize,
                 latency: link_ns * 1000,
                 last_link_first: network == NetworkModel::Ports,
@@ -176,9 +176,9 @@ fn folding_changes_nothing_beside_loads() {
         };
         let machine = machine(npus, (shape, port, 100 * dice.below(3)), &text);
         let chunks = [1, 1, 3][dice.below(3) as usize];
-        let machine = machine.with_pipeline(ChunkPipeline {
+        let machine = machine.with_chunking(ChunkingSettings {
             chunks: NonZeroU32::new(chunks),
-            ..ChunkPipeline::default()
+            ..ChunkingSettings::default()
         });
         let mut ranks = vec![Vec::new(); npus as usize];
         for lane in 0..1 + dice.below(3) as i64 {

@@ -72,7 +72,7 @@ impl<'a> Message<'a> {
 }
 
 pub fn read(path: &Path) -> Truth {
-    let contents = TraceContents::open_any(path).expect("the corpus is there");
+    let contents = TraceContents::open_any_file(path).expect("the corpus is there");
     let space = Message::parse(contents.as_slice());
     let mut host = BTreeSet::new();
     let mut device = Vec::new();

@@ -171,14 +171,14 @@ pub(super) fn find_hosts<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
         let odd = name.bytes().any(|b| b.is_ascii_digit() || b == b'-');
         let under = labels.len() >= 2 && DOMAINS.contains(&last)
             || labels.len() >= 3 && odd && SHORT_DOMAINS.contains(&last);
-        if under || is_machine(labels[0]) {
+        if under || is_machine_name(labels[0]) {
             add(name);
         }
     }
 }
 
 /// Returns true if `label` looks like a machine's name, such as `gpu-node-07`, `dgx-12` or `ip-10-0-3-4`.
-fn is_machine(label: &str) -> bool {
+fn is_machine_name(label: &str) -> bool {
     let parts: Vec<&str> = label.split('-').collect();
     let number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     if parts.len() == 5 && parts[0] == "ip" {

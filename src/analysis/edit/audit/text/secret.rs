@@ -65,14 +65,14 @@ pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     while at < bytes.len() {
         let length = bytes[at..].iter().take_while(|&&b| part(b)).count();
         if length >= SHORTEST {
-            search_run(&text[at..at + length], found);
+            find_secrets_in_run(&text[at..at + length], found);
         }
         at += length.max(1);
     }
 }
 
 /// Searches a run of characters; they may be from either base64 alphabet.
-fn search_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn find_secrets_in_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |text: &'a str| {
         found.push(TextLeak {
             kind: LeakKind::Secret,
@@ -87,7 +87,7 @@ fn search_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
         }
     }
     // Names that C++ compilers mangle begin with _Z and look random.
-    if !run.starts_with("_Z") && is_random(run) {
+    if !run.starts_with("_Z") && looks_random(run) {
         return add(run);
     }
     for word in run.split(['_', '-', '/', '+']) {
@@ -107,7 +107,7 @@ fn search_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
 }
 
 /// Returns true if a run with letters of both cases looks random.
-fn is_random(run: &str) -> bool {
+fn looks_random(run: &str) -> bool {
     let count = |test: fn(&u8) -> bool| run.bytes().filter(test).count();
     let lower = count(u8::is_ascii_lowercase);
     let upper = count(u8::is_ascii_uppercase);

@@ -53,12 +53,12 @@ pub(super) fn scale_transfer(
     if ns > 0 {
         new.push(("duration_ns", AttributeChange::Count(times(ns))));
     }
-    change_values(program, item, new, by == SizeScaling::NONE);
+    change_node_attributes(program, item, new, by == SizeScaling::NONE);
 }
 
 /// Changes attributes of a node, and stores their values before all edits in the node. If `restores` is true (all
 /// edits cancel each other), restores the values before all edits instead.
-pub(super) fn change_values(
+pub(super) fn change_node_attributes(
     program: &mut RankProgram<'_>,
     item: u32,
     new: Vec<(&'static str, AttributeChange)>,

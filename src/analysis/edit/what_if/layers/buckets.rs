@@ -4,7 +4,7 @@ use super::super::EditCounts;
 use super::super::gradients::{self, GradientReductions, TransferRates};
 use super::super::program::{AttributeChange, ItemDependency, RankProgram, StepPhase};
 use super::copies::LayerEditor;
-use super::labels::edited_label;
+use super::labels::layer_label_after_edit;
 use super::passes::StepPasses;
 use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,11 +23,11 @@ pub(super) enum GradientBuckets {
         elements: u64,
     },
     /// Buckets of a generated job with labels of layers.
-    Layers(LayerBuckets),
+    Layers(GeneratedJobBuckets),
 }
 
 /// Buckets of a generated job.
-pub(super) struct LayerBuckets {
+pub(super) struct GeneratedJobBuckets {
     limit: u64,
     /// Gradient bytes of one repeated layer, if a bucket shows them.
     layer: Option<u64>,
@@ -83,8 +83,14 @@ impl GradientBuckets {
         if repeated.is_empty() {
             return Err(refuse_unknown_buckets());
         }
-        let found =
-            LayerBuckets::find_buckets(program, step, reductions, passes, repeated, layer_bytes);
+        let found = GeneratedJobBuckets::find_buckets(
+            program,
+            step,
+            reductions,
+            passes,
+            repeated,
+            layer_bytes,
+        );
         found.map(Self::Layers)
     }
 
@@ -115,7 +121,13 @@ impl GradientBuckets {
         match self {
             Self::None { .. } => {}
             Self::Hooks { limit, each, .. } => {
-                let found = gradients::regroup_step(program, step, *limit, rates, Some(*each))?;
+                let found = gradients::regroup_gradients_of_step(
+                    program,
+                    step,
+                    *limit,
+                    rates,
+                    Some(*each),
+                )?;
                 counts.notes.extend(found.notes);
             }
             Self::Layers(layers) => layers.regroup_buckets(program, step, editor, rates, counts)?,
@@ -130,7 +142,8 @@ impl GradientBuckets {
         program: &RankProgram<'_>,
         step: u32,
     ) -> Option<(f64, Option<u32>)> {
-        let now = GradientReductions::find_reductions(program, step).keep_buckets(program);
+        let now =
+            GradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
         let hook = now.hooks.last().map(|hook| hook.0);
         let elements = now.count_elements();
         match self {
@@ -179,7 +192,7 @@ impl fmt::Display for BucketSizes {
     }
 }
 
-impl LayerBuckets {
+impl GeneratedJobBuckets {
     fn find_buckets(
         program: &RankProgram<'_>,
         step: u32,
@@ -299,12 +312,16 @@ impl LayerBuckets {
                 "generate the job with the number of layers that you want",
             ));
         }
-        this.find_gathers(program, step)?;
+        this.find_parameter_gathers(program, step)?;
         Ok(this)
     }
 
     /// Finds the collectives that gather the updated parameters after the optimizer.
-    fn find_gathers(&mut self, program: &RankProgram<'_>, step: u32) -> Result<(), TraceError> {
+    fn find_parameter_gathers(
+        &mut self,
+        program: &RankProgram<'_>,
+        step: u32,
+    ) -> Result<(), TraceError> {
         let is_gather = |item: u32| {
             let facts = program.facts_of(item);
             facts.step == Some(step)
@@ -312,7 +329,7 @@ impl LayerBuckets {
                 && facts.micro_batch.is_none()
                 && facts.phase == StepPhase::Parameters
                 && matches!(
-                    program.view_of(item).op,
+                    program.view_of_item(item).op,
                     Op::Collective {
                         kind: CollectiveKind::AllGather,
                         ..
@@ -374,8 +391,8 @@ impl LayerBuckets {
             // There are no hooks, so the last kernel of a layer in the pass serves as the layer's hook.
             let mut ends: Vec<(u32, u32)> = Vec::new();
             for &item in program.order.iter().filter(|&&item| of_pass(item)) {
-                let computes = matches!(program.view_of(item).op, Op::Compute { .. });
-                let Some(layer) = edited_label(program, item).filter(|_| computes) else {
+                let computes = matches!(program.view_of_item(item).op, Op::Compute { .. });
+                let Some(layer) = layer_label_after_edit(program, item).filter(|_| computes) else {
                     continue;
                 };
                 match ends.last_mut() {
@@ -391,13 +408,15 @@ impl LayerBuckets {
                 let size = layer.and_then(|layer| self.sizes.get(&layer).copied());
                 found.hooks.push((item, size.unwrap_or(0)));
             }
-            let found = gradients::regroup_found(program, found, self.limit, rates, Some(1))?;
+            let found =
+                gradients::regroup_found_gradients(program, found, self.limit, rates, Some(1))?;
             counts.notes.extend(found.notes);
         }
         if self.at_end {
-            gradients::reduce_at_end(program);
+            gradients::move_reductions_to_end(program);
         }
-        let now = GradientReductions::find_reductions(program, step).keep_buckets(program);
+        let now =
+            GradientReductions::find_reductions(program, step).keep_bucket_reductions(program);
         let complete = now
             .collectives
             .last()
@@ -407,12 +426,12 @@ impl LayerBuckets {
                 reduced.push(item);
             }
         }
-        self.place_gathers(program, &reduced);
+        self.replace_parameter_gathers(program, &reduced);
         Ok(())
     }
 
     /// Replaces the gathers of updated parameters by one gather per new bucket.
-    fn place_gathers(&self, program: &mut RankProgram<'_>, reduced: &[u32]) {
+    fn replace_parameter_gathers(&self, program: &mut RankProgram<'_>, reduced: &[u32]) {
         let Some(&template) = self.gathers.first() else {
             return;
         };
@@ -421,8 +440,8 @@ impl LayerBuckets {
             let gather = program.copy_items(&[template], &|_| false)[0];
             let bytes = gradients::bytes_of(program, reduction) as f64 * self.shard;
             let own = program.items[reduction as usize].name.clone();
-            let own = own.unwrap_or_else(|| program.view_of(reduction).name.to_owned());
-            let label = edited_label(program, reduction);
+            let own = own.unwrap_or_else(|| program.view_of_item(reduction).name.to_owned());
+            let label = layer_label_after_edit(program, reduction);
             let item = &mut program.items[gather as usize];
             item.changes
                 .insert("comm_size", AttributeChange::Count(bytes.ceil() as u64));

@@ -77,11 +77,11 @@ impl LayerEditor {
             for (position, items) in (0..).zip(&layers.layers) {
                 let mut of_layer = BTreeMap::new();
                 let mut seen: BTreeMap<(u64, i64), u32> = BTreeMap::new();
-                let label = label_of(program, items).unwrap_or_default();
+                let label = label_of_layer(program, items).unwrap_or_default();
                 for &item in items {
                     let own = program.facts_of(item).layer;
                     let ahead = own.map_or(0, |own| i64::from(own) - i64::from(label));
-                    let name = hash_part(program, item);
+                    let name = hash_part_name(program, item);
                     let count = seen.entry((name, ahead)).or_default();
                     let key = (name, ahead, *count);
                     *count += 1;
@@ -100,7 +100,7 @@ impl LayerEditor {
         self.runs[run].layers.len() as i64
     }
 
-    fn copied_items(&self, run: usize) -> &[u32] {
+    fn template_items_to_copy(&self, run: usize) -> &[u32] {
         let all = &self.runs[run].layers[self.runs[run].template];
         self.template_items.get(&run).unwrap_or(all)
     }
@@ -132,13 +132,13 @@ impl LayerEditor {
     }
 
     /// Returns the node with the key `key` in the layer at `position` after the edit.
-    fn item_at(&self, run: usize, position: i64, key: LayerItemKey) -> Option<u32> {
+    fn item_in_edited_layer(&self, run: usize, position: i64, key: LayerItemKey) -> Option<u32> {
         let template = self.template_layer(run);
         let old = match position {
             _ if position <= template => position,
             _ if position <= template + self.by => {
                 let item = self.keyed[run][template as usize].get(&key)?;
-                let items = self.copied_items(run);
+                let items = self.template_items_to_copy(run);
                 let at = items.iter().position(|known| known == item)?;
                 let copy = usize::try_from(position - template - 1).ok()?;
                 return self.copies[run].get(copy)?.get(at).copied();
@@ -174,17 +174,17 @@ impl LayerEditor {
                     .unwrap_or_else(|| self.template_layer(of.run))
             }
         };
-        self.item_at(of.run, position, of.key)
+        self.item_in_edited_layer(of.run, position, of.key)
     }
 
     /// The gathers of several layers run before the first layer. If the first layer is the template, only the last
     /// gather of the first layer is copied.
-    fn trim_template(&mut self, program: &RankProgram<'_>, run: usize) {
+    fn trim_template_gathers(&mut self, program: &RankProgram<'_>, run: usize) {
         if self.template_layer(run) > 0 || self.by <= 0 {
             return;
         }
         let gathers = |item: u32| {
-            matches!(program.view_of(item).op, Op::Collective { .. })
+            matches!(program.view_of_item(item).op, Op::Collective { .. })
                 && program.facts_of(item).phase == StepPhase::Parameters
         };
         let items = &self.runs[run].layers[0];
@@ -202,8 +202,8 @@ impl LayerEditor {
         let mut gone = BTreeSet::new();
         let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for run in 0..self.runs.len() {
-            self.trim_template(program, run);
-            let template = self.copied_items(run).to_vec();
+            self.trim_template_gathers(program, run);
+            let template = self.template_items_to_copy(run).to_vec();
             for _ in 0..self.by.max(0) {
                 let copies = program.copy_items(&template, &|_| false);
                 counts.added += copies.len() as u64;
@@ -232,9 +232,9 @@ impl LayerEditor {
                 }
             }
         }
-        self.link_copies(program);
-        self.link_layers(program, &gone);
-        self.link_others(program, &gone);
+        self.link_layer_copies(program);
+        self.relink_layer_items(program, &gone);
+        self.relink_items_outside_layers(program, &gone);
         if !gone.is_empty() {
             program.remove_items(&|item| gone.contains(&item));
         }
@@ -249,16 +249,16 @@ impl LayerEditor {
     /// For each copy, returns the layer that provides the copy's recorded times. All layers that are equal to the
     /// template are used equally often. The remaining copies get the times of layers near the mean, so that
     /// doubling the number of layers doubles the time.
-    fn timed_layers(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
+    fn layers_that_give_times(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
         let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
         let copies = self.by.max(0) as usize;
         if program.has_layers || self.template_items.contains_key(&run) {
             return vec![template; copies];
         }
-        let alike = |&at: &usize| are_equal(program, &layers[at], &layers[template]);
+        let alike = |&at: &usize| are_layers_equal(program, &layers[at], &layers[template]);
         let alike: Vec<usize> = (0..layers.len()).filter(alike).collect();
         let time = |at: usize| -> u64 {
-            let views = layers[at].iter().map(|&item| program.view_of(item));
+            let views = layers[at].iter().map(|&item| program.view_of_item(item));
             views
                 .map(|view| (view.recorded.0 + view.delay.0) / 1000)
                 .sum()
@@ -277,7 +277,7 @@ impl LayerEditor {
             .collect()
     }
 
-    fn link_copies(&mut self, program: &mut RankProgram<'_>) {
+    fn link_layer_copies(&mut self, program: &mut RankProgram<'_>) {
         for run in 0..self.runs.len() {
             let template = self.template_layer(run);
             // The first layer depends on nodes outside layers, so use the second layer as the model of how a layer
@@ -286,8 +286,8 @@ impl LayerEditor {
                 0 | 1 => template,
                 _ => template.max(1),
             };
-            let items = self.copied_items(run).to_vec();
-            let timed = self.timed_layers(program, run);
+            let items = self.template_items_to_copy(run).to_vec();
+            let timed = self.layers_that_give_times(program, run);
             for copy in 0..self.copies[run].len() {
                 let timed = match timed[copy] == self.runs[run].template {
                     true => items.clone(),
@@ -326,7 +326,7 @@ impl LayerEditor {
         }
     }
 
-    fn link_layers(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
+    fn relink_layer_items(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
         for (&item, place) in &self.places {
             let Some(new) = self.position_after_edit(place.run, place.position) else {
                 continue;
@@ -348,9 +348,9 @@ impl LayerEditor {
 
     /// Updates the dependencies of nodes outside the layers. A node that depended on the last layer depends on the new
     /// last layer. If a node depended on all layers, it also depends on the added layers.
-    fn link_others(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
+    fn relink_items_outside_layers(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
         for item in program.order.clone() {
-            if self.places.contains_key(&item) || gradients::is_bucket(program, item) {
+            if self.places.contains_key(&item) || gradients::is_bucket_reduction(program, item) {
                 continue;
             }
             let mut named: BTreeMap<(usize, LayerItemKey), Vec<ItemDependency>> = BTreeMap::new();
@@ -365,8 +365,8 @@ impl LayerEditor {
                 if collects {
                     own.retain(|dep| dep.in_turn || !gone.contains(&dep.on));
                     let template = self.template_layer(run);
-                    let new =
-                        (1..=self.by).filter_map(|copy| self.item_at(run, template + copy, key));
+                    let new = (1..=self.by)
+                        .filter_map(|copy| self.item_in_edited_layer(run, template + copy, key));
                     own.extend(new.map(|on| ItemDependency { on, ..deps[0] }));
                     continue;
                 }
@@ -382,7 +382,7 @@ impl LayerEditor {
                         continue;
                     };
                     // Keep the layer's distance from the end of the run.
-                    let moved = self.item_at(run, of.position + self.by, key);
+                    let moved = self.item_in_edited_layer(run, of.position + self.by, key);
                     dep.on = moved.unwrap_or(dep.on);
                 }
             }
@@ -390,7 +390,7 @@ impl LayerEditor {
             if let Some(of) = caller.and_then(|caller| self.places.get(&caller))
                 && caller.is_some_and(|caller| gone.contains(&caller))
             {
-                let moved = self.item_at(of.run, of.position + self.by, of.key);
+                let moved = self.item_in_edited_layer(of.run, of.position + self.by, of.key);
                 program.items[item as usize].caller = moved;
             }
         }
@@ -403,14 +403,14 @@ impl LayerEditor {
 }
 
 /// Returns the label of a layer in a generated job; `None` in a capture.
-pub(super) fn label_of(program: &RankProgram<'_>, layer: &[u32]) -> Option<u32> {
-    let computes = |item: &&u32| matches!(program.view_of(**item).op, Op::Compute { .. });
+pub(super) fn label_of_layer(program: &RankProgram<'_>, layer: &[u32]) -> Option<u32> {
+    let computes = |item: &&u32| matches!(program.view_of_item(**item).op, Op::Compute { .. });
     program.facts_of(*layer.iter().find(computes)?).layer
 }
 
 /// Hashes the name of a part of a layer. In a generated job, the layer's own name is not included.
-fn hash_part(program: &RankProgram<'_>, item: u32) -> u64 {
-    let name = program.view_of(item).name;
+fn hash_part_name(program: &RankProgram<'_>, item: u32) -> u64 {
+    let name = program.view_of_item(item).name;
     match program.facts_of(item).layer {
         Some(_) => {
             let mut ends = name.rmatch_indices('/').map(|(at, _)| at);
@@ -431,14 +431,14 @@ pub(super) fn hash_name(name: &str) -> u64 {
 }
 
 /// Returns true if two layers have the same operators, and transfers of the same size.
-pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -> bool {
-    let bytes = |item| match program.view_of(item).op {
+pub(super) fn are_layers_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -> bool {
+    let bytes = |item| match program.view_of_item(item).op {
         Op::Collective { bytes, .. } | Op::Message { bytes, .. } => bytes,
         _ => 0,
     };
     one.len() == other.len()
         && one.iter().zip(other).all(|(&a, &b)| {
-            let names = [a, b].map(|item| hash_name(program.view_of(item).name));
+            let names = [a, b].map(|item| hash_name(program.view_of_item(item).name));
             names[0] == names[1] && bytes(a) == bytes(b)
         })
 }
@@ -458,7 +458,7 @@ pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) 
     let (mut current, mut before): (Option<usize>, bool) = (None, true);
     for &item in &program.order {
         let transfers = matches!(
-            program.view_of(item).op,
+            program.view_of_item(item).op,
             Op::Collective { .. } | Op::Message { .. }
         );
         if let Some(&layer) = layer_of.get(&item) {
@@ -472,8 +472,8 @@ pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) 
             before = layer + 1 < parts.len();
             continue;
         }
-        let is_message = matches!(program.view_of(item).op, Op::Message { .. });
-        if !transfers || is_message || gradients::is_bucket(program, item) {
+        let is_message = matches!(program.view_of_item(item).op, Op::Message { .. });
+        if !transfers || is_message || gradients::is_bucket_reduction(program, item) {
             if !transfers {
                 front.clear();
             }

@@ -1,7 +1,7 @@
 //! Renumbers the labels of layers in generated jobs. Labels number the layers of the whole model.
 
 use super::super::program::{AttributeChange, RankProgram};
-use super::copies::{LayerEditor, LayerMove, label_of};
+use super::copies::{LayerEditor, LayerMove, label_of_layer};
 use std::collections::BTreeMap;
 
 /// The repeated layers in a job. There is one entry per part of the model on a stage: the labels of the part's first
@@ -24,7 +24,7 @@ impl LayerLabels {
         editor: &LayerEditor,
         by: i64,
     ) {
-        let base = |run: usize| label_of(program, editor.edited_runs()[run].layers.first()?);
+        let base = |run: usize| label_of_layer(program, editor.edited_runs()[run].layers.first()?);
         let bases: Vec<Option<u32>> = (0..editor.edited_runs().len()).map(base).collect();
         // A gather of parameters before all layers belongs to the layer that depends on it.
         let mut fetched: BTreeMap<u32, LayerMove> = BTreeMap::new();
@@ -58,7 +58,7 @@ impl LayerLabels {
             if new == label {
                 continue;
             }
-            let name = rename_layer(program.view_of(item).name, new - label);
+            let name = rename_layer(program.view_of_item(item).name, new - label);
             let own = &mut program.items[item as usize];
             own.name = name;
             let new = AttributeChange::Count(new.max(0) as u64);
@@ -68,7 +68,7 @@ impl LayerLabels {
 }
 
 /// Adds `by` to the layer labels of all nodes.
-pub(in super::super) fn shift_labels(program: &mut RankProgram<'_>, by: i64) {
+pub(in super::super) fn shift_layer_labels(program: &mut RankProgram<'_>, by: i64) {
     if by == 0 {
         return;
     }
@@ -76,7 +76,7 @@ pub(in super::super) fn shift_labels(program: &mut RankProgram<'_>, by: i64) {
         let Some(label) = program.facts_of(item).layer else {
             continue;
         };
-        let name = rename_layer(program.view_of(item).name, by);
+        let name = rename_layer(program.view_of_item(item).name, by);
         let own = &mut program.items[item as usize];
         own.name = name;
         let new = (i64::from(label) + by).max(0) as u64;
@@ -99,7 +99,7 @@ fn rename_layer(name: &str, by: i64) -> Option<String> {
 }
 
 /// Returns a node's layer label after the edit.
-pub(super) fn edited_label(program: &RankProgram<'_>, item: u32) -> Option<u32> {
+pub(super) fn layer_label_after_edit(program: &RankProgram<'_>, item: u32) -> Option<u32> {
     match program.items[item as usize].changes.get("layer") {
         Some(AttributeChange::Count(layer)) => u32::try_from(*layer).ok(),
         _ => program.facts_of(item).layer,

@@ -10,7 +10,7 @@ use chakram_trace::format::{Op, TensorClass};
 
 /// Returns two numbers of a generated job: the stated bytes of all weights, and the bytes of one layer's weights. The
 /// bytes of one layer are derived from the matrix multiplications that compute the gradients of the layer's weights.
-pub(super) fn stated_weights(
+pub(super) fn stated_weight_bytes(
     program: &RankProgram<'_>,
     passes: &StepPasses,
     backward: &[(usize, RepeatedPart)],
@@ -26,7 +26,7 @@ pub(super) fn stated_weights(
     let part = passes.backward[*pass].items_of_part(*found, 0);
     let mut layer = 0;
     for &item in part {
-        let view = program.view_of(item);
+        let view = program.view_of_item(item);
         let shapes = [
             program.facts_of(item).inputs,
             program.facts_of(item).outputs,
@@ -49,9 +49,9 @@ pub(super) fn stated_weights(
 }
 
 /// Multiplies the stated memory of a generated job for weights, gradients and optimizer states by `ratio`.
-pub(super) fn grow_resident(program: &mut RankProgram<'_>, ratio: f64) {
+pub(super) fn scale_resident_memory(program: &mut RankProgram<'_>, ratio: f64) {
     for item in program.order.clone() {
-        let view = *program.view_of(item);
+        let view = *program.view_of_item(item);
         if view.op != Op::NoOp {
             continue;
         }
@@ -66,7 +66,7 @@ pub(super) fn grow_resident(program: &mut RankProgram<'_>, ratio: f64) {
 
 /// Multiplies times and sizes of the work on parameters after the backward pass by `ratio`, the growth
 /// factor of the parameters.
-pub(super) fn stretch_parameters(
+pub(super) fn scale_parameter_work(
     program: &mut RankProgram<'_>,
     step: u32,
     ratio: f64,
@@ -86,7 +86,7 @@ pub(super) fn stretch_parameters(
         if facts.step != Some(step) || !(finalizes || steps) {
             continue;
         }
-        let view = *program.view_of(item);
+        let view = *program.view_of_item(item);
         if !matches!(view.op, Op::Compute { .. } | Op::Host) {
             continue;
         }

@@ -1,7 +1,7 @@
 //! Divides a step into passes, each with its operators.
 
 use super::super::gradients::GradientReductions;
-use super::super::program::{RankProgram, StepPhase, pass_of_mark};
+use super::super::program::{RankProgram, StepPhase, pass_begun_by_mark};
 use super::repetition::{RepeatedPart, longest_repetition};
 use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ pub(super) struct PassItems {
 
 impl PassItems {
     fn push(&mut self, program: &RankProgram<'_>, item: u32) {
-        let (view, facts) = (program.view_of(item), program.facts_of(item));
+        let (view, facts) = (program.view_of_item(item), program.facts_of(item));
         let mut hasher = DefaultHasher::new();
         // Signatures ignore digits, because names contain numbers of modules and layers.
         for part in view
@@ -68,14 +68,15 @@ impl StepPasses {
         for &item in program.order.iter().filter(of_step) {
             let facts = program.facts_of(item);
             let transfers = matches!(
-                program.view_of(item).op,
+                program.view_of_item(item).op,
                 Op::Collective { .. } | Op::Message { .. } | Op::NoOp
             );
             if !launches.contains(&item) && !transfers {
                 let mark = program
                     .callers_of(program.items[item as usize].node)
                     .find_map(|caller| {
-                        pass_of_mark(program.view_of_node(caller).name).map(|(number, _)| number)
+                        pass_begun_by_mark(program.view_of_node(caller).name)
+                            .map(|(number, _)| number)
                     });
                 let micro_batch = facts.micro_batch.or(mark);
                 let pass = match facts.phase {
@@ -139,7 +140,7 @@ pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
 }
 
 /// Returns all repetitions in `passes` of this length and number, each with the index of its pass.
-pub(super) fn find_runs(
+pub(super) fn find_equal_repetitions(
     passes: &[PassItems],
     period: usize,
     times: usize,
@@ -173,7 +174,7 @@ pub(super) fn find_runs(
 impl StepPasses {
     /// Finds the layers of backward passes from autograd's sequence numbers. An operator and the function that
     /// computes its gradient have the same number. Returns `None` if a pass does not show all layers.
-    pub fn blocks_by_links(
+    pub fn find_layers_by_sequence(
         &self,
         program: &RankProgram<'_>,
         forward: &[(usize, RepeatedPart)],
@@ -198,7 +199,7 @@ impl StepPasses {
                 let number = program.facts_of(item).sequence?;
                 let layer = layer_of.get(&number)?;
                 program
-                    .view_of(item)
+                    .view_of_item(item)
                     .name
                     .ends_with("Backward0")
                     .then_some((item, *layer))

@@ -1,14 +1,14 @@
 //! Checks that the sends, receives and collectives of a completed job match.
 
 use super::RankTraces;
-use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
+use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::scan;
 use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::format::{Op, TraceError, escape_name};
 use std::collections::BTreeMap;
 
 /// Fails if a send has no receive, a receive has no send, or the members of a group make different numbers of calls.
-pub(super) fn check_exchanges(
+pub(super) fn check_communication_matches(
     traces: &RankTraces,
     declared: &DeclaredGroups,
     world: u32,
@@ -25,7 +25,7 @@ pub(super) fn check_exchanges(
             }
             let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
             if let Some(values) = view.groups {
-                own.extend(parse_metadata(view.id, values)?);
+                own.extend(parse_group_metadata(view.id, values)?);
             }
             match view.op {
                 Op::Message {

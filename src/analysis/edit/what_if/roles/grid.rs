@@ -144,11 +144,11 @@ impl RoleGrid {
             });
         }
         for one in captured {
-            if this.place_of_stage(one.rank) != one.place {
+            if this.stage_kind_of_rank(one.rank) != one.place {
                 return Err(unknown(&format!(
                     "rank {} is of the {} stage by its index among {world} ranks, but communicates like the {} stage",
                     one.rank,
-                    this.place_of_stage(one.rank).name_of_place(),
+                    this.stage_kind_of_rank(one.rank).name_of_place(),
                     one.place.name_of_place()
                 )));
             }
@@ -165,13 +165,13 @@ impl RoleGrid {
         self.stages.map_or(1, |at| self.dimensions[at].size)
     }
 
-    pub(super) fn place_of_stage(&self, rank: u32) -> StageKind {
+    pub(super) fn stage_kind_of_rank(&self, rank: u32) -> StageKind {
         StageKind::from_stage(self.stage_of(rank), self.stage_count())
     }
 
     /// Returns the grid with another number of stages; `None` if there is no dimension of stages, or if there would be
     /// too many ranks.
-    pub(super) fn with_stages(&self, stages: u32) -> Option<Self> {
+    pub(super) fn grid_with_stage_count(&self, stages: u32) -> Option<Self> {
         let at = self.stages?;
         let mut dimensions = self.dimensions.clone();
         dimensions[at].size = stages;
@@ -215,7 +215,13 @@ impl RoleGrid {
 
     /// Returns the rank in the grid `target` that is as far from `to` as `peer` is from `from` in this grid; `None` if
     /// that rank would be outside the pipeline.
-    pub(super) fn moved_peer(&self, peer: u32, from: u32, to: u32, target: &Self) -> Option<u32> {
+    pub(super) fn corresponding_peer(
+        &self,
+        peer: u32,
+        from: u32,
+        to: u32,
+        target: &Self,
+    ) -> Option<u32> {
         let mut moved = 0;
         let dimensions = self.dimensions.iter().zip(&target.dimensions);
         for (at, (dimension, new)) in dimensions.enumerate() {
@@ -233,7 +239,7 @@ impl RoleGrid {
 
     /// Returns the group of rank `to` in the grid `target` that corresponds to the group `members` of rank `from`;
     /// `None` if there is no corresponding group.
-    pub(super) fn moved_group(
+    pub(super) fn corresponding_members(
         &self,
         members: &[u32],
         from: u32,
@@ -298,39 +304,54 @@ mod tests {
         let grid = grid();
         // The replicas of shard 1 in stage 1 are ranks 9 and 13, and the replicas of shard 2 in stage 3 are ranks 26
         // and 30.
-        assert_eq!(grid.moved_group(&[9, 13], 9, 26, &grid), Some(vec![26, 30]));
+        assert_eq!(
+            grid.corresponding_members(&[9, 13], 9, 26, &grid),
+            Some(vec![26, 30])
+        );
         // The members of the result have the order of the original group.
         assert_eq!(
-            grid.moved_group(&[1, 0, 2, 3], 1, 31, &grid),
+            grid.corresponding_members(&[1, 0, 2, 3], 1, 31, &grid),
             Some(vec![29, 28, 30, 31])
         );
         // Each group contains half of the shards: 0 and 1, or 2 and 3.
-        assert_eq!(grid.moved_group(&[0, 1], 0, 7, &grid), Some(vec![6, 7]));
+        assert_eq!(
+            grid.corresponding_members(&[0, 1], 0, 7, &grid),
+            Some(vec![6, 7])
+        );
         // The group contains the first and the last stage, so a middle stage has no such group.
-        assert_eq!(grid.moved_group(&[0, 24], 0, 6, &grid), Some(vec![6, 30]));
-        assert_eq!(grid.moved_group(&[0, 24], 0, 8, &grid), None);
-        assert_eq!(grid.moved_peer(8, 0, 6, &grid), Some(14));
-        assert_eq!(grid.moved_peer(16, 8, 24, &grid), None);
+        assert_eq!(
+            grid.corresponding_members(&[0, 24], 0, 6, &grid),
+            Some(vec![6, 30])
+        );
+        assert_eq!(grid.corresponding_members(&[0, 24], 0, 8, &grid), None);
+        assert_eq!(grid.corresponding_peer(8, 0, 6, &grid), Some(14));
+        assert_eq!(grid.corresponding_peer(16, 8, 24, &grid), None);
         // Shard 3 sends to shard 0, because shards form a ring.
-        assert_eq!(grid.moved_peer(1, 0, 3, &grid), Some(0));
+        assert_eq!(grid.corresponding_peer(1, 0, 3, &grid), Some(0));
     }
 
     /// With six instead of four stages, again rank = 8 stage + 4 replica + shard; the last stage begins at rank 40.
     #[test]
     fn more_stages_keep_the_other_coordinates() {
-        let (grid, more) = (grid(), grid().with_stages(6).unwrap());
+        let (grid, more) = (grid(), grid().grid_with_stage_count(6).unwrap());
         assert_eq!((more.rank_count(), more.stage_of(47)), (48, 5));
         // Rank 47 is shard 3 of replica 1 in the last stage, as is rank 31 with four stages.
         assert_eq!(grid.rank_at(3, &more, 47), 31);
-        assert_eq!(grid.moved_peer(23, 31, 47, &more), Some(39));
-        assert_eq!(grid.moved_peer(16, 8, 40, &more), None);
+        assert_eq!(grid.corresponding_peer(23, 31, 47, &more), Some(39));
+        assert_eq!(grid.corresponding_peer(16, 8, 40, &more), None);
         assert_eq!(
-            grid.moved_group(&[27, 31], 31, 47, &more),
+            grid.corresponding_members(&[27, 31], 31, 47, &more),
             Some(vec![43, 47])
         );
         // The first and the last stage form a group, because they share weights.
-        assert_eq!(grid.moved_group(&[0, 24], 0, 6, &more), Some(vec![6, 46]));
+        assert_eq!(
+            grid.corresponding_members(&[0, 24], 0, 6, &more),
+            Some(vec![6, 46])
+        );
         // A group of all stages would need more members, so there is no corresponding group.
-        assert_eq!(grid.moved_group(&[0, 8, 16, 24], 0, 0, &more), None);
+        assert_eq!(
+            grid.corresponding_members(&[0, 8, 16, 24], 0, 0, &more),
+            None
+        );
     }
 }

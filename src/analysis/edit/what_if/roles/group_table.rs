@@ -4,7 +4,7 @@ use super::CapturedRank;
 use super::grid::RoleGrid;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{TraceError, escape_name};
-use chakram_trace::workload::format_shortened;
+use chakram_trace::workload::format_shortened_list;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The groups of captured ranks, and group names for added ranks.
@@ -54,7 +54,7 @@ impl<'g> GroupTable<'g> {
 
     /// In the first grid, the captured rank `from` uses the group `name`. Returns the name and members of the
     /// corresponding group of rank `to` in the second grid.
-    pub(super) fn move_group(
+    pub(super) fn find_corresponding_group(
         &mut self,
         [grid, target]: [&RoleGrid; 2],
         name: &str,
@@ -65,12 +65,12 @@ impl<'g> GroupTable<'g> {
         if members.is_empty() {
             return Ok((name.to_owned(), Vec::new()));
         }
-        let Some(moved) = grid.moved_group(members, from, to, target) else {
+        let Some(moved) = grid.corresponding_members(members, from, to, target) else {
             return Err(crate::edit::what_if::refuse_edit(
                 format!(
                     "group `{}` of rank {from} cannot be inferred for rank {to}: ranks {} are not a sub-grid",
                     escape_name(name),
-                    format_shortened(members.iter().copied())
+                    format_shortened_list(members.iter().copied())
                 ),
                 "capture all ranks of such groups",
             ));

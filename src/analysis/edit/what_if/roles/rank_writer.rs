@@ -5,7 +5,7 @@ use super::group_table::GroupTable;
 use crate::edit::for_each_attribute;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::MessageEncoder;
-use chakram_trace::format::groups::change_metadata;
+use chakram_trace::format::groups::rewrite_group_metadata;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::scan;
 use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
@@ -13,7 +13,7 @@ use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue}
 use chakram_trace::format::{Op, TraceError, escape_name, roles, work_amounts};
 
 /// Returns true if a metadata record states the number of ranks.
-fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
+fn states_rank_count(record: RawRecord<'_>) -> Result<bool, TraceError> {
     let mut fields = WireCursor::new(record.bytes, record.offset);
     while !fields.is_empty() {
         if let (2, WireValue::Bytes(message, at)) = fields.read_field()?
@@ -60,7 +60,7 @@ pub(super) fn tag_steps(
 }
 
 /// Writes an absent rank's trace.
-pub(super) struct RoleWriter<'w, 'g> {
+pub(super) struct AbsentRankWriter<'w, 'g> {
     pub(super) grid: &'w RoleGrid,
     /// Grid of the new job.
     pub(super) target: &'w RoleGrid,
@@ -73,7 +73,7 @@ pub(super) struct RoleWriter<'w, 'g> {
     pub(super) tag_steps: [i64; 2],
 }
 
-impl RoleWriter<'_, '_> {
+impl AbsentRankWriter<'_, '_> {
     pub(super) fn write_trace(&mut self, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
         let stages =
             i64::from(self.target.stage_of(self.to)) - i64::from(self.grid.stage_of(self.from));
@@ -89,7 +89,7 @@ impl RoleWriter<'_, '_> {
                     // because new groups have none.
                     sets.push((work_amounts::ATTRIBUTE, AttributeEdit::Remove));
                     sets.push((roles::ATTRIBUTE, AttributeEdit::Remove));
-                    if states_world(record)? {
+                    if states_rank_count(record)? {
                         sets.push((scan::WORLD_SIZE, AttributeEdit::Count(ranks.into())));
                     }
                 }
@@ -97,15 +97,21 @@ impl RoleWriter<'_, '_> {
                     attributes: &sets,
                     ..RecordEdit::default()
                 };
-                edit.append_framed(record, &mut message, &mut out)?;
+                edit.append_edited_record(record, &mut message, &mut out)?;
                 continue;
             }
             let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
             let values = match view.groups {
                 None => None,
-                Some(values) => Some(change_metadata(view.id, values, |name, members| {
+                Some(values) => Some(rewrite_group_metadata(view.id, values, |name, members| {
                     self.table
-                        .move_group([self.grid, self.target], name, members, self.from, self.to)
+                        .find_corresponding_group(
+                            [self.grid, self.target],
+                            name,
+                            members,
+                            self.from,
+                            self.to,
+                        )
                         .map(Some)
                 })?),
             };
@@ -117,21 +123,23 @@ impl RoleWriter<'_, '_> {
                     sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
                     let (mut old_members, mut members) = (Vec::new(), Vec::new());
                     if let Some(name) = group.to_text() {
-                        let Some((known, is_declared)) = self.table.members_of(self.model, &name)
+                        let Some((known, is_group_kind_declared)) =
+                            self.table.members_of(self.model, &name)
                         else {
                             return Err(crate::edit::what_if::refuse_edit(
                                 format!("group `{}` is not declared", escape_name(&name)),
                                 "pass the groups of the job",
                             ));
                         };
-                        let (moved_name, moved) = self.table.move_group(
+                        let (moved_name, moved) = self.table.find_corresponding_group(
                             [self.grid, self.target],
                             &name,
                             &known,
                             self.from,
                             self.to,
                         )?;
-                        if is_declared && !self.table.declared.contains_key(&moved_name) {
+                        if is_group_kind_declared && !self.table.declared.contains_key(&moved_name)
+                        {
                             self.table
                                 .declared
                                 .insert(moved_name.clone(), moved.clone());
@@ -162,7 +170,9 @@ impl RoleWriter<'_, '_> {
                     if let Some(tag) = u64::try_from(tag).ok().filter(|_| stages != 0) {
                         sets.push(("comm_tag", AttributeEdit::Count(tag)));
                     }
-                    let Some(moved) = self.grid.moved_peer(peer, self.from, self.to, self.target)
+                    let Some(moved) =
+                        self.grid
+                            .corresponding_peer(peer, self.from, self.to, self.target)
                     else {
                         return Err(crate::edit::what_if::refuse_edit(
                             format!(
@@ -206,7 +216,7 @@ impl RoleWriter<'_, '_> {
                 attributes: &there,
                 ..RecordEdit::default()
             };
-            edit.append_framed(record, &mut message, &mut out)?;
+            edit.append_edited_record(record, &mut message, &mut out)?;
         }
         Ok(out)
     }

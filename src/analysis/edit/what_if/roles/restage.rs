@@ -5,11 +5,11 @@
 //! has more layers. Peers, groups and tags change as for added ranks. In addition, 1F1B passes are reordered for the
 //! new stage, and the labels of layers are renumbered.
 
-use super::super::layers::shift_labels;
+use super::super::layers::shift_layer_labels;
 use super::{
-    CapturedRank, GroupTable, RankTraces, RoleGrid, RoleModel, RoleWriter, StageKind,
-    check_exchanges, check_memory, derive_missing_ranks, refuse_missing_role, share_equal_traces,
-    tag_steps,
+    AbsentRankModelRule, AbsentRankWriter, CapturedRank, GroupTable, RankTraces, RoleGrid,
+    StageKind, check_communication_matches, check_memory, derive_missing_ranks,
+    refuse_missing_role, share_equal_traces, tag_steps,
 };
 use crate::edit::what_if::grammar::{JobEdit, PassOrder};
 use crate::edit::what_if::program::RankProgram;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// Stage `stage` of a pipeline with `stages` stages copies a captured stage. Returns its index among `captured`
 /// captured stages.
-fn model_stage(stage: u32, stages: u32, captured: u32) -> u32 {
+fn captured_stage_to_copy(stage: u32, stages: u32, captured: u32) -> u32 {
     match StageKind::from_stage(stage, stages) {
         StageKind::Only | StageKind::First => 0,
         StageKind::Last => captured - 1,
@@ -35,7 +35,7 @@ pub(in super::super) fn change_stages(
     traces: RankTraces,
     groups: &DeclaredGroups,
     stages: u32,
-    choice: RoleModel,
+    choice: AbsentRankModelRule,
     counts: &mut EditCounts,
 ) -> Result<(RankTraces, DeclaredGroups), TraceError> {
     let mut completed = EditCounts::default();
@@ -66,7 +66,7 @@ pub(in super::super) fn change_stages(
     if stages > 2 && old < 3 {
         return Err(refuse_missing_role(StageKind::Middle));
     }
-    let target = grid.with_stages(stages);
+    let target = grid.grid_with_stage_count(stages);
     let target = target.filter(|target| target.rank_count() <= MAX_NPUS);
     let target = target.ok_or_else(|| {
         refuse_edit(
@@ -82,13 +82,13 @@ pub(in super::super) fn change_stages(
     check_memory(&traces, ranks, "traces", "fewer stages")?;
     // Use the last stage, because other stages may have the same order with 1F1B and GPipe.
     let last = (grid.rank_count() - 1) as usize;
-    let order = repeat::warm_up_of_passes(&RankProgram::read_program(&traces[last].1)?);
+    let order = repeat::micro_batches_and_warm_up(&RankProgram::read_program(&traces[last].1)?);
     let reorders = match order {
         Some(Some((_, 1))) => true,
         Some(Some((micro_batches, warm_up))) if warm_up != micro_batches => {
-            return Err(unknown_order(stages));
+            return Err(unknown_pass_order_error(stages));
         }
-        Some(None) => return Err(unknown_order(stages)),
+        Some(None) => return Err(unknown_pass_order_error(stages)),
         _ => false,
     };
     // Derive the tags from a middle stage: only a middle stage exchanges messages with both of its neighbours.
@@ -97,13 +97,13 @@ pub(in super::super) fn change_stages(
         Some(one) => tag_steps(&grid, one.rank, &traces[one.rank as usize].1)?,
         None => [0; 2],
     };
-    let labels = labels_of_stages(&grid, &traces)?;
+    let labels = count_layer_labels_by_stage(&grid, &traces)?;
     let mut table = GroupTable::new(&captured, &groups);
     let mut prepared: BTreeMap<(u32, u32), Arc<Vec<u8>>> = BTreeMap::new();
     let mut all = RankTraces::with_capacity(ranks as usize);
     for rank in 0..ranks {
         let stage = target.stage_of(rank);
-        let of = model_stage(stage, stages, old);
+        let of = captured_stage_to_copy(stage, stages, old);
         let model = grid.rank_at(of, &target, rank);
         counts.changed += u64::from(of != stage || model != rank);
         let trace = match prepared.get(&(model, stage)) {
@@ -117,15 +117,16 @@ pub(in super::super) fn change_stages(
                 let before = |stages: &mut dyn Iterator<Item = u32>| -> i64 {
                     stages.map(|stage| labels[stage as usize]).sum()
                 };
-                let new = before(&mut (0..stage).map(|stage| model_stage(stage, stages, old)));
-                shift_labels(&mut program, new - before(&mut (0..of)));
+                let new =
+                    before(&mut (0..stage).map(|stage| captured_stage_to_copy(stage, stages, old)));
+                shift_layer_labels(&mut program, new - before(&mut (0..of)));
                 note_edit(&mut program, &JobEdit::Pipeline(stages));
                 let trace = Arc::new(program.write_trace()?);
                 prepared.insert((model, stage), Arc::clone(&trace));
                 trace
             }
         };
-        let mut writer = RoleWriter {
+        let mut writer = AbsentRankWriter {
             grid: &grid,
             target: &target,
             table: &mut table,
@@ -139,7 +140,7 @@ pub(in super::super) fn change_stages(
     }
     let mut declared = table.declared;
     declared.retain(|_, members| members.iter().all(|&member| member < ranks));
-    check_exchanges(&all, &declared, ranks)?;
+    check_communication_matches(&all, &declared, ranks)?;
     counts.notes.insert(
         "stages between the first and the last copy the captured middle stages in turn, with equally many layers each".to_owned(),
     );
@@ -150,7 +151,7 @@ pub(in super::super) fn change_stages(
     Ok((all, declared))
 }
 
-fn unknown_order(stages: u32) -> TraceError {
+fn unknown_pass_order_error(stages: u32) -> TraceError {
     refuse_edit(
         format!("pipeline={stages}: the micro-batches are neither in GPipe nor in 1F1B order"),
         "edit a schedule with one stage per rank",
@@ -158,7 +159,10 @@ fn unknown_order(stages: u32) -> TraceError {
 }
 
 /// For each stage, returns the number of different layer labels on its ranks.
-fn labels_of_stages(grid: &RoleGrid, traces: &RankTraces) -> Result<Vec<i64>, TraceError> {
+fn count_layer_labels_by_stage(
+    grid: &RoleGrid,
+    traces: &RankTraces,
+) -> Result<Vec<i64>, TraceError> {
     let mut labels = vec![BTreeSet::new(); grid.stage_count() as usize];
     for (rank, trace) in traces {
         let own = &mut labels[grid.stage_of(*rank) as usize];
@@ -178,7 +182,7 @@ mod tests {
     fn stages_do_as_captured_ones_of_their_role() {
         let models = |stages, captured| -> Vec<u32> {
             let all = 0..stages;
-            all.map(|stage| model_stage(stage, stages, captured))
+            all.map(|stage| captured_stage_to_copy(stage, stages, captured))
                 .collect()
         };
         assert_eq!(models(6, 4), [0, 1, 2, 1, 2, 3]);

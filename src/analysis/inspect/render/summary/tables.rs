@@ -3,7 +3,7 @@
 use super::{ROWS, SummaryWriter};
 use crate::inspect::render::InspectTable;
 use crate::inspect::render::labels::format_short_count;
-use crate::inspect::{NodeClass, NodeSums, RECEIVED, SENT, SpreadRow};
+use crate::inspect::{NodeClass, NodeSums, RECEIVED, RankSpreadRow, SENT};
 use chakram_base::units::format_count;
 use chakram_base::units::{Bytes, Span};
 use chakram_report::summary::format_thousands;
@@ -16,7 +16,7 @@ use std::fmt::{Display, Result, Write as _};
 const OPERATOR_ROWS: usize = 12;
 
 /// An operator (name and type), with the sums over its nodes.
-type OperatorRow<'j> = (&'j (String, NodeClass), &'j SpreadRow);
+type OperatorRow<'j> = (&'j (String, NodeClass), &'j RankSpreadRow);
 
 impl SummaryWriter<'_> {
     fn mean_per_rank(&self, time: Span) -> Span {
@@ -25,7 +25,7 @@ impl SummaryWriter<'_> {
 
     /// Formats the longest time and its rank. If all ranks have the same time, says so. For a single rank, returns
     /// an empty text.
-    fn describe_longest_rank(&self, row: &SpreadRow) -> String {
+    fn describe_longest_rank(&self, row: &RankSpreadRow) -> String {
         if self.ranks < 2 {
             String::new()
         } else if row.least.0 == row.most.0 && u64::from(row.ranks) == self.ranks {
@@ -39,7 +39,7 @@ impl SummaryWriter<'_> {
 
     /// Formats the shortest time and its rank, or the number of ranks without such nodes. If all ranks have the same
     /// time, returns an empty text.
-    fn describe_shortest_rank(&self, row: &SpreadRow) -> String {
+    fn describe_shortest_rank(&self, row: &RankSpreadRow) -> String {
         match self.ranks - u64::from(row.ranks) {
             _ if self.ranks < 2 => String::new(),
             0 if row.least.0 == row.most.0 => String::new(),
@@ -215,15 +215,15 @@ impl SummaryWriter<'_> {
         };
         let (host, device): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_host);
         if host.is_empty() || device.is_empty() {
-            return self.operators_of("OPERATORS", &[host, device].concat());
+            return self.write_operator_table("OPERATORS", &[host, device].concat());
         }
-        self.operators_of("OPERATORS ON DEVICES", &device)?;
-        self.operators_of("OPERATORS ON HOSTS", &host)
+        self.write_operator_table("OPERATORS ON DEVICES", &device)?;
+        self.write_operator_table("OPERATORS ON HOSTS", &host)
     }
 
     /// Writes the operators with the longest times, each with its share of the time of all
     /// operators.
-    fn operators_of(&mut self, title: &str, rows: &[OperatorRow<'_>]) -> Result {
+    fn write_operator_table(&mut self, title: &str, rows: &[OperatorRow<'_>]) -> Result {
         let mut table = TextTable::new([
             left_aligned_column(title, 33),
             left_aligned_column("type", 14),
@@ -241,8 +241,8 @@ impl SummaryWriter<'_> {
                 &self.style.clip_name(name),
                 class,
                 &format_thousands(row.sum.nodes),
-                &format_brief(row.sum.time),
-                &format_brief(row.sum.mean_duration()),
+                &format_time_briefly(row.sum.time),
+                &format_time_briefly(row.sum.mean_duration()),
                 &format_share(row.sum.time, total),
                 &format_compact_count(row.sum.flops),
                 &format_compact_count(row.sum.bytes),
@@ -282,7 +282,7 @@ impl SummaryWriter<'_> {
 }
 
 /// Formats a time in at most ten columns.
-fn format_brief(time: Span) -> String {
+fn format_time_briefly(time: Span) -> String {
     let text = time.to_string();
     if text.len() <= 10 {
         text

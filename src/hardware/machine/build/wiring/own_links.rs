@@ -3,11 +3,13 @@
 use super::{DimensionWiring, ROUTES};
 use crate::topology::Topology;
 use crate::topology::chip_graph::ChipGraph;
-use crate::topology::link_graph::{ClosFabric, ClosLevels, DimensionLinks, MOST_NPUS, RoutePolicy};
+use crate::topology::link_graph::{
+    ClosLevels, ClosNpuGrouping, DimensionLinks, MOST_NPUS, RoutePolicy,
+};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 
 /// Parses the explicit links of dimension `d`: a Clos network or a graph.
-pub(super) fn parse_own_links(
+pub(super) fn parse_explicit_links(
     table: &ConfigTable<'_>,
     (wiring, d): (DimensionWiring, usize),
     topology: &Topology,
@@ -23,8 +25,8 @@ pub(super) fn parse_own_links(
             let expected = "`fabric` only on a dimension that has inner dimensions";
             return Err(field.invalid_value_error("`fabric` of the innermost dimension", expected));
         }
-        Some(field) => field.read_choice(&ClosFabric::ALL)?,
-        None => ClosFabric::default(),
+        Some(field) => field.read_choice(&ClosNpuGrouping::ALL)?,
+        None => ClosNpuGrouping::default(),
     };
     let (levels, npus) = (
         parse_clos_levels(table)?,
@@ -35,13 +37,13 @@ pub(super) fn parse_own_links(
             Some(other) => format!("levels for {other} NPUs"),
             None => format!("levels for more than {MOST_NPUS} NPUs, the limit of explicit links"),
         };
-        let all = ClosFabric::TopOfRack.npus_per_network(topology, d);
+        let all = ClosNpuGrouping::TopOfRack.npus_per_network(topology, d);
         let expected = match fabric {
-            ClosFabric::RailOnly if all > npus => format!(
+            ClosNpuGrouping::RailOnly if all > npus => format!(
                 "levels whose product is the size, {npus}, for each rail; or {all} if `fabric` is \
                  \"rail_optimized\" or \"top_of_rack\""
             ),
-            ClosFabric::RailOnly => format!("levels whose product is the size, {npus}"),
+            ClosNpuGrouping::RailOnly => format!("levels whose product is the size, {npus}"),
             _ => format!("levels whose product is the number of NPUs of all rails, {npus}"),
         };
         let field = table.require_field("levels", "the sizes of levels")?;

@@ -6,7 +6,7 @@ use crate::format::text::base64;
 use crate::format::text::json::put_string;
 use crate::format::text::message::NODE_TYPES;
 use crate::format::text::values::{ValueKind, read_minimal_varint};
-use crate::format::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
+use crate::format::wire::{RawRecord, WireCursor, WireValue, visit_repeated_varints};
 use prost::encoding::WireType;
 use std::io::Write;
 
@@ -57,7 +57,7 @@ fn put_metadata(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceErr
         match cursor.read_field()? {
             (1, WireValue::Bytes(text, _)) => version = text,
             (2, WireValue::Bytes(attribute, at)) => attributes.push((attribute, at)),
-            (1 | 2, _) => return Err(wrong_type(at)),
+            (1 | 2, _) => return Err(wrong_wire_type_error(at)),
             _ => unknown.extend_from_slice(bytes_between(record, at, cursor.file_offset())),
         }
     }
@@ -67,7 +67,7 @@ fn put_metadata(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceErr
         out.extend_from_slice(b",\"version\":");
         put_text(out, version, record.offset)?;
     }
-    put_tail(out, &attributes, &unknown)
+    put_attributes_and_unknown(out, &attributes, &unknown)
 }
 
 fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> {
@@ -83,7 +83,7 @@ fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> 
             (1, WireValue::Varint(v)) => id = v,
             (2, WireValue::Bytes(text, _)) => name = text,
             (3, WireValue::Varint(v)) => kind = v,
-            (number @ (4 | 5), raw) => repeated_varints(raw, at, |dep| {
+            (number @ (4 | 5), raw) => visit_repeated_varints(raw, at, |dep| {
                 ids[number as usize - 4].push(dep);
                 Ok(())
             })?,
@@ -95,7 +95,7 @@ fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> 
                 whole.extend_from_slice(part);
             }
             (10, WireValue::Bytes(attribute, at)) => attributes.push((attribute, at)),
-            (1..=10, _) => return Err(wrong_type(at)),
+            (1..=10, _) => return Err(wrong_wire_type_error(at)),
             _ => unknown.extend_from_slice(bytes_between(record, at, cursor.file_offset())),
         }
     }
@@ -136,10 +136,10 @@ fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> 
             put_io(out, io)?;
         }
     }
-    put_tail(out, &attributes, &unknown)
+    put_attributes_and_unknown(out, &attributes, &unknown)
 }
 
-fn put_tail(
+fn put_attributes_and_unknown(
     out: &mut Vec<u8>,
     attributes: &[(&[u8], usize)],
     unknown: &[u8],
@@ -151,7 +151,7 @@ fn put_tail(
             let start = out.len();
             if !put_attribute(out, attribute, *at)? {
                 out.truncate(start);
-                put_raw(out, "raw", attribute);
+                put_raw_record(out, "raw", attribute);
             }
         }
         out.push(b']');
@@ -165,7 +165,7 @@ fn put_tail(
     Ok(())
 }
 
-fn put_raw(out: &mut Vec<u8>, key: &str, message: &[u8]) {
+fn put_raw_record(out: &mut Vec<u8>, key: &str, message: &[u8]) {
     write!(out, "{{\"{key}\":\"").expect("a vector grows as needed");
     base64::append_base64(out, message);
     out.extend_from_slice(b"\"}");
@@ -222,7 +222,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             read_length_delimited(&mut cursor, wire)?
                 .is_some_and(|bytes| kind.put_json(out, WireValue::Bytes(bytes, 0)))
         } else {
-            kind.next_packed(&mut cursor)?
+            kind.read_next_packed(&mut cursor)?
                 .is_some_and(|raw| kind.put_json(out, raw))
         };
         if !sound {
@@ -276,7 +276,7 @@ fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, 
         while !values.is_empty() {
             out.extend_from_slice(if first { b"" } else { b"," });
             first = false;
-            match kind.next_packed(&mut values)? {
+            match kind.read_next_packed(&mut values)? {
                 Some(raw) if kind.put_json(out, raw) => {}
                 _ => return Ok(false),
             }
@@ -301,7 +301,7 @@ fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
         let text = text.filter(|text| !text.is_empty());
         let (Some(key), Some(text)) = (key, text.and_then(|t| std::str::from_utf8(t).ok())) else {
             out.truncate(start);
-            put_raw(out, "raw", message);
+            put_raw_record(out, "raw", message);
             return Ok(());
         };
         let names = ["values", "shapes", "types"];
@@ -310,7 +310,7 @@ fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
             .and_then(|i| names.get(i as usize))
         else {
             out.truncate(start);
-            put_raw(out, "raw", message);
+            put_raw_record(out, "raw", message);
             return Ok(());
         };
         let comma = if last == 0 { "" } else { "," };
@@ -326,7 +326,7 @@ fn bytes_between<'a>(record: RawRecord<'a>, from: usize, to: usize) -> &'a [u8] 
     &record.bytes[from - record.offset..to - record.offset]
 }
 
-fn wrong_type(at: usize) -> TraceError {
+fn wrong_wire_type_error(at: usize) -> TraceError {
     TraceError::malformed_at(at, "a field has the wrong wire type")
 }
 

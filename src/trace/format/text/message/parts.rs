@@ -1,6 +1,6 @@
 //! Parses attributes, inputs and outputs.
 
-use super::{is_null, parse_base64, parse_string, put_part};
+use super::{is_null, parse_base64, parse_string, put_length_delimited};
 use crate::format::text::json::JsonReader;
 use crate::format::text::values::{ValueKind, put_bytes};
 use crate::format::{TraceError, escape_name};
@@ -48,7 +48,7 @@ pub(super) fn append_attribute(
             return Err(json
                 .error_here("found other fields in an attribute with `raw`, which must be alone"));
         }
-        put_part(out, number, &raw);
+        put_length_delimited(out, number, &raw);
         return Ok(());
     }
     let part = |text: &str| match text.len() {
@@ -60,7 +60,7 @@ pub(super) fn append_attribute(
     encode_varint(length as u64, out);
     for (number, text) in [(1, &name), (2, &doc)] {
         if !text.is_empty() {
-            put_part(out, number, text.as_bytes());
+            put_length_delimited(out, number, text.as_bytes());
         }
     }
     out.extend_from_slice(scratch);
@@ -75,17 +75,17 @@ fn append_value(
     out: &mut Vec<u8>,
 ) -> Result<(), TraceError> {
     if !list {
-        kind.put_key(out, kind.scalar_field());
-        return kind.append_parsed(json, out);
+        kind.append_field_key(out, kind.scalar_field_number());
+        return kind.parse_and_append_value(json, out);
     }
     let mut values = Vec::new();
     let apart = kind.wire_type() == WireType::LengthDelimited;
     let mut read = |json: &mut JsonReader<'_>| {
         json.parse_array(|json| {
             if apart {
-                kind.put_key(&mut values, 1);
+                kind.append_field_key(&mut values, 1);
             }
-            kind.append_parsed(json, &mut values)
+            kind.parse_and_append_value(json, &mut values)
         })
     };
     match json.peek_byte() {
@@ -98,12 +98,16 @@ fn append_value(
             ))),
         })?,
     }
-    encode_key(kind.scalar_field() + 1, WireType::LengthDelimited, out);
+    encode_key(
+        kind.scalar_field_number() + 1,
+        WireType::LengthDelimited,
+        out,
+    );
     if apart || values.is_empty() {
         put_bytes(out, &values);
     } else {
         let mut packed = Vec::with_capacity(values.len() + 6);
-        put_part(&mut packed, 1, &values);
+        put_length_delimited(&mut packed, 1, &values);
         put_bytes(out, &packed);
     }
     Ok(())
@@ -148,7 +152,7 @@ pub(super) fn parse_io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError>
     let mut out = Vec::new();
     for (number, text) in (1..).zip(&texts) {
         if let Some(text) = text.as_ref().filter(|text| !text.is_empty()) {
-            put_part(&mut out, number, text.as_bytes());
+            put_length_delimited(&mut out, number, text.as_bytes());
         }
     }
     Ok(out)

@@ -7,11 +7,11 @@ fn kinds_have_their_fields_and_keys() {
     for (i, (kind, name)) in ALL.iter().enumerate() {
         assert_eq!(*kind as usize, i);
         assert_eq!(
-            ValueKind::of_field(kind.scalar_field()),
+            ValueKind::of_field(kind.scalar_field_number()),
             Some((*kind, false))
         );
         assert_eq!(
-            ValueKind::of_field(kind.scalar_field() + 1),
+            ValueKind::of_field(kind.scalar_field_number() + 1),
             Some((*kind, true))
         );
         for (end, list) in [
@@ -51,7 +51,7 @@ fn reals_keep_every_bit() {
         assert!(ValueKind::Double.put_json(&mut out, WireValue::Fixed64(bits)));
         let mut back = Vec::new();
         ValueKind::Double
-            .append_parsed(&mut JsonReader::new(&out, (1, 1)), &mut back)
+            .parse_and_append_value(&mut JsonReader::new(&out, (1, 1)), &mut back)
             .unwrap();
         assert_eq!(
             back,
@@ -74,7 +74,7 @@ fn reals_keep_every_bit() {
         assert!(ValueKind::Float.put_json(&mut out, WireValue::Fixed32(bits)));
         let mut back = Vec::new();
         ValueKind::Float
-            .append_parsed(&mut JsonReader::new(&out, (1, 1)), &mut back)
+            .parse_and_append_value(&mut JsonReader::new(&out, (1, 1)), &mut back)
             .unwrap();
         assert_eq!(
             back,
@@ -102,7 +102,7 @@ fn what_a_type_cannot_hold_is_refused() {
         (ValueKind::Bytes, "\"*\""),
         (ValueKind::Int64, "[]"),
     ] {
-        let read = kind.append_parsed(
+        let read = kind.parse_and_append_value(
             &mut JsonReader::new(bad.as_bytes(), (1, 1)),
             &mut Vec::new(),
         );
@@ -112,7 +112,7 @@ fn what_a_type_cannot_hold_is_refused() {
     // A whole number may be written as a real if the real has exactly this value.
     let mut out = Vec::new();
     ValueKind::Int64
-        .append_parsed(&mut JsonReader::new(b"1e3", (1, 1)), &mut out)
+        .parse_and_append_value(&mut JsonReader::new(b"1e3", (1, 1)), &mut out)
         .unwrap();
     assert_eq!(out, [0xe8, 7]);
 }

@@ -7,7 +7,7 @@ use chakram_base::units::Span;
 use chakram_trace::format::proto::Node;
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::graph::{
-    DependencyPolicy, Graph, GraphRepairs, Lane, ProfilerPolicy, SlotBinding,
+    DependencyPolicy, Graph, GraphRepairCounts, Lane, ProfilerCostPolicy, SlotBinding,
 };
 use proptest::prelude::*;
 
@@ -210,8 +210,10 @@ fn delays_take_room_only_where_there_are_any() {
 fn the_end_of_the_capture_tells_graphs_apart() {
     use chakram_trace::format::write::{AttributeValue, TraceWriter};
     let at = |ns| {
-        let writer =
-            TraceWriter::with_metadata(Vec::new(), &[("captured_ns", AttributeValue::Uint(ns))]);
+        let writer = TraceWriter::start_with_metadata(
+            Vec::new(),
+            &[("captured_ns", AttributeValue::Uint(ns))],
+        );
         let file = writer.expect("a vector takes it").into_inner();
         let (graph, _) = Graph::read_graph(&file, 0, DependencyPolicy::Auto).expect("it is right");
         graph
@@ -227,11 +229,11 @@ fn repairs_are_counted() {
     let nodes = [kernel(5, &[], &[0, 5]), kernel(6, &[5, 5, 5], &[5, 99, 6])];
     let graph = graph(&nodes, DependencyPolicy::Auto);
     assert_eq!(edges(&graph), [(5, 6)]);
-    let expected = GraphRepairs {
+    let expected = GraphRepairCounts {
         dangling_control: 2,
         self_control: 2,
         duplicates: 3,
-        ..GraphRepairs::default()
+        ..GraphRepairCounts::default()
     };
     assert_eq!(graph.repairs(), expected);
 }
@@ -360,10 +362,14 @@ fn the_profiler_is_left_out_and_put_back() {
         kernel(4, &[], &[]),
     ];
     let read = |policy| {
-        let read = Graph::read_profiled(&file(&nodes), 0, DependencyPolicy::default(), policy);
+        let read =
+            Graph::read_with_profiler_policy(&file(&nodes), 0, DependencyPolicy::default(), policy);
         read.expect("nothing is wrong with it").0
     };
-    let (kept, left_out) = (read(ProfilerPolicy::Keep), read(ProfilerPolicy::Remove));
+    let (kept, left_out) = (
+        read(ProfilerCostPolicy::Keep),
+        read(ProfilerCostPolicy::Remove),
+    );
     let times = |graph: &Graph| {
         let of = |node| {
             [graph.launch_delay(node), graph.recorded_duration(node)].map(|span| span.0 / 1000)
@@ -380,6 +386,7 @@ fn the_profiler_is_left_out_and_put_back() {
     // If the only delay is removed, the graph has no column of delays.
     let only = file(&[node(1, 500, 500)]);
     let policy = DependencyPolicy::default();
-    let (only, _) = Graph::read_profiled(&only, 0, policy, ProfilerPolicy::Remove).unwrap();
+    let (only, _) =
+        Graph::read_with_profiler_policy(&only, 0, policy, ProfilerCostPolicy::Remove).unwrap();
     assert!(!only.has_delays() && only.profiler().removed);
 }

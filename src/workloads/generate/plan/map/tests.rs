@@ -13,7 +13,7 @@ fn plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> ParallelismPla
 /// Returns the rank of each (tensor, data, stage); the tensor index changes fastest.
 fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     let mut placed = plan.clone();
-    placed.ranks = plan.mapped_ranks().unwrap();
+    placed.ranks = plan.ranks_by_position().unwrap();
     let placement = RankPlacement::new(&placed);
     let mut all = Vec::new();
     for stage in 0..plan.pipeline {
@@ -48,7 +48,7 @@ fn ranks_follow_from_where_axes_lie() {
     assert_eq!(ranks(&turned), ranks(&plan));
     // These mappings give the default order of ranks, so the result contains no explicit ranks.
     let plan = self::plan(2, 2, 2, &["tp@0", "dp@0", "pp@1"]);
-    assert_eq!(plan.mapped_ranks().unwrap(), [0_u32; 0]);
+    assert_eq!(plan.ranks_by_position().unwrap(), [0_u32; 0]);
 }
 
 /// Pairs of replicas are placed first along the outer dimension: replica d = a + 2 b has index a in
@@ -59,7 +59,7 @@ fn an_axis_may_lie_along_several_dimensions() {
     let plan = plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);
     assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
     let mut placed = plan.clone();
-    placed.ranks = plan.mapped_ranks().unwrap();
+    placed.ranks = plan.ranks_by_position().unwrap();
     let first = RankCoordinates {
         tensor: 0,
         data: 0,
@@ -77,17 +77,17 @@ fn a_machine_has_the_last_word() {
     let machine = [("nvlink", 4), ("infiniband", 4)];
     let on = |plan: &ParallelismPlan| {
         let mut plan = plan.clone();
-        plan.place_on(&machine).map(|()| plan)
+        plan.resolve_place_dimensions(&machine).map(|()| plan)
     };
     let why = |plan: &ParallelismPlan| on(plan).unwrap_err().to_string();
     let named = plan(2, 2, 2, &["tp@nvlink", "pp@nvlink", "dp@infiniband"]);
-    let refused = named.mapped_ranks().unwrap_err().to_string();
+    let refused = named.ranks_by_position().unwrap_err().to_string();
     assert!(
         refused.contains("names of dimensions need a machine"),
         "{refused}"
     );
     // The job may leave half of the outermost dimension empty.
-    assert_eq!(on(&named).unwrap().mapped_ranks().unwrap().len(), 8);
+    assert_eq!(on(&named).unwrap().ranks_by_position().unwrap().len(), 8);
     assert_eq!(ranks(&on(&named).unwrap()), [0, 1, 4, 5, 2, 3, 6, 7]);
     let short = plan(2, 2, 2, &["tp@0", "pp@1", "dp@1"]);
     let expected = "`place` is tp@0,pp@1,dp@1; expected members along dimension 0 (nvlink) whose product is \
@@ -104,7 +104,7 @@ fn a_machine_has_the_last_word() {
 
 #[test]
 fn stretches_come_to_the_degrees() {
-    let why = |plan: &ParallelismPlan| plan.mapped_ranks().unwrap_err().to_string();
+    let why = |plan: &ParallelismPlan| plan.ranks_by_position().unwrap_err().to_string();
     for place in [
         &["tp@0"][..],
         &["tp@0", "dp:3@1"],
@@ -126,10 +126,13 @@ fn stretches_come_to_the_degrees() {
 #[test]
 fn stretches_are_read_as_they_are_written() {
     for text in ["tp@0", "dp:2@1", "pp:4@infiniband"] {
-        assert_eq!(text.parse::<AxisMapping>().unwrap().to_string(), text);
+        assert_eq!(
+            text.parse::<AxisDimensionMapping>().unwrap().to_string(),
+            text
+        );
     }
     for text in ["", "tp", "tp@", "ep@0", "tp:0@0", "tp:x@0", "@0", "tp:@0"] {
-        let error = text.parse::<AxisMapping>().unwrap_err();
+        let error = text.parse::<AxisDimensionMapping>().unwrap_err();
         assert!(error.contains("tp@0, dp:2@0 or pp@infiniband"), "{text}");
     }
 }

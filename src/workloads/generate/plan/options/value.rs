@@ -1,16 +1,16 @@
 //! Types of option values, and a parser of each type for file fields and for flags.
 
 use super::PlanOption;
-use crate::generate::plan::AxisMapping;
+use crate::generate::plan::AxisDimensionMapping;
 use crate::generate::plan::core_placement::EXAMPLE as TILES;
 use crate::generate::plan::{
-    AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, CapacityFactor,
-    ContextExchange, CorePlacement, ElementwiseKernels, ExpertExchangeForm, ExpertProducts,
-    LossKernel, OffloadGather, OffloadedState, OperatorPattern, Optimizer, ParallelAxis,
-    RecomputePolicy, ResidencyRule, RoutingBalance, ScalingRecipe, ScheduleName, SoftmaxKernel,
+    AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
+    CorePlacement, ElementwiseKernels, ExpertCapacityFactor, ExpertExchangeForm, ExpertProducts,
+    ExpertRoutingBalance, LossKernel, OffloadGather, OffloadedState, OperatorPattern, Optimizer,
+    ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel,
     SplitUnit, TensorNeighbours, ZeroStage,
 };
-use crate::generate::schedule::PassOrders;
+use crate::generate::schedule::StagePassOrders;
 use crate::generate::{GenerateError, option_refused};
 use chakram_base::config::{ConfigError, ConfigField, quote_for_message};
 use chakram_base::setting::SettingKey;
@@ -19,7 +19,7 @@ use chakram_trace::format::Dtype;
 
 /// Syntax of the words that follow a flag.
 #[derive(Clone, Copy, Debug)]
-pub enum ValueSyntax {
+pub enum OptionValueSyntax {
     /// Unsigned integers of 32 bits.
     Number,
     /// Unsigned integers of 64 bits.
@@ -33,7 +33,7 @@ pub enum ValueSyntax {
 /// A type of values that options can have.
 pub(super) trait OptionValue: Sized {
     /// Syntax of each word of the flag.
-    const SYNTAX: ValueSyntax;
+    const SYNTAX: OptionValueSyntax;
     /// True if the flag takes several words.
     const IS_LIST: bool = false;
     /// Syntax of lists in files, for error messages.
@@ -60,7 +60,7 @@ fn parse_single_word<T: std::str::FromStr<Err: ToString>>(words: &[String]) -> R
 macro_rules! numbers {
     ($($T:ty: $syntax:ident, $most:expr, $list:literal;)*) => {$(
         impl OptionValue for $T {
-            const SYNTAX: ValueSyntax = ValueSyntax::$syntax;
+            const SYNTAX: OptionValueSyntax = OptionValueSyntax::$syntax;
             const LIST: &'static str = $list;
 
             fn parse_field(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
@@ -91,8 +91,8 @@ numbers! {
 macro_rules! words {
     ($($T:ty: $list:literal, |$field:ident| $read:expr;)*) => {$(
         impl OptionValue for $T {
-            const SYNTAX: ValueSyntax =
-                ValueSyntax::Words(|| Self::ALL.iter().map(|(_, word)| *word).collect());
+            const SYNTAX: OptionValueSyntax =
+                OptionValueSyntax::Words(|| Self::ALL.iter().map(|(_, word)| *word).collect());
             const LIST: &'static str = $list;
 
             fn parse_field($field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
@@ -136,7 +136,7 @@ words! {
 }
 
 impl OptionValue for bool {
-    const SYNTAX: ValueSyntax = ValueSyntax::Words(|| vec!["true", "false"]);
+    const SYNTAX: OptionValueSyntax = OptionValueSyntax::Words(|| vec!["true", "false"]);
 
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         field.read_flag()
@@ -148,7 +148,7 @@ impl OptionValue for bool {
 }
 
 impl OptionValue for Bytes {
-    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| {
+    const SYNTAX: OptionValueSyntax = OptionValueSyntax::Text(|text| {
         let bytes = text.parse::<Self>();
         bytes.map(drop).map_err(|error| error.to_string())
     });
@@ -162,16 +162,16 @@ impl OptionValue for Bytes {
     }
 }
 
-pub(super) enum PlacementWord {
-    Axis(AxisMapping),
+pub(super) enum PlacementOptionValue {
+    Axis(AxisDimensionMapping),
     Tiles(CorePlacement),
 }
 
-/// Syntax of a [`PlacementWord`], for error messages.
+/// Syntax of a [`PlacementOptionValue`], for error messages.
 const PLACES: &str = "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband; or of tiles \
                       line, s_shape, spiral, or a core x:y for each rank";
 
-impl std::str::FromStr for PlacementWord {
+impl std::str::FromStr for PlacementOptionValue {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -184,8 +184,9 @@ impl std::str::FromStr for PlacementWord {
     }
 }
 
-impl OptionValue for PlacementWord {
-    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+impl OptionValue for PlacementOptionValue {
+    const SYNTAX: OptionValueSyntax =
+        OptionValueSyntax::Text(|text| text.parse::<Self>().map(drop));
     const LIST: &'static str = "a list such as [\"tp@0\", \"dp@1\"] or [\"s_shape\"]";
 
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
@@ -200,7 +201,8 @@ impl OptionValue for PlacementWord {
 }
 
 impl OptionValue for CorePlacement {
-    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+    const SYNTAX: OptionValueSyntax =
+        OptionValueSyntax::Text(|text| text.parse::<Self>().map(drop));
 
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         let text = field.read_text(TILES)?;
@@ -214,7 +216,7 @@ impl OptionValue for CorePlacement {
 }
 
 impl<T: OptionValue> OptionValue for Vec<T> {
-    const SYNTAX: ValueSyntax = T::SYNTAX;
+    const SYNTAX: OptionValueSyntax = T::SYNTAX;
     const IS_LIST: bool = true;
 
     fn parse_field(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
@@ -231,7 +233,7 @@ impl<T: OptionValue> OptionValue for Vec<T> {
 }
 
 impl OptionValue for [ParallelAxis; 3] {
-    const SYNTAX: ValueSyntax = ParallelAxis::SYNTAX;
+    const SYNTAX: OptionValueSyntax = ParallelAxis::SYNTAX;
     const IS_LIST: bool = true;
 
     fn parse_field(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
@@ -262,8 +264,9 @@ impl OptionValue for [ParallelAxis; 3] {
     }
 }
 
-impl OptionValue for RoutingBalance {
-    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+impl OptionValue for ExpertRoutingBalance {
+    const SYNTAX: OptionValueSyntax =
+        OptionValueSyntax::Text(|text| text.parse::<Self>().map(drop));
 
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         let text = field.read_text(Self::FORM)?;
@@ -277,7 +280,8 @@ impl OptionValue for RoutingBalance {
 }
 
 impl OptionValue for OperatorPattern {
-    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+    const SYNTAX: OptionValueSyntax =
+        OptionValueSyntax::Text(|text| text.parse::<Self>().map(drop));
     const LIST: &'static str = "a list such as [\"attention.qkv\", \"mlp.*\"]";
 
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
@@ -291,8 +295,9 @@ impl OptionValue for OperatorPattern {
     }
 }
 
-impl OptionValue for CapacityFactor {
-    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+impl OptionValue for ExpertCapacityFactor {
+    const SYNTAX: OptionValueSyntax =
+        OptionValueSyntax::Text(|text| text.parse::<Self>().map(drop));
 
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         Ok(Self::from_fraction(field.read_positive(Self::MOST)?))
@@ -304,8 +309,8 @@ impl OptionValue for CapacityFactor {
 }
 
 /// Plan files list orders as strings; the command line takes a separate file instead.
-impl OptionValue for PassOrders {
-    const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
+impl OptionValue for StagePassOrders {
+    const SYNTAX: OptionValueSyntax = OptionValueSyntax::Words(Vec::new);
 
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         let expected =
@@ -313,7 +318,7 @@ impl OptionValue for PassOrders {
         let items = field.read_items(expected)?;
         let lines = items.iter().map(|item| item.read_text(expected));
         let lines: Vec<&str> = lines.collect::<Result<_, _>>()?;
-        Self::parse_lines(&lines).map_err(|error| {
+        Self::parse_stage_lines(&lines).map_err(|error| {
             // Errors of the whole list are reported at its last line, or at the field if the list
             // is empty.
             let place = error
@@ -330,14 +335,14 @@ impl OptionValue for PassOrders {
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
-        Self::parse_lines(words).map_err(|error| error.to_string())
+        Self::parse_stage_lines(words).map_err(|error| error.to_string())
     }
 }
 
 /// Unit value, for tables that occur only in plan files. These tables are read after all other
 /// options.
 impl OptionValue for () {
-    const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
+    const SYNTAX: OptionValueSyntax = OptionValueSyntax::Words(Vec::new);
 
     fn parse_field(_: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         Ok(())

@@ -96,14 +96,14 @@ fn faulty_cores_are_left_out_and_too_many_ranks_refused() {
             .contains("a machine of tiles")
     );
     assert!(
-        plan.check_tiles()
+        plan.check_core_for_each_rank()
             .unwrap_err()
             .to_string()
             .contains("a machine")
     );
     plan.data = 3;
     plan.place_on_tiles(Some(&grid)).unwrap();
-    plan.check_tiles().unwrap();
+    plan.check_core_for_each_rank().unwrap();
     assert_eq!(plan.tiles.to_string(), "0:0,0:1,1:1");
     assert_eq!("0:0, 0:1,1:1".parse(), Ok(plan.tiles.clone()));
     // For two replicas of two members each, `near` puts the replicas on cores 0 1 | 2 3, and
@@ -120,7 +120,7 @@ fn faulty_cores_are_left_out_and_too_many_ranks_refused() {
     assert_eq!(pair.tiles.to_string(), "0:0,0:1,1:0,1:1");
     plan.tiles = "0:0,0:0,5:0".parse().unwrap();
     assert!(
-        plan.check_tiles()
+        plan.check_core_for_each_rank()
             .unwrap_err()
             .to_string()
             .contains("core 0:0 twice")

@@ -18,7 +18,8 @@ fn orders_are_read_as_they_are_written() {
         (PipelineSchedule::DualPipeV, 4, 10),
     ] {
         let text = lines(&schedule, stages, count);
-        let orders = PassOrders::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let orders =
+            StagePassOrders::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(
             (orders.stage_count(), orders.micro_batches()),
             (stages, count)
@@ -43,11 +44,11 @@ fn orders_are_read_as_they_are_written() {
 #[test]
 fn a_file_of_pytorch_is_read() {
     let text = "0F0,0F1,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1,\r\n";
-    let orders = PassOrders::parse(text).unwrap();
+    let orders = StagePassOrders::parse(text).unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(orders));
     assert_eq!(order(listed.clone(), 0, 2, 2), "1a 2a 1a\' 2a\'");
     assert_eq!(order(listed, 1, 2, 2), "1a 1a\' 2a 2a\'");
-    let pair = PassOrders::parse("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0I2,0W2").unwrap();
+    let pair = StagePassOrders::parse("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0I2,0W2").unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(pair));
     assert_eq!(order(listed, 0, 1, 3), "1a 2a 3a|1a\' 2a\' 3ai 3aw");
 }
@@ -108,7 +109,7 @@ fn wrong_orders_are_refused_where_they_are() {
             "line 1, step 2: found 0B0, expected an order without a deadlock",
         ),
     ] {
-        match PassOrders::parse(text) {
+        match StagePassOrders::parse(text) {
             Ok(_) => assert_eq!(expected, "", "{text}"),
             Err(error) => {
                 let error = error.to_string();
@@ -119,7 +120,7 @@ fn wrong_orders_are_refused_where_they_are() {
             }
         }
     }
-    let orders = PassOrders::parse("0F0,0B0\n1F0,1B0").unwrap();
+    let orders = StagePassOrders::parse("0F0,0B0\n1F0,1B0").unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(orders));
     let refusal = |stages, count| listed.check_size(stages, count).unwrap_err().to_string();
     assert_eq!(

@@ -172,7 +172,7 @@ fn published_makespans_come_out() {
 
 #[test]
 fn idle_time_is_what_formulas_say() {
-    let thirds = |times: Times| PassTimes {
+    let thirds = |times: Times| PassDurations {
         forward: Span(times[0]),
         input: Span(times[1]),
         weight: Span(times[2]),
@@ -202,7 +202,9 @@ fn idle_time_is_what_formulas_say() {
                         continue;
                     }
                     let found = play_steps(&schedule, stages, count, times, split);
-                    let formula = schedule.idle_time(stages, split, thirds(times)).unwrap();
+                    let formula = schedule
+                        .stage_idle_time(stages, split, thirds(times))
+                        .unwrap();
                     let most = found.idle.iter().copied().max();
                     let case = format!("{schedule:?} {stages} {count} {times:?} {split}");
                     assert_eq!(most, Some(formula.0), "{case}");

@@ -19,7 +19,7 @@ impl MemberPartition {
     ///
     /// # Panics
     /// Panics if `digits` do not belong to one grid of `members`, or share a position in it.
-    pub fn over_axes(digits: &[MeshAxis], members: u32) -> Self {
+    pub fn from_differing_axes(digits: &[MeshAxis], members: u32) -> Self {
         assert!(on_one_grid(digits, members), "{digits:?} of {members}");
         let first = |member: u32| {
             let parts = digits
@@ -28,24 +28,24 @@ impl MemberPartition {
             member - parts.sum::<u32>()
         };
         let firsts: Vec<u32> = (0..members).map(first).collect();
-        Self::by_equal_keys(&firsts).expect("a grid has groups of equal size")
+        Self::from_equal_keys(&firsts).expect("a grid has groups of equal size")
     }
 
     /// Creates groups of `size` consecutive members; `size` must divide `members`.
-    pub fn of_consecutive_members(members: u32, size: u32) -> Self {
+    pub fn from_consecutive_members(members: u32, size: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member / size).collect();
-        Self::by_equal_keys(&keys).expect("all runs have one size")
+        Self::from_equal_keys(&keys).expect("all runs have one size")
     }
 
     /// Creates groups whose neighbouring members are `stride` apart; `stride` must divide
     /// `members`.
-    pub fn of_strided_members(members: u32, stride: u32) -> Self {
+    pub fn from_strided_members(members: u32, stride: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member % stride).collect();
-        Self::by_equal_keys(&keys).expect("all strides have one size")
+        Self::from_equal_keys(&keys).expect("all strides have one size")
     }
 
     /// Creates one group for each distinct key. Returns `None` if the groups would differ in size.
-    pub(super) fn by_equal_keys<K: Ord>(keys: &[K]) -> Option<Self> {
+    pub(super) fn from_equal_keys<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();
         let mut groups: Vec<Vec<u32>> = Vec::new();
         let mut group_of = Vec::with_capacity(keys.len());
@@ -75,7 +75,7 @@ impl MemberPartition {
     }
 
     /// Number of members in all groups together.
-    pub fn all_members(&self) -> u32 {
+    pub fn total_member_count(&self) -> u32 {
         self.group_of.len() as u32
     }
 

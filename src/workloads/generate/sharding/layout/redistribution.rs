@@ -76,7 +76,7 @@ pub struct ShardMessage {
 pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redistribution {
     let change = LayoutChange::new(from, to, members);
     if !change.is_block_aligned() {
-        return change.nearest_messages();
+        return change.messages_from_nearest_holders();
     }
     if change.senders_per_block() == 1 {
         return Redistribution::Nothing;
@@ -110,7 +110,7 @@ pub fn reduce_scatter_groups(
     members: u32,
 ) -> Option<MemberPartition> {
     let change = LayoutChange::new(from, to, members);
-    let among = MemberPartition::over_axes(over, members);
+    let among = MemberPartition::from_differing_axes(over, members);
     let slices = change.is_block_aligned() && change.senders_per_block() == 1;
     if !slices
         || among.group_size() == 1
@@ -139,18 +139,18 @@ struct LayoutChange<'a> {
     from: &'a ShardLayout,
     to: &'a ShardLayout,
     members: u32,
-    axes: [AxisSplits; 3],
+    axes: [AxisShardCounts; 3],
 }
 
 /// Numbers of shards of one axis, before and after the redistribution.
 #[derive(Clone, Copy)]
-struct AxisSplits {
+struct AxisShardCounts {
     from: u64,
     to: u64,
     blocks: u64,
 }
 
-impl AxisSplits {
+impl AxisShardCounts {
     fn new(from: u32, to: u32) -> Self {
         // Euclid's algorithm for gcd(from, to), which is the number of blocks.
         let (mut blocks, mut rest) = (from, to);
@@ -177,7 +177,8 @@ impl<'a> LayoutChange<'a> {
             assert!(fits, "{layout:?} of {members}");
         }
         let (before, after) = (from.axis_digits(), to.axis_digits());
-        let axes = [0, 1, 2].map(|axis| AxisSplits::new(before[axis].parts, after[axis].parts));
+        let axes =
+            [0, 1, 2].map(|axis| AxisShardCounts::new(before[axis].parts, after[axis].parts));
         Self {
             from,
             to,
@@ -188,7 +189,10 @@ impl<'a> LayoutChange<'a> {
 
     /// Number of equal fragments of the whole result, cut at the boundaries of both layouts.
     fn fragment_count(&self) -> u64 {
-        self.axes.iter().map(AxisSplits::fragment_count).product()
+        self.axes
+            .iter()
+            .map(AxisShardCounts::fragment_count)
+            .product()
     }
 
     /// Number of shards of one block in the layout before the redistribution.
@@ -218,7 +222,7 @@ impl<'a> LayoutChange<'a> {
 
     /// Returns true if all axes are nested and every member needs only elements of its own block.
     fn is_block_aligned(&self) -> bool {
-        let nested = |cuts: &AxisSplits| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
+        let nested = |cuts: &AxisShardCounts| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
         self.axes.iter().all(nested)
             && (0..self.members).all(|member| self.block_of(member) == self.needed_block(member))
     }
@@ -237,7 +241,7 @@ impl<'a> LayoutChange<'a> {
             groups.push((class, *earlier));
             *earlier += 1;
         }
-        MemberPartition::by_equal_keys(&groups)
+        MemberPartition::from_equal_keys(&groups)
             .filter(|among| u64::from(among.group_size()) == self.senders_per_block())
     }
 }

@@ -1,23 +1,25 @@
 //! Kernels of a low-rank adapter, in addition to the kernels of its frozen matrix product
 //! ([`frozen_weights`](crate::generate::training::frozen_weights)).
 
-use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel, kernel_chain, to_bytes};
+use super::{
+    KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, kernel_chain, to_bytes,
+};
 use crate::generate::GenerateError;
 use crate::generate::plan::ElementwiseKernels;
-use crate::model::{OperatorKind, WeightTraining};
+use crate::model::{OperatorKind, TrainedOperatorWeights};
 use chakram_trace::format::MemoryBoundKernel;
 
-impl CostParameters {
+impl KernelCostParameters {
     /// Adds the kernels of an adapter with the two `products` to the kernels of a frozen matrix
     /// product.
-    pub fn add_adapter(
+    pub fn add_adapter_kernels(
         &self,
         products: &[OperatorKind; 2],
         kernels: &mut OperatorKernels,
     ) -> Result<(), GenerateError> {
         let plain = Self {
             linear: None,
-            training: WeightTraining::All,
+            training: TrainedOperatorWeights::All,
             ..*self
         };
         let [mut a, mut b] = [
@@ -57,21 +59,21 @@ impl CostParameters {
                 kernel.operands = None;
             }
         }
-        let [rows, inputs, _] = self.matrix_sizes(&products[0]);
-        let [.., outputs] = self.matrix_sizes(&products[1]);
+        let [rows, inputs, _] = self.matrix_product_sizes(&products[0]);
+        let [.., outputs] = self.matrix_product_sizes(&products[1]);
         kernels.forward.extend(a.forward);
         kernels.forward.extend(b.forward);
         kernels
             .forward
-            .extend(self.join_results([rows, outputs], true)?);
+            .extend(self.adapter_sum_kernels([rows, outputs], true)?);
         kernels
             .backward
-            .extend(self.scale_results([rows, outputs])?);
+            .extend(self.adapter_scale_kernels([rows, outputs])?);
         kernels.backward.extend(b.backward);
         kernels.backward.extend(a.backward);
         kernels
             .backward
-            .extend(self.join_results([rows, inputs], false)?);
+            .extend(self.adapter_sum_kernels([rows, inputs], false)?);
         kernels.weights = b.weights;
         kernels.after_weights = b.after_weights;
         kernels.after_weights.extend(a.weights);
@@ -82,27 +84,27 @@ impl CostParameters {
     /// Returns the bytes that an adapter saves for the gradients of its two matrices: bytes of its
     /// input, and bytes of the first product's result.
     pub fn kept_of_adapter(&self, products: &[OperatorKind; 2]) -> Result<[u64; 2], GenerateError> {
-        let [rows, inputs, rank] = self.matrix_sizes(&products[0]);
+        let [rows, inputs, rank] = self.matrix_product_sizes(&products[0]);
         let bytes = |columns| to_bytes(rows * columns * u128::from(self.number));
         Ok([bytes(inputs)?, bytes(rank)?])
     }
 
     /// Sizes of a matrix product: rows, columns of the input, columns of the output.
-    fn matrix_sizes(&self, work: &OperatorKind) -> [u128; 3] {
-        let spec = work.to_spec();
+    fn matrix_product_sizes(&self, work: &OperatorKind) -> [u128; 3] {
+        let spec = work.to_axes_and_tensors();
         let [rows, inputs, outputs] = ['m', 'k', 'n'].map(|axis| spec.extent_of_axis(axis).into());
         [self.row_count(rows), inputs, outputs]
     }
 
     /// Returns the kernel that adds the adapter's result to the frozen product's result; if
     /// `scales`, a kernel before it scales the adapter's result.
-    fn join_results(
+    fn adapter_sum_kernels(
         &self,
         x: [u128; 2],
         scales: bool,
     ) -> Result<Vec<LoweredKernel>, GenerateError> {
         let mut kernels = match scales {
-            true => self.scale_results(x)?,
+            true => self.adapter_scale_kernels(x)?,
             false => Vec::new(),
         };
         let moved = 3 * u128::from(self.number) * x[0] * x[1];
@@ -111,7 +113,7 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    fn scale_results(&self, x: [u128; 2]) -> Result<Vec<LoweredKernel>, GenerateError> {
+    fn adapter_scale_kernels(&self, x: [u128; 2]) -> Result<Vec<LoweredKernel>, GenerateError> {
         let apart = matches!(
             self.elementwise,
             ElementwiseKernels::Megatron | ElementwiseKernels::Eager

@@ -22,17 +22,17 @@
 //! tokens, so `m` replaces `s` for queries, but not for keys and values. All ranks have the same
 //! number of causal scores.
 
-use super::{CostParameters, OperatorKernels, build_kernel, kernel_chain};
+use super::{KernelCostParameters, OperatorKernels, build_kernel, kernel_chain};
 use crate::generate::GenerateError;
 use crate::generate::plan::ElementwiseKernels;
-use crate::model::{OperatorKind, OperatorSpec};
+use crate::model::{OperatorAxesAndTensors, OperatorKind};
 use chakram_trace::format::{KernelShape, MemoryBoundKernel};
 
-impl CostParameters {
+impl KernelCostParameters {
     /// Returns the kernels of attention and of the operations before it.
     pub(super) fn attention_kernels(
         &self,
-        spec: &OperatorSpec,
+        spec: &OperatorAxesAndTensors,
         dropout: bool,
         [rotary, qk_norm]: [bool; 2],
     ) -> Result<OperatorKernels, GenerateError> {
@@ -100,8 +100,8 @@ impl CostParameters {
             let backward = 3 * product(w) + 2 * product(u);
             let backward = build_kernel("", backward, back, &inputs, &outputs)?;
             OperatorKernels {
-                forward: vec![forward.with_shape(shape(false))],
-                backward: vec![backward.with_shape(shape(true))],
+                forward: vec![forward.with_kernel_shape(shape(false))],
+                backward: vec![backward.with_kernel_shape(shape(true))],
                 ..OperatorKernels::default()
             }
         } else {
@@ -117,7 +117,7 @@ impl CostParameters {
         };
         self.add_kernels_before_attention(&mut kernels, rotary, [n, turned], v < a)?;
         if qk_norm {
-            self.head_norms(&mut kernels, [n, (a + v) * w])?;
+            self.add_head_norm_kernels(&mut kernels, [n, (a + v) * w])?;
         }
         Ok(kernels)
     }
@@ -125,28 +125,28 @@ impl CostParameters {
     /// Returns the kernel that merges attention's results for one part of the keys into the results
     /// for earlier parts. In the forward pass, the results are the output and the sums of
     /// exponentials; in the backward pass, they are the gradients of queries, keys and values.
-    pub fn merge_kernels(
+    pub fn merge_attention_kernels(
         &self,
         work: &OperatorKind,
         backward: bool,
     ) -> Result<OperatorKernels, GenerateError> {
-        let spec = work.to_spec();
+        let spec = work.to_axes_and_tensors();
         let [b, d] = [self.samples, self.number].map(u128::from);
-        let [queries, keys] = ["mnw", "tgw"].map(|axes| spec.tensor_volume(axes));
+        let [queries, keys] = ["mnw", "tgw"].map(|axes| spec.tensor_element_count(axes));
         let wide = spec.has_axis('u');
         let [output, values] = match wide {
-            true => ["mnu", "tgu"].map(|axes| spec.tensor_volume(axes)),
+            true => ["mnu", "tgu"].map(|axes| spec.tensor_element_count(axes)),
             false => [queries, keys],
         };
         // The kernel reads both summands and writes the sum.
         let moved = match backward {
             true => 3 * d * b * (queries + keys + values),
-            false => 3 * b * (d * output + 4 * spec.tensor_volume("nm")),
+            false => 3 * b * (d * output + 4 * spec.tensor_element_count("nm")),
         };
         let x = [
-            b * spec.tensor_volume("m"),
-            spec.tensor_volume("n"),
-            spec.tensor_volume("w"),
+            b * spec.tensor_element_count("m"),
+            spec.tensor_element_count("n"),
+            spec.tensor_element_count("w"),
         ];
         let kernel = build_kernel(".merge", 0, moved, &[&x, &x], &[&x])?;
         let kernel = vec![kernel.moving_kernel(MemoryBoundKernel::ElementWise)];
@@ -161,7 +161,11 @@ impl CostParameters {
     /// Adds the norms of query and key heads before all other forward kernels, and their gradients
     /// after all other backward kernels. `x` is the size of the tensor with all query and key
     /// heads.
-    fn head_norms(&self, kernels: &mut OperatorKernels, x: [u128; 2]) -> Result<(), GenerateError> {
+    fn add_head_norm_kernels(
+        &self,
+        kernels: &mut OperatorKernels,
+        x: [u128; 2],
+    ) -> Result<(), GenerateError> {
         let d = u128::from(self.number);
         let (copy, element) = (MemoryBoundKernel::Copy, MemoryBoundKernel::ElementWise);
         let (norm, softmax) = (MemoryBoundKernel::Normalization, MemoryBoundKernel::Softmax);

@@ -23,11 +23,11 @@
 //! | `bias.scale`, `bias.sum` backward | one per expert | `2d nm`, `d nm` |
 //! | `bias.scores`, `bias.scores.sum` backward | one per expert | `2d nm`, `d nm` |
 
-use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel};
+use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
 use chakram_trace::format::MemoryBoundKernel;
 
-impl CostParameters {
+impl KernelCostParameters {
     /// Returns the kernels that order `rows` copies of `width` columns by expert, and the kernels
     /// that order results by receiver. `pads` adds kernels for the padding of 8-bit products.
     pub fn expert_order_kernels(

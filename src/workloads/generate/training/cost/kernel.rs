@@ -1,6 +1,6 @@
 //! Kernels of lowered operators: their work, their class, and shapes in PyTorch's notation.
 
-use crate::generate::training::program::OperandBytes;
+use crate::generate::training::program::OperatorOperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
 use chakram_trace::format::{Dtype, KernelShape, MemoryBoundKernel};
 
@@ -20,7 +20,7 @@ pub(in super::super) struct LoweredKernel {
     pub inputs: String,
     pub outputs: String,
     /// The operator's operands, if their loads and stores are counted at this kernel.
-    pub operands: Option<OperandBytes>,
+    pub operands: Option<OperatorOperandBytes>,
 }
 
 /// All kernels of an operator, in execution order.
@@ -43,12 +43,12 @@ pub(in super::super) struct OperatorKernels {
 }
 
 /// Formats a shape as PyTorch does.
-fn format_shape(sizes: &[u128]) -> String {
+fn format_pytorch_shape(sizes: &[u128]) -> String {
     format!("{sizes:?}")
 }
 
 fn format_shapes(all: &[&[u128]]) -> String {
-    let all: Vec<_> = all.iter().map(|one| format_shape(one)).collect();
+    let all: Vec<_> = all.iter().map(|one| format_pytorch_shape(one)).collect();
     format!("[{}]", all.join(", "))
 }
 
@@ -80,13 +80,13 @@ pub(super) fn build_kernel(
 
 impl LoweredKernel {
     /// Returns the kernel with its class and shape.
-    pub(super) fn with_shape(self, shape: KernelShape) -> Self {
+    pub(super) fn with_kernel_shape(self, shape: KernelShape) -> Self {
         let shape = Some(shape);
         Self { shape, ..self }
     }
 
     pub(super) fn moving_kernel(self, class: MemoryBoundKernel) -> Self {
-        self.with_shape(KernelShape::Moving(class))
+        self.with_kernel_shape(KernelShape::Moving(class))
     }
 }
 

@@ -22,14 +22,14 @@
 //! block scaling are recipes of Transformer Engine. 4-bit formats have no cast kernels, because the
 //! measured times of their products include the casts.
 
-use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
+use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
 use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
-use crate::model::{OperatorSpec, WeightTraining};
+use crate::model::{OperatorAxesAndTensors, TrainedOperatorWeights};
 use chakram_trace::format::{Dtype, MemoryBoundKernel};
 
 /// Returns the bytes of two numbers, because a single number may have only 4 bits.
-pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
+pub(in super::super) fn bytes_of_two_numbers(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 16,
         Dtype::Fp32 | Dtype::Tf32 => 8,
@@ -39,7 +39,7 @@ pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
     }
 }
 
-impl CostParameters {
+impl KernelCostParameters {
     /// Returns true if separate kernels cast the operands of matrix products.
     pub fn casts_operands(&self) -> bool {
         let narrow = matches!(self.linear, Some(Dtype::Fp8 | Dtype::Int8));
@@ -56,7 +56,9 @@ impl CostParameters {
         bias: bool,
     ) -> Result<OperatorKernels, GenerateError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
-        let pair = self.linear.map_or(2 * d, |dtype| pair_bytes(dtype).into());
+        let pair = self
+            .linear
+            .map_or(2 * d, |dtype| bytes_of_two_numbers(dtype).into());
         let operands = |elements: u128| pair * elements / 2;
         let megatron = self.elementwise == ElementwiseKernels::Megatron;
         let apart = megatron && self.sums;
@@ -75,7 +77,8 @@ impl CostParameters {
         let (one, all) = ([k, m], [experts, k, m]);
         let w = if experts == 1 { &one[..] } else { &all[..] };
         let product = |suffix, moved, [a, b]: [&[u128]; 2], c: &[u128], shape| {
-            let kernel = build_kernel(suffix, flops, moved, &[a, b], &[c])?.with_shape(shape);
+            let kernel =
+                build_kernel(suffix, flops, moved, &[a, b], &[c])?.with_kernel_shape(shape);
             let dtype = self.linear;
             Ok::<_, GenerateError>(LoweredKernel { dtype, ..kernel })
         };
@@ -120,7 +123,7 @@ impl CostParameters {
 
     /// Returns the kernels of `experts` separate matrix products, which divide the rows. If the
     /// rows do not divide evenly, the first experts have one more row than the others.
-    pub(super) fn linear_of_each(
+    pub(super) fn per_expert_linear_kernels(
         &self,
         [n, k, m]: [u128; 3],
         experts: u128,
@@ -153,7 +156,10 @@ impl CostParameters {
 
     /// Returns the kernels of two independent matrix products with the same `m` rows; one input has
     /// `k` columns, the other has `c`.
-    pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
+    pub(super) fn latent_up(
+        &self,
+        spec: &OperatorAxesAndTensors,
+    ) -> Result<OperatorKernels, GenerateError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent_of_axis(axis)));
         let mut kernels = self.linear_kernels([self.row_count(m), k, n * i], 1, false)?;
@@ -197,10 +203,11 @@ impl CostParameters {
         }
         // Only the products for weight gradients need the transposed copy.
         let copies = match self.training {
-            WeightTraining::All => 2,
-            WeightTraining::Frozen | WeightTraining::Adapter { .. } => 1,
+            TrainedOperatorWeights::All => 2,
+            TrainedOperatorWeights::Frozen | TrainedOperatorWeights::Adapter { .. } => 1,
         };
-        let mut moved = d * elements + u128::from(pair_bytes(dtype)) * elements * copies / 2;
+        let mut moved =
+            d * elements + u128::from(bytes_of_two_numbers(dtype)) * elements * copies / 2;
         if self.scaling == ScalingRecipe::Block {
             moved += copies * elements.div_ceil(32);
         }

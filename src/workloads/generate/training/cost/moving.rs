@@ -1,27 +1,27 @@
 //! Kernels that only move bytes, as the operator's spec lists them.
 
-use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel};
+use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
-use crate::model::{MemoryBoundKernels, MemoryBoundSpec, OperatorSpec};
+use crate::model::{MemoryBoundKernelSpec, MemoryBoundKernels, OperatorAxesAndTensors};
 
-impl CostParameters {
+impl KernelCostParameters {
     /// Returns the kernels of an operator that has no matrix products.
-    pub(super) fn moving_kernels(
+    pub(super) fn kernels_without_products(
         &self,
-        spec: &OperatorSpec,
+        spec: &OperatorAxesAndTensors,
         kernels: &MemoryBoundKernels,
     ) -> Result<OperatorKernels, GenerateError> {
         // Look-ups in tables and reductions of logits keep their own kernels, even if other kernels
         // are fused.
-        let fusible = !spec.looks_up() && !spec.reduces_columns();
-        let lower = |one: &MemoryBoundSpec| {
+        let fusible = !spec.looks_up() && !spec.reduces_rows_to_numbers();
+        let lower = |one: &MemoryBoundKernelSpec| {
             let sides = [one.reads, one.writes];
             let moved = sides.map(|(axes, each)| {
-                let all = self.row_count(spec.tensor_volume(axes));
+                let all = self.row_count(spec.tensor_element_count(axes));
                 all.saturating_mul(each.byte_count(self.number, self.gradient))
             });
             let moved = moved[0].saturating_add(moved[1]);
-            let [from, to] = sides.map(|(axes, _)| self.tensor_sizes(spec, axes));
+            let [from, to] = sides.map(|(axes, _)| self.tensor_axis_sizes(spec, axes));
             let kernel =
                 build_kernel(one.suffix, 0, moved, &[&from], &[&to])?.moving_kernel(one.class);
             let moves = kernel.moves && fusible;

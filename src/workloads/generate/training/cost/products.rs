@@ -1,33 +1,33 @@
 //! Kernels of products that are not matrix multiplications: windows over images, and dot products
 //! of pairs of vectors.
 
-use super::{CostParameters, OperatorKernels, build_kernel};
+use super::{KernelCostParameters, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
-use crate::model::OperatorSpec;
+use crate::model::OperatorAxesAndTensors;
 
-impl CostParameters {
+impl KernelCostParameters {
     /// Returns the kernels of an operator's matrix product: one forward kernel, and one kernel for
     /// each factor's gradient.
-    pub(super) fn product_kernels(
+    pub(super) fn matrix_product_kernels(
         &self,
-        spec: &OperatorSpec,
+        spec: &OperatorAxesAndTensors,
     ) -> Result<OperatorKernels, GenerateError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
         let counted = spec.products.iter().filter(|one| one.multiplies);
         let multiplied = counted.map(|one| {
-            let over = spec.tensor_volume(one.over);
-            self.row_count(spec.tensor_volume(one.result))
+            let over = spec.tensor_element_count(one.over);
+            self.row_count(spec.tensor_element_count(one.result))
                 .saturating_mul(over)
         });
         let flops = multiplied.fold(0, u128::saturating_add).saturating_mul(2);
         let [input, output] =
-            [&spec.inputs, &spec.outputs].map(|all| self.row_count(spec.sum_volumes(all)));
-        let sizes = |axes: &&'static str| self.tensor_sizes(spec, axes);
+            [&spec.inputs, &spec.outputs].map(|all| self.row_count(spec.sum_tensor_volumes(all)));
+        let sizes = |axes: &&'static str| self.tensor_axis_sizes(spec, axes);
         let x: Vec<Vec<u128>> = spec.inputs.iter().map(sizes).collect();
         let y: Vec<Vec<u128>> = spec.outputs.iter().map(sizes).collect();
         // Only the filters count as weights, because the addition of a bias takes no extra time.
         let weights = spec.weights.first().map(|one| one.axes);
-        let held = weights.map_or(0, |axes| spec.tensor_volume(axes));
+        let held = weights.map_or(0, |axes| spec.tensor_element_count(axes));
         let w = weights.map(|axes| {
             axes.chars()
                 .map(|axis| spec.extent_of_axis(axis).into())

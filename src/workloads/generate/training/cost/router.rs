@@ -21,16 +21,16 @@
 //! Scores have the plan's number format even if other products have 8 bits, as in Megatron-LM and
 //! DeepSeek-V3.
 
-use super::{CostParameters, OperatorKernels, build_kernel, gemm_shape};
+use super::{KernelCostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
-use crate::model::OperatorSpec;
+use crate::model::OperatorAxesAndTensors;
 use chakram_trace::format::MemoryBoundKernel;
 
-impl CostParameters {
+impl KernelCostParameters {
     /// Returns the kernels of a router: scoring, choice of experts, and copies of tokens.
     pub(super) fn router_kernels(
         &self,
-        spec: &OperatorSpec,
+        spec: &OperatorAxesAndTensors,
         [sigmoid, biased, grouped]: [bool; 3],
     ) -> Result<OperatorKernels, GenerateError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
@@ -48,7 +48,7 @@ impl CostParameters {
         let element = MemoryBoundKernel::ElementWise;
         let mut forward = vec![
             build_kernel(".score", flops, moved, &[&tokens, &weights], &[&scores])?
-                .with_shape(gemm_shape(1, t, x, h)),
+                .with_kernel_shape(gemm_shape(1, t, x, h)),
         ];
         if sigmoid {
             forward.push(over_scores(".sigmoid", d + 4, element)?);
@@ -95,7 +95,7 @@ impl CostParameters {
             )?
             .moving_kernel(softmax),
             build_kernel(".score.dgrad", flops, moved, &inputs, &[&tokens])?
-                .with_shape(gemm_shape(1, t, h, x)),
+                .with_kernel_shape(gemm_shape(1, t, h, x)),
             build_kernel(".sum", 0, 3 * d * t * h, &[&tokens, &tokens], &[&tokens])?
                 .moving_kernel(MemoryBoundKernel::ElementWise),
         ];
@@ -111,7 +111,7 @@ impl CostParameters {
         Ok(OperatorKernels {
             forward,
             backward,
-            weights: Some(of_weights.with_shape(gemm_shape(1, h, x, t))),
+            weights: Some(of_weights.with_kernel_shape(gemm_shape(1, h, x, t))),
             ..OperatorKernels::default()
         })
     }

@@ -1,12 +1,12 @@
 //! Kernels of unfused attention: two matrix products, and between them kernels on the scores, as in
 //! PyTorch and Megatron-LM.
 
-use super::{CostParameters, OperatorKernels, build_kernel, gemm_shape};
+use super::{KernelCostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
 use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
 use chakram_trace::format::MemoryBoundKernel;
 
-impl CostParameters {
+impl KernelCostParameters {
     /// Returns the kernels of unfused attention, which writes its scores to memory. There are `a`
     /// query heads; `q` and `kv` are the shapes of the queries and of the keys.
     pub(super) fn unfused_attention_kernels(
@@ -43,8 +43,9 @@ impl CostParameters {
                 .map(|one| part(one).map(|kernel| kernel.moving_kernel(softmax)))
                 .collect::<Result<Vec<_>, _>>()
         };
-        let mut forward =
-            vec![build_kernel(".scores", product, moved, &[&q, &kv], &[&p])?.with_shape(scores)];
+        let mut forward = vec![
+            build_kernel(".scores", product, moved, &[&q, &kv], &[&p])?.with_kernel_shape(scores),
+        ];
         if in_one {
             forward.push(
                 build_kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?.moving_kernel(softmax),
@@ -54,8 +55,10 @@ impl CostParameters {
             forward.extend(parts([d + 4, 4 + d], names)?);
         }
         let mut backward = vec![
-            build_kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?.with_shape(scores),
-            build_kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?.with_shape(key_sums),
+            build_kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?
+                .with_kernel_shape(scores),
+            build_kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?
+                .with_kernel_shape(key_sums),
         ];
         if dropout {
             let moved = (2 * d + 1) * all;
@@ -65,7 +68,9 @@ impl CostParameters {
             forward.push(dropout.clone());
             backward.push(dropout);
         }
-        forward.push(build_kernel(".values", product, moved, &[&p, &kv], &[&q])?.with_shape(sums));
+        forward.push(
+            build_kernel(".values", product, moved, &[&p, &kv], &[&q])?.with_kernel_shape(sums),
+        );
         let megatron = self.elementwise == ElementwiseKernels::Megatron;
         if megatron {
             // Heads are merged for the matrix product after attention, and split again in the
@@ -84,10 +89,12 @@ impl CostParameters {
             backward.extend(parts([d + 4, 4 + d], names)?);
         }
         backward.push(
-            build_kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?.with_shape(sums),
+            build_kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?
+                .with_kernel_shape(sums),
         );
         backward.push(
-            build_kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.with_shape(key_sums),
+            build_kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?
+                .with_kernel_shape(key_sums),
         );
         if megatron {
             let moved = 2 * d * n * (a + 2 * v) * w;

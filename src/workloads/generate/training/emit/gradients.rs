@@ -2,9 +2,10 @@
 
 use super::super::buckets::GradientBucket;
 use super::super::program::ProducedGradients;
-use super::memory_traffic::remote_access;
+use super::memory_traffic::create_remote_access;
 use super::{
-    COMPUTE_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE, RankEmitter, StepNode, TENSOR_LANE,
+    COMPUTE_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE, RankEmitter, TENSOR_LANE,
+    WholeStepNode,
 };
 use crate::generate::plan::{AblationEffect, Optimizer, ParallelGroupKind, ZeroStage};
 use crate::generate::schedule::{PassKind, PipelinePass};
@@ -26,7 +27,7 @@ pub(super) struct GradientProgress<'p> {
 impl RankEmitter<'_, '_> {
     /// Records the gradients that the program's nodes have computed so far, and emits the
     /// reductions of complete buckets.
-    pub(super) fn reduce_complete_buckets(
+    pub(super) fn emit_complete_bucket_reductions(
         &mut self,
         now: &mut GradientProgress<'_>,
         pass: PipelinePass,
@@ -36,30 +37,30 @@ impl RankEmitter<'_, '_> {
         {
             now.found = rest;
             now.operators += 1;
-            self.push_finders(found);
+            self.record_gradient_producers(found);
             while let Some((bucket, rest)) = now.buckets.split_first()
                 && bucket.operators == now.operators
             {
                 now.buckets = rest;
-                self.emit_reduction(bucket, pass)?;
+                self.emit_bucket_reduction(bucket, pass)?;
                 // This operator also computes a gradient of the next bucket, so the next bucket's
                 // reduction must also depend on its node.
                 if bucket.divided {
-                    self.push_finders(found);
+                    self.record_gradient_producers(found);
                 }
             }
         }
         Ok(())
     }
 
-    fn push_finders(&mut self, found: &ProducedGradients) {
+    fn record_gradient_producers(&mut self, found: &ProducedGradients) {
         let nodes = found.nodes.iter();
         self.unreduced_producers[usize::from(found.of_experts)]
             .extend(nodes.map(|node| self.ids[*node as usize]));
     }
 
     /// Emits a bucket's reduction, which depends on all gradient nodes that have no reduction yet.
-    fn emit_reduction(
+    fn emit_bucket_reduction(
         &mut self,
         bucket: &GradientBucket,
         pass: PipelinePass,
@@ -86,7 +87,7 @@ impl RankEmitter<'_, '_> {
             // The copy reads gradients in the format of their kernels, and writes them in the
             // format of the reduction.
             let copied = bucket.weights.saturating_mul(self.plan.sizes.number);
-            let id = self.emit_node(StepNode {
+            let id = self.emit_node(WholeStepNode {
                 name: format_args!(
                     "mb{}/{layer}{slash}{operator}/gradients/pack",
                     pass.micro_batch
@@ -116,14 +117,14 @@ impl RankEmitter<'_, '_> {
             // result.
             memory.frees[TensorClass::Temporary as usize] += bytes;
         }
-        let id = self.emit_node(StepNode {
+        let id = self.emit_node(WholeStepNode {
             name: format_args!(
                 "mb{}/{layer}{slash}{operator}/gradients/{what}",
                 pass.micro_batch
             ),
             op: match in_switches {
-                true => remote_access(true, shard, true),
-                false => self.collective_op(kind, bytes, bucket.among),
+                true => create_remote_access(true, shard, true),
+                false => self.create_collective_op(kind, bytes, bucket.among),
             },
             lane: Some(if in_switches {
                 MEMORY_LANE
@@ -139,12 +140,12 @@ impl RankEmitter<'_, '_> {
             true => {
                 self.data.clear();
                 self.data.push(id);
-                self.emit_node(StepNode {
+                self.emit_node(WholeStepNode {
                     name: format_args!(
                         "mb{}/{layer}{slash}{operator}/gradients/store",
                         pass.micro_batch
                     ),
-                    op: remote_access(true, shard, false),
+                    op: create_remote_access(true, shard, false),
                     lane: Some(MEMORY_LANE),
                     phase: TrainingPhase::Synchronize,
                     pass: Some(pass),
@@ -159,14 +160,14 @@ impl RankEmitter<'_, '_> {
     }
 
     /// Emits the reductions of all buckets of part `at`, one after another in the chain.
-    pub(super) fn reduce_all_buckets(
+    pub(super) fn emit_all_bucket_reductions(
         &mut self,
         at: u32,
         pass: PipelinePass,
     ) -> Result<(), TraceError> {
         for layer in self.plan.layers_of_part(at).rev() {
             for bucket in self.plan.buckets_ending_in(layer) {
-                self.emit_reduction(bucket, pass)?;
+                self.emit_bucket_reduction(bucket, pass)?;
                 // The chain depends on each reduction, so the next reduction waits for it.
                 let reduced = self.reduced.pop();
                 self.chain_tail.clear();
@@ -187,7 +188,7 @@ impl RankEmitter<'_, '_> {
                     micro_batch: plan.micro_batches - 1,
                     chunk,
                 };
-                self.reduce_all_buckets(at, pass)?;
+                self.emit_all_bucket_reductions(at, pass)?;
             }
         }
         for producers in &mut self.unreduced_producers {
@@ -195,28 +196,28 @@ impl RankEmitter<'_, '_> {
         }
         self.chain_tail.append(&mut self.reduced);
         for (what, bytes, family) in plan.list_final_reductions(self.place.stage) {
-            let op = self.collective_op(CollectiveKind::AllReduce, bytes, family);
+            let op = self.create_collective_op(CollectiveKind::AllReduce, bytes, family);
             let lane = match family {
                 ParallelGroupKind::Tensor => TENSOR_LANE,
                 _ => GRADIENT_LANE,
             };
-            self.emit_last(what, op, lane, TrainingPhase::Synchronize)?;
+            self.emit_step_end_node(what, op, lane, TrainingPhase::Synchronize)?;
         }
         let makes = plan.plan.optimizer != Optimizer::None;
         if makes && !plan.plan.without.has_effect(AblationEffect::Optimizer) {
-            let moved = plan.step_bytes(self.place.stage);
+            let moved = plan.optimizer_step_bytes(self.place.stage);
             let [loaded, stored] = plan.streamed_step_bytes(self.place.stage);
-            self.stream_state(false, loaded)?;
+            self.emit_optimizer_state_access(false, loaded)?;
             let op = Op::Compute {
                 flops: 0,
                 bytes: moved,
                 dtype: Some(plan.plan.dtype),
             };
-            self.emit_last("optimizer", op, COMPUTE_LANE, TrainingPhase::Optimizer)?;
-            self.stream_state(true, stored)?;
+            self.emit_step_end_node("optimizer", op, COMPUTE_LANE, TrainingPhase::Optimizer)?;
+            self.emit_optimizer_state_access(true, stored)?;
         }
         if plan.gathers_after_step() && !plan.gathers_before_step() {
-            self.gather_updated()?;
+            self.emit_updated_parameter_gathers()?;
             self.chain_tail = std::mem::take(&mut self.updated)
                 .into_values()
                 .flatten()
@@ -227,7 +228,7 @@ impl RankEmitter<'_, '_> {
 
     /// Emits the gathers of parameters that the optimizer has updated, in the order in which the
     /// next forward pass uses them.
-    pub(super) fn gather_updated(&mut self) -> Result<(), TraceError> {
+    pub(super) fn emit_updated_parameter_gathers(&mut self) -> Result<(), TraceError> {
         let plan = self.plan;
         let stepped = self.chain_tail.clone();
         for (at, _) in plan.parts_of(self.place.stage) {
@@ -238,11 +239,11 @@ impl RankEmitter<'_, '_> {
                 .flat_map(|layer| plan.buckets_ending_in(layer).iter().rev())
             {
                 let shard = plan.bucket_shard(bucket);
-                let op = self.collective_op(CollectiveKind::AllGather, shard, bucket.among);
+                let op = self.create_collective_op(CollectiveKind::AllGather, shard, bucket.among);
                 let [layer, slash, operator] = plan.bucket_end(bucket);
                 self.data.clear();
                 self.data.extend_from_slice(&stepped);
-                let id = self.emit_node(StepNode {
+                let id = self.emit_node(WholeStepNode {
                     name: format_args!("{layer}{slash}{operator}/parameters/all-gather"),
                     op,
                     lane: Some(PARAMETER_LANE),
@@ -258,7 +259,7 @@ impl RankEmitter<'_, '_> {
     }
 
     /// Emits a node at the end of a step; all later nodes depend on it.
-    pub(super) fn emit_last(
+    pub(super) fn emit_step_end_node(
         &mut self,
         what: &str,
         op: Op<'_>,
@@ -268,7 +269,7 @@ impl RankEmitter<'_, '_> {
         self.data.clear();
         self.data.append(&mut self.chain_tail);
         let memory = std::mem::take(&mut self.pending_memory);
-        let id = self.emit_node(StepNode {
+        let id = self.emit_node(WholeStepNode {
             name: format_args!("{what}"),
             op,
             lane: Some(lane),

@@ -9,7 +9,7 @@ use chakram_trace::format::{
 impl RankEmitter<'_, '_> {
     /// Emits loads and stores that run in parallel with node `own`, with its name and dependencies.
     /// Also emits a node that waits for all of them. Returns the id of the node that waits.
-    pub(super) fn stream_node(
+    pub(super) fn emit_streaming_accesses(
         &mut self,
         own: u64,
         moved: [u64; 2],
@@ -31,7 +31,7 @@ impl RankEmitter<'_, '_> {
                     0 => self.out.set_name(format_args!("{name}/{word}")),
                     _ => self.out.set_name(format_args!("{name}/{word}.{piece}")),
                 }
-                let op = remote_access(store == 1, bytes, false);
+                let op = create_remote_access(store == 1, bytes, false);
                 let lane = Some(MEMORY_LANE);
                 let none = MemoryChanges::default();
                 all.push(
@@ -52,8 +52,14 @@ impl RankEmitter<'_, '_> {
 
     /// Emits the load or store of the optimizer, of `bytes` in total. Emits nothing if weights and
     /// state stay in SRAM, or if no state is in remote memory.
-    pub(super) fn stream_state(&mut self, store: bool, bytes: u64) -> Result<(), TraceError> {
-        let is_kept = self.sram.is_none_or(|(_, kept)| kept.keeps_weights());
+    pub(super) fn emit_optimizer_state_access(
+        &mut self,
+        store: bool,
+        bytes: u64,
+    ) -> Result<(), TraceError> {
+        let is_kept = self
+            .sram
+            .is_none_or(|(_, kept)| kept.keeps_weights_in_sram());
         let is_remote = self.plan.plan.offload != OffloadedState::None;
         if is_kept && !is_remote || bytes == 0 {
             return Ok(());
@@ -64,9 +70,9 @@ impl RankEmitter<'_, '_> {
             "optimizer/load"
         };
         for piece in self.access_sizes(bytes) {
-            self.emit_last(
+            self.emit_step_end_node(
                 name,
-                remote_access(store, piece, false),
+                create_remote_access(store, piece, false),
                 MEMORY_LANE,
                 TrainingPhase::Synchronize,
             )?;
@@ -95,7 +101,7 @@ fn split_accesses(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
 
 /// Returns a load from or a store to remote memory, which is outside the SRAM. With `in_switch`,
 /// switches gather loaded bytes, or reduce stored bytes.
-pub(super) fn remote_access(store: bool, bytes: u64, in_switch: bool) -> Op<'static> {
+pub(super) fn create_remote_access(store: bool, bytes: u64, in_switch: bool) -> Op<'static> {
     Op::Memory {
         store,
         place: MemoryLocation::Remote,

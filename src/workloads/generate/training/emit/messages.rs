@@ -1,6 +1,6 @@
 //! Messages between pipeline stages.
 
-use super::{RankEmitter, StepNode, TENSOR_LANE, direction_label};
+use super::{RankEmitter, TENSOR_LANE, WholeStepNode, direction_label};
 use crate::generate::plan::{AblationEffect, ParallelGroupKind, RankCoordinates};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
@@ -8,10 +8,10 @@ use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, Train
 impl RankEmitter<'_, '_> {
     /// Returns the rank on `stage` that exchanges messages with this rank. If stages have adapters,
     /// the peer is the adapter of the share with the same index.
-    fn peer_on(&self, stage: u32) -> u32 {
-        let share = self.place.tensor / self.plan.adapter_share(self.place.stage);
+    fn peer_rank_on_stage(&self, stage: u32) -> u32 {
+        let share = self.place.tensor / self.plan.members_per_stage_adapter(self.place.stage);
         self.plan.placement.rank_at(RankCoordinates {
-            tensor: share * self.plan.adapter_share(stage),
+            tensor: share * self.plan.members_per_stage_adapter(stage),
             stage,
             ..self.place
         })
@@ -37,7 +37,7 @@ impl RankEmitter<'_, '_> {
 
     /// Emits the receive of the input of part `at` from stage `from`, and makes the chain wait for
     /// it.
-    pub(super) fn receive_input(
+    pub(super) fn emit_input_receive(
         &mut self,
         pass: PipelinePass,
         at: u32,
@@ -55,14 +55,14 @@ impl RankEmitter<'_, '_> {
         self.data.extend_from_slice(&self.chain_tail);
         let mb = pass.micro_batch;
         let mut id = None;
-        if self.plan.is_adapter(self.place) {
-            id = Some(self.emit_node(StepNode {
+        if self.plan.is_stage_adapter(self.place) {
+            id = Some(self.emit_node(WholeStepNode {
                 name: format_args!(
                     "mb{mb}/chunk{}/{}/receive",
                     pass.chunk,
                     direction_label(pass)
                 ),
-                op: self.message_op(pass, below, true, self.peer_on(from)),
+                op: self.message_op(pass, below, true, self.peer_rank_on_stage(from)),
                 lane: None,
                 phase,
                 pass: Some(pass),
@@ -71,8 +71,8 @@ impl RankEmitter<'_, '_> {
             })?);
         }
         let sender = if forward { at - 1 } else { at + 1 };
-        let sums = plan.handed_sum(sender, pass.kind).is_some();
-        let groups = plan.adapters_of(self.place.stage);
+        let sums = plan.sum_left_to_adapters(sender, pass.kind).is_some();
+        let groups = plan.adapter_shares_of_stage(self.place.stage);
         let summing = groups
             .and_then(|groups| groups.summing)
             .filter(|_| sums && id.is_some());
@@ -88,13 +88,13 @@ impl RankEmitter<'_, '_> {
             self.data.clear();
             self.data.extend_from_slice(&self.chain_tail);
             self.data.extend(id);
-            id = Some(self.emit_node(StepNode {
+            id = Some(self.emit_node(WholeStepNode {
                 name: format_args!(
                     "mb{mb}/chunk{}/{}/{label}",
                     pass.chunk,
                     direction_label(pass)
                 ),
-                op: self.collective_op(kind, plan.boundary_bytes(below), family),
+                op: self.create_collective_op(kind, plan.boundary_bytes(below), family),
                 lane: Some(TENSOR_LANE),
                 phase,
                 pass: Some(pass),
@@ -119,13 +119,17 @@ impl RankEmitter<'_, '_> {
                 self.data.extend_from_slice(&self.chain_tail)
             }
             let shard = plan.boundary_bytes(below);
-            id = self.emit_node(StepNode {
+            id = self.emit_node(WholeStepNode {
                 name: format_args!(
                     "mb{mb}/chunk{}/{}/gather",
                     pass.chunk,
                     direction_label(pass)
                 ),
-                op: self.collective_op(CollectiveKind::AllGather, shard, ParallelGroupKind::Tensor),
+                op: self.create_collective_op(
+                    CollectiveKind::AllGather,
+                    shard,
+                    ParallelGroupKind::Tensor,
+                ),
                 lane: Some(TENSOR_LANE),
                 phase,
                 pass: Some(pass),
@@ -141,13 +145,13 @@ impl RankEmitter<'_, '_> {
 
     /// Emits the send of the output of part `at` to stage `to`. Returns the id of the send, or
     /// `None` if this member sends nothing.
-    pub(super) fn send_output(
+    pub(super) fn emit_output_send(
         &mut self,
         pass: PipelinePass,
         at: u32,
         to: u32,
     ) -> Result<Option<u64>, TraceError> {
-        if !self.plan.is_adapter(self.place) {
+        if !self.plan.is_stage_adapter(self.place) {
             return Ok(None);
         }
         let forward = pass.kind == PassKind::Forward;
@@ -155,9 +159,9 @@ impl RankEmitter<'_, '_> {
         self.data.clear();
         self.data.extend_from_slice(&self.chain_tail);
         let mb = pass.micro_batch;
-        let sent = self.emit_node(StepNode {
+        let sent = self.emit_node(WholeStepNode {
             name: format_args!("mb{mb}/chunk{}/{}/send", pass.chunk, direction_label(pass)),
-            op: self.message_op(pass, below, false, self.peer_on(to)),
+            op: self.message_op(pass, below, false, self.peer_rank_on_stage(to)),
             lane: None,
             phase: if forward {
                 TrainingPhase::Forward

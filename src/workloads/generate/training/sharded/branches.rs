@@ -7,7 +7,7 @@
 
 use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
-use crate::generate::training::program::{ProgramBuilder, ProgramDependency};
+use crate::generate::training::program::{LayerProgramBuilder, ProgramDependency};
 
 /// For each operator, its last nodes in the current program; operators that use its result wait for
 /// these nodes. Empty if operators run one after another.
@@ -20,7 +20,7 @@ pub(super) struct BranchDependencies {
 
 impl BranchDependencies {
     /// Starts at the current end of the chain in `to`, before the first of `count` operators.
-    pub fn new(order: BranchOrder, count: usize, to: &ProgramBuilder) -> Self {
+    pub fn new(order: BranchOrder, count: usize, to: &LayerProgramBuilder) -> Self {
         Self {
             parallel: order == BranchOrder::Parallel,
             entry: to.front.clone(),
@@ -35,16 +35,16 @@ impl BranchDependencies {
         own: &[MemberOperator<'_>],
         i: usize,
         before: impl Iterator<Item = usize>,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         if self.parallel {
             to.branch = own[i].step.branch;
-            to.front = self.join_fronts(before);
+            to.front = self.join_operator_ends(before);
         }
     }
 
     /// Records the last nodes of operator `i`.
-    pub fn end_operator(&mut self, i: usize, to: &mut ProgramBuilder) {
+    pub fn record_operator_end(&mut self, i: usize, to: &mut LayerProgramBuilder) {
         if self.parallel {
             self.ends[i] = Some(to.front.clone());
             to.branch = 0;
@@ -53,13 +53,17 @@ impl BranchDependencies {
 
     /// Continues the chain after the operators `last`, or at the beginning of the program if `last`
     /// is empty.
-    pub fn continue_chain(&self, last: impl Iterator<Item = usize>, to: &mut ProgramBuilder) {
+    pub fn continue_chain_after(
+        &self,
+        last: impl Iterator<Item = usize>,
+        to: &mut LayerProgramBuilder,
+    ) {
         if self.parallel {
-            to.front = self.join_fronts(last);
+            to.front = self.join_operator_ends(last);
         }
     }
 
-    fn join_fronts(&self, operators: impl Iterator<Item = usize>) -> Vec<ProgramDependency> {
+    fn join_operator_ends(&self, operators: impl Iterator<Item = usize>) -> Vec<ProgramDependency> {
         let mut joined: Vec<ProgramDependency> = Vec::new();
         for front in operators.filter_map(|i| self.ends[i].as_ref()) {
             joined.extend(front.iter().filter(|one| !self.entry.contains(one)));
@@ -74,7 +78,7 @@ impl BranchDependencies {
 }
 
 /// Returns the operators of the layer whose results operator `i` uses.
-pub(super) fn sources_of<'o>(
+pub(super) fn source_operators_of<'o>(
     own: &'o [MemberOperator<'_>],
     i: usize,
 ) -> impl Iterator<Item = usize> + 'o {
@@ -82,7 +86,7 @@ pub(super) fn sources_of<'o>(
 }
 
 /// Returns the operators of the layer that use the result of operator `i`.
-pub(super) fn consumers_of<'o>(
+pub(super) fn consumer_operators_of<'o>(
     own: &'o [MemberOperator<'_>],
     i: usize,
 ) -> impl Iterator<Item = usize> + 'o {
@@ -94,7 +98,7 @@ pub(super) fn consumers_of<'o>(
 pub(super) fn list_last_operators<'o>(
     own: &'o [MemberOperator<'_>],
 ) -> impl Iterator<Item = usize> + 'o {
-    (0..own.len()).filter(|&i| consumers_of(own, i).next().is_none())
+    (0..own.len()).filter(|&i| consumer_operators_of(own, i).next().is_none())
 }
 
 /// Returns the operators at the end of the backward program: no operator of the layer produces

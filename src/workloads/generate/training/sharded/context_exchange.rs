@@ -1,7 +1,7 @@
 //! Exchanges between the ranks of a context group before and after attention.
 
 use super::super::layer::node_name;
-use super::super::program::ProgramBuilder;
+use super::super::program::LayerProgramBuilder;
 use super::MemberOperator;
 use super::MemberProgramWriter;
 use crate::generate::plan::{ContextExchange, ParallelGroupKind};
@@ -15,7 +15,7 @@ impl MemberProgramWriter<'_> {
         &mut self,
         one: &MemberOperator<'_>,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let [queries, keys] = one.context_bytes;
         match self.context_exchange(one) {
@@ -28,7 +28,7 @@ impl MemberProgramWriter<'_> {
                 }
                 to.allocate_bytes(TensorClass::Temporary, held);
                 let kind = CollectiveKind::AllGather;
-                self.context_collective(one, kind, ".all-gather", keys, phase, to);
+                self.emit_context_collective(one, kind, ".all-gather", keys, phase, to);
             }
             Some(ContextExchange::AllToAll) => {
                 let (suffix, bytes) = match phase {
@@ -36,18 +36,25 @@ impl MemberProgramWriter<'_> {
                     TrainingPhase::Backward => (".output.all-to-all", queries),
                     _ => (".all-to-all", queries.saturating_add(keys)),
                 };
-                self.context_collective(one, CollectiveKind::AllToAll, suffix, bytes, phase, to);
+                self.emit_context_collective(
+                    one,
+                    CollectiveKind::AllToAll,
+                    suffix,
+                    bytes,
+                    phase,
+                    to,
+                );
             }
         }
     }
 
     /// Emits the exchange after attention. The exchange returns attention's results (the output, or
     /// the inputs' gradients) to the ranks that have the tokens.
-    pub(super) fn exchange_behind_attention(
+    pub(super) fn exchange_after_attention(
         &mut self,
         one: &MemberOperator<'_>,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let [queries, keys] = one.context_bytes;
         let back = phase == TrainingPhase::Backward;
@@ -57,7 +64,7 @@ impl MemberProgramWriter<'_> {
                 if back {
                     to.free_bytes(TensorClass::Temporary, gathered_bytes(one));
                     let (kind, bytes) = (CollectiveKind::ReduceScatter, gathered_bytes(one));
-                    self.context_collective(one, kind, ".reduce-scatter", bytes, phase, to);
+                    self.emit_context_collective(one, kind, ".reduce-scatter", bytes, phase, to);
                 }
                 to.free_bytes(TensorClass::Temporary, gathered_bytes(one));
             }
@@ -66,7 +73,14 @@ impl MemberProgramWriter<'_> {
                     true => (".all-to-all", queries.saturating_add(keys)),
                     false => (".output.all-to-all", queries),
                 };
-                self.context_collective(one, CollectiveKind::AllToAll, suffix, bytes, phase, to);
+                self.emit_context_collective(
+                    one,
+                    CollectiveKind::AllToAll,
+                    suffix,
+                    bytes,
+                    phase,
+                    to,
+                );
             }
         }
     }
@@ -76,14 +90,14 @@ impl MemberProgramWriter<'_> {
         self.lowering_context().context.filter(|_| exchanges)
     }
 
-    fn context_collective(
+    fn emit_context_collective(
         &mut self,
         one: &MemberOperator<'_>,
         kind: CollectiveKind,
         suffix: &str,
         bytes: u64,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let name = node_name(phase, &one.step.operator.name, suffix);
         self.emit_collective(name, kind, bytes, ParallelGroupKind::Context, phase, to);

@@ -1,8 +1,10 @@
 //! Programs of one member of a tensor group: kernels, sums and redistributions, in execution order.
 
 use super::super::dataflow::{OperatorInput, ShardedActivation, ShardedOperator};
-use super::super::layer::{kernels_after_weights, node_name, task_and_shapes};
-use super::super::program::{LayerProgram, ProgramBuilder, ProgramDependency, ProgramTask};
+use super::super::layer::{node_name, task_and_shapes, tasks_after_weight_gradient};
+use super::super::program::{
+    LayerProgram, LayerProgramBuilder, ProgramDependency, ProgramNodeOperation,
+};
 use super::branches::{self, BranchDependencies};
 use super::redistribution::PendingRedistribution;
 use super::redistribution_cache::GroupRedistribution;
@@ -11,36 +13,36 @@ use crate::generate::plan::{
     AblationEffect, ExpertExchangeForm, ParallelGroupKind, RecomputePolicy,
 };
 use crate::generate::training::cost::LoweredKernel;
-use crate::model::{ChainInput, ExpertExchange};
+use crate::model::{ExpertExchangeSide, OperatorInputSource};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
     /// Builds the forward and the backward program. With full recomputation, the layer's input
     /// (`full` bytes) is saved instead of activations.
-    pub(super) fn build_programs(
+    pub(super) fn build_member_programs(
         &mut self,
         own: &[MemberOperator<'_>],
         end: &ShardedActivation,
         full: Option<u64>,
     ) -> (LayerProgram, LayerProgram) {
         let trains = self.lowering_context().trains;
-        let mut forward = ProgramBuilder::new();
+        let mut forward = LayerProgramBuilder::new();
         // Only the layer's input is saved, because the backward pass recomputes all other
         // activations from it.
         if let Some(kept) = full.filter(|_| trains) {
             forward.allocate_bytes(TensorClass::Activations, kept);
         }
-        self.build_forward(
+        self.build_forward_program(
             own,
             end,
             TrainingPhase::Forward,
             trains && full.is_none(),
             &mut forward,
         );
-        let mut backward = ProgramBuilder::new();
+        let mut backward = LayerProgramBuilder::new();
         if trains {
             if full.is_some() {
-                self.build_forward(own, end, TrainingPhase::Recompute, true, &mut backward);
+                self.build_forward_program(own, end, TrainingPhase::Recompute, true, &mut backward);
             }
             for one in own {
                 backward.allocate_bytes(TensorClass::Activations, one.again.dropped);
@@ -55,30 +57,40 @@ impl MemberProgramWriter<'_> {
             let order = self.lowering_context().branches;
             let mut fronts = BranchDependencies::new(order, own.len(), &backward);
             for i in (0..own.len()).rev() {
-                fronts.begin_operator(own, i, branches::consumers_of(own, i), &mut backward);
-                self.build_backward(own, end, i, &mut backward);
-                fronts.end_operator(i, &mut backward);
+                fronts.begin_operator(
+                    own,
+                    i,
+                    branches::consumer_operators_of(own, i),
+                    &mut backward,
+                );
+                self.build_backward_program(own, end, i, &mut backward);
+                fronts.record_operator_end(i, &mut backward);
             }
-            fronts.continue_chain(branches::list_first_operators(own), &mut backward);
+            fronts.continue_chain_after(branches::list_first_operators(own), &mut backward);
             backward.free_bytes(TensorClass::Activations, full.unwrap_or(0));
         }
         (forward.finish_program(), backward.finish_program())
     }
 
-    fn build_forward(
+    fn build_forward_program(
         &mut self,
         own: &[MemberOperator<'_>],
         end: &ShardedActivation,
         phase: TrainingPhase,
         keeps: bool,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let mut fronts = BranchDependencies::new(self.lowering_context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
-            fronts.begin_operator(own, i, branches::sources_of(own, i), to);
+            fronts.begin_operator(own, i, branches::source_operators_of(own, i), to);
             // If another operator of this layer left the sum of the input pending, the sum was
             // already emitted after that operator.
-            for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
+            for input in one
+                .step
+                .inputs
+                .iter()
+                .filter(|input| !is_input_sum_pending(input))
+            {
                 self.redistribute_input(own, one, input, phase, to);
             }
             self.exchange_halo(one, false, phase, to);
@@ -86,26 +98,26 @@ impl MemberProgramWriter<'_> {
                 let kept = self.lowering.kept_bytes(one);
                 to.allocate_bytes(TensorClass::Activations, kept);
             }
-            order_copies(one, ExpertExchange::Combine, phase, to);
-            self.exchange_tokens(one, ExpertExchange::Combine, phase, to);
+            order_copies(one, ExpertExchangeSide::Combine, phase, to);
+            self.emit_expert_token_exchange(one, ExpertExchangeSide::Combine, phase, to);
             self.exchange_before_attention(one, phase, to);
             match &one.ring {
-                Some(ring) => self.pass_forward_around(one, ring, phase, to),
+                Some(ring) => self.emit_forward_ring(one, ring, phase, to),
                 None => push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to),
             }
-            self.exchange_behind_attention(one, phase, to);
-            self.exchange_tokens(one, ExpertExchange::Dispatch, phase, to);
-            order_copies(one, ExpertExchange::Dispatch, phase, to);
-            self.sum_over_classes(one, phase, to);
-            for (whose, input) in pending_inputs(own, i) {
+            self.exchange_after_attention(one, phase, to);
+            self.emit_expert_token_exchange(one, ExpertExchangeSide::Dispatch, phase, to);
+            order_copies(one, ExpertExchangeSide::Dispatch, phase, to);
+            self.emit_class_loss_sums(one, phase, to);
+            for (whose, input) in inputs_with_pending_sum(own, i) {
                 self.redistribute_input(own, whose, input, phase, to);
             }
-            fronts.end_operator(i, to);
+            fronts.record_operator_end(i, to);
         }
-        fronts.continue_chain(branches::list_last_operators(own), to);
+        fronts.continue_chain_after(branches::list_last_operators(own), to);
         // The sum of a layer's output is not pending, so emit it here.
-        if let Some(one) = output_operator(own)
-            && let Some(over) = one.step.cutting.partial_axis()
+        if let Some(one) = find_layer_output_operator(own)
+            && let Some(over) = one.step.cutting.partial_sum_axis()
             && !one.idle
         {
             let moved = PendingRedistribution {
@@ -126,7 +138,7 @@ impl MemberProgramWriter<'_> {
         one: &MemberOperator<'_>,
         input: &OperatorInput,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let from = &input.from;
         // Complete a pending sum even if the plan omits the operator that uses the sum, but not if
@@ -152,12 +164,12 @@ impl MemberProgramWriter<'_> {
         own: &[MemberOperator<'_>],
         one: &MemberOperator<'_>,
         input: &OperatorInput,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let outputs = one.step.cutting.outputs;
         let moved = PendingRedistribution {
             from: &input.need,
-            over: (one.spec.sums_partial_results() && outputs.parts > 1).then_some(outputs),
+            over: (one.spec.sums_over_input_columns() && outputs.parts > 1).then_some(outputs),
             need: &input.from.layout,
             elements: input.from.elements,
         };
@@ -182,14 +194,14 @@ impl MemberProgramWriter<'_> {
 
     /// Emits the three sums that a loss over sharded classes needs: the maximum, the sum of
     /// exponentials, and the logit of the correct class. Each summed number has 4 bytes per row.
-    fn sum_over_classes(
+    fn emit_class_loss_sums(
         &mut self,
         one: &MemberOperator<'_>,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let (spec, cutting) = (&one.spec, &one.step.cutting);
-        if !spec.reduces_columns() {
+        if !spec.reduces_rows_to_numbers() {
             return;
         }
         let rows = spec.extent_of_axis('m');
@@ -200,7 +212,7 @@ impl MemberProgramWriter<'_> {
         if cutting.outputs.parts == 1 || one.idle || silent {
             return;
         }
-        let family = self.lowering.sum_groups(cutting.outputs);
+        let family = self.lowering.find_sum_groups(cutting.outputs);
         let share = u64::from(cutting.samples.parts) * u64::from(cutting.rows.parts);
         let bytes = rows.saturating_mul(4 * self.lowering_context().sizes.samples) / share;
         for what in ["maximum", "sum", "logit"] {
@@ -212,12 +224,12 @@ impl MemberProgramWriter<'_> {
 
     /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if `one`
     /// is the operator that `at` names (dispatch or combine).
-    fn exchange_tokens(
+    fn emit_expert_token_exchange(
         &mut self,
         one: &MemberOperator<'_>,
-        at: ExpertExchange,
+        at: ExpertExchangeSide,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let [exchanged, over_nodes] = one.exchanged;
         if one.spec.exchange != Some(at) || exchanged == 0 || one.idle {
@@ -226,7 +238,7 @@ impl MemberProgramWriter<'_> {
         let context = self.lowering_context();
         // Only data on the way to the experts is cast to the exchange format: tokens, and
         // gradients of results. Data that return from the experts keep their format.
-        let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
+        let goes = (at == ExpertExchangeSide::Dispatch) != (phase == TrainingPhase::Backward);
         let to_bytes = |elements: u64| match context.exchange_dtype {
             // A scaled format sends a 4 B scale with every 128 numbers of 1 B.
             Some(_) if goes => elements.saturating_add(elements.div_ceil(32)),
@@ -280,24 +292,25 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    fn build_backward(
+    fn build_backward_program(
         &mut self,
         own: &[MemberOperator<'_>],
         end: &ShardedActivation,
         i: usize,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let (phase, one) = (TrainingPhase::Backward, &own[i]);
         let context = self.lowering_context();
         let operator = &one.step.operator.name;
         // If the sum is a reduce-scatter, the gradient of its result is sharded and must be
         // gathered.
-        let late = pending_inputs(own, i).filter(|(whose, input)| leaves_late(whose, input));
+        let late = inputs_with_pending_sum(own, i)
+            .filter(|(whose, input)| is_gradient_redistributed_late(whose, input));
         for (whose, input) in late.filter(|(whose, _)| !whose.idle) {
             self.redistribute_gradient(own, whose, input, to);
         }
-        let is_last = output_operator(own).is_some_and(|last| std::ptr::eq(last, one));
-        if is_last && one.step.cutting.partial_axis().is_some() && !one.idle {
+        let is_last = find_layer_output_operator(own).is_some_and(|last| std::ptr::eq(last, one));
+        if is_last && one.step.cutting.partial_sum_axis().is_some() && !one.idle {
             let moved = PendingRedistribution {
                 from: &end.layout,
                 over: None,
@@ -321,10 +334,10 @@ impl MemberProgramWriter<'_> {
             };
             let (kind, bytes) = (
                 CollectiveKind::AllGather,
-                self.sample_bytes(input.from.elements),
+                self.micro_batch_bytes(input.from.elements),
             );
             let bytes = bytes.div_ceil(of);
-            let task = ProgramTask::Collective {
+            let task = ProgramNodeOperation::Collective {
                 kind,
                 bytes,
                 family,
@@ -338,9 +351,9 @@ impl MemberProgramWriter<'_> {
                 // for weight gradients gathers it.
                 to.of_weights = true;
                 let item = if context.overlap {
-                    to.push_parallel(name, phase, task, entry.clone(), ["", ""])
+                    to.push_parallel_node(name, phase, task, entry.clone(), ["", ""])
                 } else {
-                    to.push_chained(name, phase, task, ["", ""])
+                    to.push_chained_node(name, phase, task, ["", ""])
                 };
                 to.of_weights = false;
                 item
@@ -352,11 +365,11 @@ impl MemberProgramWriter<'_> {
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
         // Gradients of the copies return from the experts to which the copies were sent.
-        order_copies(one, ExpertExchange::Dispatch, phase, to);
-        self.exchange_tokens(one, ExpertExchange::Dispatch, phase, to);
+        order_copies(one, ExpertExchangeSide::Dispatch, phase, to);
+        self.emit_expert_token_exchange(one, ExpertExchangeSide::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
         let kernels = match &one.ring {
-            Some(ring) => self.pass_backward_around(one, ring, to),
+            Some(ring) => self.emit_backward_ring(one, ring, to),
             None => &one.kernels.backward,
         };
         for kernel in kernels {
@@ -365,7 +378,7 @@ impl MemberProgramWriter<'_> {
                 continue;
             }
             let (task, shapes) = task_and_shapes(kernel);
-            let item = to.push_chained(
+            let item = to.push_chained_node(
                 node_name(phase, operator, kernel.suffix),
                 phase,
                 task,
@@ -375,22 +388,27 @@ impl MemberProgramWriter<'_> {
                 to.mark_weight_gradient(item);
             }
         }
-        self.exchange_tokens(one, ExpertExchange::Combine, phase, to);
-        order_copies(one, ExpertExchange::Combine, phase, to);
-        self.exchange_behind_attention(one, phase, to);
+        self.emit_expert_token_exchange(one, ExpertExchangeSide::Combine, phase, to);
+        order_copies(one, ExpertExchangeSide::Combine, phase, to);
+        self.exchange_after_attention(one, phase, to);
         // The kernels of the weight gradient overlap the sums and redistributions of the input's
         // gradient, or run before them.
-        let found = |to: &mut ProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
-            let Some(kernel) = weights else { return };
-            let (task, shapes) = task_and_shapes(kernel);
-            let name = node_name(phase, operator, kernel.suffix);
-            after.extend(gathered.map(ProgramDependency::Node));
-            to.of_weights = true;
-            let item = to.push_parallel(name, phase, task, after, shapes);
-            to.hold_gradients(item, one.output_bytes);
-            to.push_behind(item, kernels_after_weights(&one.kernels, operator), beside);
-            to.of_weights = false;
-        };
+        let found =
+            |to: &mut LayerProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
+                let Some(kernel) = weights else { return };
+                let (task, shapes) = task_and_shapes(kernel);
+                let name = node_name(phase, operator, kernel.suffix);
+                after.extend(gathered.map(ProgramDependency::Node));
+                to.of_weights = true;
+                let item = to.push_parallel_node(name, phase, task, after, shapes);
+                to.record_output_gradient_bytes(item, one.output_bytes);
+                to.push_after_weight_gradient(
+                    item,
+                    tasks_after_weight_gradient(&one.kernels, operator),
+                    beside,
+                );
+                to.of_weights = false;
+            };
         // Free the saved tensors after the operator's kernels, before the sums of its gradients.
         let kept = one.kernels.keeps.saturating_add(one.kernels.scores);
         let before = to.front.clone();
@@ -401,7 +419,8 @@ impl MemberProgramWriter<'_> {
         }
         self.exchange_halo(one, true, phase, to);
         let inputs = one.step.inputs.iter();
-        for input in inputs.filter(|input| !one.idle && !leaves_late(one, input)) {
+        for input in inputs.filter(|input| !one.idle && !is_gradient_redistributed_late(one, input))
+        {
             self.redistribute_gradient(own, one, input, to);
         }
         if overlaps {
@@ -416,36 +435,40 @@ impl MemberProgramWriter<'_> {
             found(to, after, beside);
             to.free_bytes(TensorClass::Activations, kept);
         }
-        to.complete_gradients(one.found, one.of_experts);
+        to.complete_operator_gradients(one.found, one.of_experts);
     }
 }
 
 /// Returns true if an operator of the same layer produced this input but left its sum pending.
-fn is_pending(input: &OperatorInput) -> bool {
+fn is_input_sum_pending(input: &OperatorInput) -> bool {
     input.from.partial_over.is_some() && input.from.produced_by.is_some()
 }
 
 /// Returns true if the gradient of `input` is redistributed late: just before the backward pass of
 /// the operator that left the sum pending. The gradient is late if `one` does not sum its input's
 /// gradient, because its weight gradient then has no sum to overlap.
-fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
-    is_pending(input) && !(one.spec.sums_partial_results() && one.step.cutting.outputs.parts > 1)
+fn is_gradient_redistributed_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
+    is_input_sum_pending(input)
+        && !(one.spec.sums_over_input_columns() && one.step.cutting.outputs.parts > 1)
 }
 
 /// Returns the inputs with a sum that operator `i` left pending, each with the operator that needs
 /// the input.
-fn pending_inputs<'o, 's>(
+fn inputs_with_pending_sum<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
 ) -> impl Iterator<Item = (&'o MemberOperator<'s>, &'o OperatorInput)> {
     let each = own[i..].iter();
     let inputs = each.flat_map(|one| one.step.inputs.iter().map(move |input| (one, input)));
-    inputs.filter(move |(_, input)| is_pending(input) && input.from.produced_by == Some(i))
+    inputs
+        .filter(move |(_, input)| is_input_sum_pending(input) && input.from.produced_by == Some(i))
 }
 
 /// Returns the operator that produces the layer's output.
-fn output_operator<'o, 's>(own: &'o [MemberOperator<'s>]) -> Option<&'o MemberOperator<'s>> {
-    own.iter().rev().find(|one| hands_on(one.step))
+fn find_layer_output_operator<'o, 's>(
+    own: &'o [MemberOperator<'s>],
+) -> Option<&'o MemberOperator<'s>> {
+    own.iter().rev().find(|one| can_be_layer_output(one.step))
 }
 
 /// Adds the `kernels` of `operator` to the chain, one after another.
@@ -453,11 +476,11 @@ pub(super) fn push_kernels(
     kernels: &[LoweredKernel],
     phase: TrainingPhase,
     operator: &str,
-    to: &mut ProgramBuilder,
+    to: &mut LayerProgramBuilder,
 ) {
     for kernel in kernels {
         let (task, shapes) = task_and_shapes(kernel);
-        to.push_chained(
+        to.push_chained_node(
             node_name(phase, operator, kernel.suffix),
             phase,
             task,
@@ -470,20 +493,21 @@ pub(super) fn push_kernels(
 /// `one` is at this end (`at`) of the experts.
 fn order_copies(
     one: &MemberOperator<'_>,
-    at: ExpertExchange,
+    at: ExpertExchangeSide,
     phase: TrainingPhase,
-    to: &mut ProgramBuilder,
+    to: &mut LayerProgramBuilder,
 ) {
     if one.spec.exchange != Some(at) || one.idle {
         return;
     }
-    let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
+    let goes = (at == ExpertExchangeSide::Dispatch) != (phase == TrainingPhase::Backward);
     let [by_expert, by_receiver] = &one.orders;
     let kernels = if goes { by_expert } else { by_receiver };
     push_kernels(kernels, phase, &one.step.operator.name, to);
 }
 
 /// Returns true if this operator's result can be the output of its layer.
-fn hands_on(step: &ShardedOperator<'_>) -> bool {
-    !step.operator.around && step.operator.work.to_spec().role != ChainInput::Beside
+fn can_be_layer_output(step: &ShardedOperator<'_>) -> bool {
+    !step.operator.around
+        && step.operator.work.to_axes_and_tensors().role != OperatorInputSource::Beside
 }

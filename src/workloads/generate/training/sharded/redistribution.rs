@@ -1,7 +1,7 @@
 //! Sums, redistributions and messages among the members of a tensor group.
 
 use super::super::layer::node_name;
-use super::super::program::{ProgramBuilder, ProgramDependency, ProgramTask};
+use super::super::program::{LayerProgramBuilder, ProgramDependency, ProgramNodeOperation};
 use super::redistribution_cache::{GroupRedistribution, MessageEnd};
 use super::{MemberOperator, MemberProgramWriter};
 use crate::generate::plan::{AblationEffect, ParallelGroupKind};
@@ -25,18 +25,18 @@ impl MemberProgramWriter<'_> {
         bytes: u64,
         family: ParallelGroupKind,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
-        let task = ProgramTask::Collective {
+        let task = ProgramNodeOperation::Collective {
             kind,
             bytes,
             family,
         };
-        to.push_chained(name, phase, task, ["", ""]);
+        to.push_chained_node(name, phase, task, ["", ""]);
     }
 
     /// Returns the bytes of `elements` elements per sample, for all samples of a micro-batch.
-    pub(super) fn sample_bytes(&self, elements: u64) -> u64 {
+    pub(super) fn micro_batch_bytes(&self, elements: u64) -> u64 {
         let sizes = self.lowering_context().sizes;
         let each = sizes.samples.saturating_mul(sizes.number);
         elements.saturating_mul(each)
@@ -48,7 +48,7 @@ impl MemberProgramWriter<'_> {
         what: &PendingRedistribution<'_>,
         whose: [&str; 2],
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let context = self.lowering_context();
         if context
@@ -58,15 +58,18 @@ impl MemberProgramWriter<'_> {
         {
             return;
         }
-        let total = self.sample_bytes(what.elements);
+        let total = self.micro_batch_bytes(what.elements);
         let own = total / what.from.shard_count();
         if let Some(over) = what.over {
-            if let Some(family) = self.lowering.scatter_groups(what.from, over, what.need) {
+            if let Some(family) = self
+                .lowering
+                .find_reduce_scatter_groups(what.from, over, what.need)
+            {
                 let name = node_name(phase, whose[0], ".reduce-scatter");
                 let kind = CollectiveKind::ReduceScatter;
                 return self.emit_collective(name, kind, own, family, phase, to);
             }
-            let family = self.lowering.sum_groups(over);
+            let family = self.lowering.find_sum_groups(over);
             let name = node_name(phase, whose[0], ".all-reduce");
             self.emit_collective(name, CollectiveKind::AllReduce, own, family, phase, to);
         }
@@ -100,7 +103,7 @@ impl MemberProgramWriter<'_> {
         bytes: impl Fn(u64) -> u64,
         whose: &str,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let slot = self.slot;
         self.slot += 1;
@@ -112,7 +115,7 @@ impl MemberProgramWriter<'_> {
             pieces,
         } in all
         {
-            let task = ProgramTask::Message {
+            let task = ProgramNodeOperation::Message {
                 receive,
                 peer,
                 bytes: bytes(pieces),
@@ -120,7 +123,7 @@ impl MemberProgramWriter<'_> {
             };
             let what = if receive { "receive" } else { "send" };
             let name = node_name(phase, whose, &format!(".{what}{peer}"));
-            let item = to.push_parallel(name, phase, task, after.clone(), ["", ""]);
+            let item = to.push_parallel_node(name, phase, task, after.clone(), ["", ""]);
             if receive {
                 // Only receives extend the chain, because no node waits for a send.
                 received.push(ProgramDependency::Node(item));
@@ -138,7 +141,7 @@ impl MemberProgramWriter<'_> {
         one: &MemberOperator<'_>,
         back: bool,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let Some(windows) = &one.step.windows else {
             return;
@@ -154,7 +157,8 @@ impl MemberProgramWriter<'_> {
         let (cutting, spec) = (&one.step.cutting, &one.spec);
         let columns = cutting.input_layout(spec).columns;
         // Elements of a row: all channels of all its pixels.
-        let row = spec.sum_volumes(&spec.inputs) / u128::from(spec.extent_of_axis('i').max(1));
+        let row =
+            spec.sum_tensor_volumes(&spec.inputs) / u128::from(spec.extent_of_axis('i').max(1));
         let row = u64::try_from(row).unwrap_or(u64::MAX) / u64::from(columns.parts);
         let digit = cutting.rows;
         let rows: Vec<_> = (0..digit.parts)
@@ -173,7 +177,7 @@ impl MemberProgramWriter<'_> {
             let end = needed.end.min(has.end);
             end.saturating_sub(needed.start.max(has.start))
         };
-        let [own_rows, own_needed] = &rows[part as usize];
+        let [input_rows_of_part, own_needed] = &rows[part as usize];
         let mut all = Vec::new();
         for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
             let peer = base + other * digit.stride;
@@ -181,7 +185,7 @@ impl MemberProgramWriter<'_> {
             // from this member; in the backward pass, the gradients of these rows move instead.
             for (receive, pieces) in [
                 (!back, common(own_needed, has)),
-                (back, common(needed, own_rows)),
+                (back, common(needed, input_rows_of_part)),
             ] {
                 let hop = MessageEnd {
                     receive,

@@ -50,19 +50,21 @@ pub(super) struct RedistributionCache {
 
 impl ShardedLowering {
     /// Returns the groups that sum over `digit`.
-    pub(super) fn sum_groups(&mut self, digit: MeshAxis) -> ParallelGroupKind {
+    pub(super) fn find_sum_groups(&mut self, digit: MeshAxis) -> ParallelGroupKind {
         if let Some(family) = self.known.sums.get(&digit) {
             return *family;
         }
-        let family =
-            self.kind_of_partition(&MemberPartition::over_axes(&[digit], self.member_count()));
+        let family = self.kind_of_partition(&MemberPartition::from_differing_axes(
+            &[digit],
+            self.member_count(),
+        ));
         self.known.sums.insert(digit, family);
         family
     }
 
     /// Returns the groups of a reduce-scatter that sums over `over` and leaves the result in layout
     /// `need`, or `None` if there is no such reduce-scatter.
-    pub(super) fn scatter_groups(
+    pub(super) fn find_reduce_scatter_groups(
         &mut self,
         from: &ShardLayout,
         over: MeshAxis,

@@ -1,19 +1,19 @@
 //! Attention whose keys and values pass around a ring of ranks ([`context_shards`](super::super::context_shards)).
 
-use super::super::context_shards::ring_block;
-use super::super::cost::{CostParameters, LoweredKernel, OperatorKernels};
+use super::super::context_shards::ring_step_attention;
+use super::super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use super::super::layer::{node_name, task_and_shapes};
-use super::super::program::{ProgramBuilder, ProgramDependency, ProgramTask};
+use super::super::program::{LayerProgramBuilder, ProgramDependency, ProgramNodeOperation};
 use super::member::push_kernels;
 use super::{MemberOperator, MemberProgramWriter, ShardedLowering};
 use crate::generate::GenerateError;
 use crate::generate::plan::ContextExchange;
-use crate::model::{ModelLayer, OperatorKind, OperatorSpec};
+use crate::model::{ModelLayer, OperatorAxesAndTensors, OperatorKind};
 use chakram_trace::format::{TensorClass, TrainingPhase};
 
 /// Kernels of one step of a ring with the keys and values of another rank.
 #[derive(Clone, Debug)]
-pub(super) struct RingAttention {
+pub(super) struct RingAttentionKernels {
     /// Number of steps, equal to the number of ranks.
     steps: u32,
     block: OperatorKernels,
@@ -36,27 +36,27 @@ struct SentKeys {
 impl ShardedLowering {
     /// Returns the kernels for attention to the keys of other ranks, or `None` if keys do not pass
     /// around a ring. `work` is the attention to the rank's own keys.
-    pub(super) fn ring_attention(
+    pub(super) fn ring_attention_kernels(
         &self,
         layer: &ModelLayer,
-        spec: &OperatorSpec,
+        spec: &OperatorAxesAndTensors,
         work: &OperatorKind,
-        sizes: &CostParameters,
-    ) -> Result<Option<RingAttention>, GenerateError> {
+        sizes: &KernelCostParameters,
+    ) -> Result<Option<RingAttentionKernels>, GenerateError> {
         if self.context.context != Some(ContextExchange::Ring) || !spec.is_attention() {
             return Ok(None);
         }
-        let block = ring_block(work);
+        let block = ring_step_attention(work);
         let mut kernels = [
             sizes.kernels_of_operator(block.clone())?,
-            sizes.merge_kernels(&block, false)?,
+            sizes.merge_attention_kernels(&block, false)?,
         ];
-        let mut backward = sizes.merge_kernels(&block, true)?;
+        let mut backward = sizes.merge_attention_kernels(&block, true)?;
         for kernels in kernels.iter_mut().chain([&mut backward]) {
             self.context.leave_out(layer, spec, false, kernels);
         }
         let [block, forward] = kernels;
-        Ok(Some(RingAttention {
+        Ok(Some(RingAttentionKernels {
             steps: self.context.context_ranks,
             block,
             merges: [forward, backward],
@@ -66,16 +66,16 @@ impl ShardedLowering {
 
 impl MemberProgramWriter<'_> {
     /// Emits attention to the rank's own keys, then to the keys of other ranks as they arrive.
-    pub(super) fn pass_forward_around(
+    pub(super) fn emit_forward_ring(
         &mut self,
         one: &MemberOperator<'_>,
-        ring: &RingAttention,
+        ring: &RingAttentionKernels,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) {
         let operator = &one.step.operator.name;
-        let keys = self.ring_bytes(one);
-        let (before, own) = split_kernels(&one.kernels.forward, false);
+        let keys = self.ring_message_bytes(one);
+        let (before, own) = split_attention_kernels(&one.kernels.forward, false);
         push_kernels(before, phase, operator, to);
         // Allocate the keys of the current step, and the keys that arrive for the next step.
         let held = keys.saturating_mul(2);
@@ -91,8 +91,8 @@ impl MemberProgramWriter<'_> {
             if step == 0 {
                 push_kernels(own, phase, operator, to);
             } else {
-                push_step(&ring.block.forward, step, phase, operator, to);
-                push_step(&ring.merges[0].forward, step, phase, operator, to);
+                push_ring_step_kernels(&ring.block.forward, step, phase, operator, to);
+                push_ring_step_kernels(&ring.merges[0].forward, step, phase, operator, to);
             }
             next = sent.map(|sent| self.receive_from_last(one, sent, keys, phase, to));
         }
@@ -102,15 +102,15 @@ impl MemberProgramWriter<'_> {
     /// Emits the gradients of attention to the keys of other ranks as they arrive, then to the
     /// rank's own keys. Returns the remaining kernels, which compute gradients of the kernels
     /// before attention.
-    pub(super) fn pass_backward_around<'k>(
+    pub(super) fn emit_backward_ring<'k>(
         &mut self,
         one: &'k MemberOperator<'_>,
-        ring: &RingAttention,
-        to: &mut ProgramBuilder,
+        ring: &RingAttentionKernels,
+        to: &mut LayerProgramBuilder,
     ) -> &'k [LoweredKernel] {
         let (phase, operator) = (TrainingPhase::Backward, &one.step.operator.name);
-        let keys = self.ring_bytes(one);
-        let (after, own) = split_kernels(&one.kernels.backward, true);
+        let keys = self.ring_message_bytes(one);
+        let (after, own) = split_attention_kernels(&one.kernels.backward, true);
         // Allocate the keys and their gradients for the current step and for the next step.
         let held = keys.saturating_mul(4);
         to.allocate_bytes(TensorClass::Temporary, held);
@@ -124,14 +124,14 @@ impl MemberProgramWriter<'_> {
             to.front.extend(arrived.map(node));
             match step == ring.steps {
                 true => push_kernels(own, phase, operator, to),
-                false => push_step(&ring.block.backward, step, phase, operator, to),
+                false => push_ring_step_kernels(&ring.block.backward, step, phase, operator, to),
             }
             next = sent.map(|sent| self.receive_from_last(one, sent, keys, phase, to));
             if step > 1 {
                 let sums = sums.take();
                 let sums = sums.map(|sent| self.receive_from_last(one, sent, keys, phase, to));
                 to.front.extend(sums.map(node));
-                push_step(&ring.merges[1].backward, step - 1, phase, operator, to);
+                push_ring_step_kernels(&ring.merges[1].backward, step - 1, phase, operator, to);
             }
             if step < ring.steps && keys > 0 {
                 let name = format!(".step{step}.gradients");
@@ -150,11 +150,11 @@ impl MemberProgramWriter<'_> {
         bytes: u64,
         have: Vec<ProgramDependency>,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) -> SentKeys {
         let slot = self.ring_slot;
         self.ring_slot += 1;
-        let task = ProgramTask::RingMessage {
+        let task = ProgramNodeOperation::RingMessage {
             receive: false,
             bytes,
             slot,
@@ -166,7 +166,7 @@ impl MemberProgramWriter<'_> {
             name,
         };
         let name = node_name(phase, operator, &format!("{}.send", sent.name));
-        to.push_parallel(name, phase, task, have, ["", ""]);
+        to.push_parallel_node(name, phase, task, have, ["", ""]);
         sent
     }
 
@@ -181,20 +181,20 @@ impl MemberProgramWriter<'_> {
         sent: SentKeys,
         bytes: u64,
         phase: TrainingPhase,
-        to: &mut ProgramBuilder,
+        to: &mut LayerProgramBuilder,
     ) -> u32 {
-        let task = ProgramTask::RingMessage {
+        let task = ProgramNodeOperation::RingMessage {
             receive: true,
             bytes,
             slot: sent.slot,
         };
         let suffix = format!("{}.receive", sent.name);
         let name = node_name(phase, &one.step.operator.name, &suffix);
-        to.push_parallel(name, phase, task, sent.ready, ["", ""])
+        to.push_parallel_node(name, phase, task, sent.ready, ["", ""])
     }
 
     /// Bytes of a rank's keys and values, or 0 if the plan omits this exchange.
-    fn ring_bytes(&self, one: &MemberOperator<'_>) -> u64 {
+    fn ring_message_bytes(&self, one: &MemberOperator<'_>) -> u64 {
         match self.context_exchange(one) {
             Some(ContextExchange::Ring) => one.context_bytes[1],
             _ => 0,
@@ -209,7 +209,7 @@ fn node(index: u32) -> ProgramDependency {
 /// Splits attention's kernels into two lists: the kernels that only change queries and keys, which
 /// a rank runs once, and the kernels of attention itself. The kernels of the first list run first
 /// in the forward pass, and last in the backward pass.
-fn split_kernels(
+fn split_attention_kernels(
     kernels: &[LoweredKernel],
     backward: bool,
 ) -> (&[LoweredKernel], &[LoweredKernel]) {
@@ -229,16 +229,16 @@ fn split_kernels(
 }
 
 /// Adds the kernels of one step to the chain.
-fn push_step(
+fn push_ring_step_kernels(
     kernels: &[LoweredKernel],
     step: u32,
     phase: TrainingPhase,
     operator: &str,
-    to: &mut ProgramBuilder,
+    to: &mut LayerProgramBuilder,
 ) {
     for kernel in kernels {
         let (task, shapes) = task_and_shapes(kernel);
         let suffix = format!("{}.step{step}", kernel.suffix);
-        to.push_chained(node_name(phase, operator, &suffix), phase, task, shapes);
+        to.push_chained_node(node_name(phase, operator, &suffix), phase, task, shapes);
     }
 }

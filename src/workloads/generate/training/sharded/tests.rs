@@ -2,7 +2,7 @@
 
 use crate::generate::plan::{OperatorDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::ShardingDegrees;
-use crate::generate::testing::{EmittedNode, every_rank, refusal_of};
+use crate::generate::testing::{EmittedNode, record_every_rank, rejection_message};
 use crate::generate::{TrainingPattern, WorkloadPattern};
 use crate::model::{Model, ModelDefinition};
 use chakram_trace::format::Dtype;
@@ -95,7 +95,7 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
                 let mut megatrons = spelled.clone();
                 megatrons.operators.clear();
                 let told = |plan| {
-                    let mut ranks = every_rank(pattern(&model, plan));
+                    let mut ranks = record_every_rank(pattern(&model, plan));
                     let nodes = ranks.iter_mut().flatten();
                     // The final gradient sums include several operators, so their name differs from
                     // the name in Megatron's form.
@@ -120,7 +120,7 @@ fn gathered_tokens_are_gathered_again() {
     let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
-    let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
+    let nodes = record_every_rank(pattern(&model, &plan)).swap_remove(0);
     let of = |part: &str| -> Vec<String> {
         let all = moved(&nodes).into_iter();
         all.filter(|line| line.starts_with(part)).collect()
@@ -156,7 +156,7 @@ fn gathered_tokens_are_gathered_again() {
     assert_eq!(behind(["bwd/positions", "bwd/tokens.all-gather"]), 1);
     // BERT's pooler uses only the first token, and one member has the result.
     let model = Model::load_named("bert-base").unwrap();
-    let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
+    let nodes = record_every_rank(pattern(&model, &plan)).swap_remove(0);
     let pooled: Vec<String> = moved(&nodes)
         .into_iter()
         .filter(|line| line.contains("pooler"))
@@ -170,10 +170,10 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
     // Llama-3 8B has no position table, so 256 tokens of 4,096 columns of 2 B arrive at the first
     // block, sharded by tokens. In the backward pass, the gradients of these tokens are exchanged
     // in the same way.
-    let model = Model::with_sequence("llama3-8b", 256).unwrap();
+    let model = Model::load_with_token_count("llama3-8b", 256).unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
-    let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
+    let nodes = record_every_rank(pattern(&model, &plan)).swap_remove(0);
     let all = moved(&nodes).into_iter();
     let table: Vec<String> = all.filter(|line| line.contains("/tokens.")).collect();
     let whole = 256 * 4096 * 2;
@@ -250,7 +250,7 @@ fn rows_of_images_come_from_neighbours() {
             degrees("second", [1, 2, 1, 1]),
         ],
     );
-    let ranks = every_rank(pattern(&model, &plan));
+    let ranks = record_every_rank(pattern(&model, &plan));
     let expected = |other: u32| {
         let mut expected = vec![
             format!("a/fwd/first.send{other} 128 B"),
@@ -292,7 +292,7 @@ fn channels_are_summed_over_those_that_share_them() {
         degrees("second", [1, 1, 2, 2]),
     ];
     let plan = plan(4, 2, operators);
-    let ranks = every_rank(pattern(&model, &plan));
+    let ranks = record_every_rank(pattern(&model, &plan));
     // The name of each rank's group. Partitions are numbered in the order of their first use.
     let pair = |rank: usize| ["1", "1", "2", "2"][rank];
     let apart = |rank: usize| ["3", "4", "3", "4"][rank];
@@ -318,7 +318,7 @@ fn tables_are_exchanged_for_samples() {
     let model = Model::load_named("dlrm").unwrap();
     let operators = vec![degrees("*", [4, 1, 1, 1]), degrees("table*", [1, 1, 4, 1])];
     let plan = plan(4, 8, operators);
-    let ranks = every_rank(pattern(&model, &plan));
+    let ranks = record_every_rank(pattern(&model, &plan));
     for nodes in &ranks {
         let all = moved(nodes);
         // The gradients of the weights and biases of the MLPs 13-512-256-64 and 415-512-512-256-1
@@ -352,7 +352,7 @@ fn tables_are_exchanged_for_samples() {
 #[test]
 fn refusals_name_the_operator() {
     let model = chain(IMAGES);
-    let why = |members, operators| refusal_of(pattern(&model, &plan(members, 2, operators)));
+    let why = |members, operators| rejection_message(pattern(&model, &plan(members, 2, operators)));
     for (members, name, four, expected) in [
         (
             2,
@@ -385,5 +385,5 @@ fn refusals_name_the_operator() {
     }
     let mut scattered = plan(2, 2, vec![degrees("first", [1, 2, 1, 1])]);
     scattered.scatter_gather = true;
-    assert!(refusal_of(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
+    assert!(rejection_message(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
 }

@@ -1,12 +1,12 @@
 //! Tests context parallelism: kernels, exchanges, groups, gradients and memory.
 
 use super::super::super::WorkloadPattern;
-use super::super::super::testing::{EmittedNode, every_rank};
+use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::{data, refusal_of};
+use super::{data, rejection_message};
 use crate::generate::plan::ContextExchange;
 use crate::model::{
-    ActivationFunction, ExpertRouting, OutputHead, PositionEncoding, TransformerBlock,
+    ActivationFunction, ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock,
     TransformerModel,
 };
 use chakram_trace::format::TensorClass;
@@ -23,7 +23,7 @@ const F: u64 = 8;
 /// Size of the vocabulary.
 const WORDS: u64 = 40;
 
-fn model(causal: bool, experts: Option<ExpertRouting>) -> Model {
+fn model(causal: bool, experts: Option<ExpertRoutingCounts>) -> Model {
     let block = TransformerBlock {
         tokens: T,
         hidden: H,
@@ -74,7 +74,7 @@ fn pattern(plan: &ParallelismPlan) -> TrainingPattern {
 }
 
 fn ranks(plan: &ParallelismPlan) -> Vec<Vec<EmittedNode>> {
-    every_rank(WorkloadPattern::Training(Box::new(pattern(plan))))
+    record_every_rank(WorkloadPattern::Training(Box::new(pattern(plan))))
 }
 
 fn summary(plan: &ParallelismPlan) -> PlanSummary {
@@ -341,7 +341,7 @@ fn memory_is_that_of_a_ranks_tokens() {
 /// Replicas divide the experts, even if the replicas share a sequence's tokens.
 #[test]
 fn experts_lie_across_ranks_with_different_tokens() {
-    let routing = ExpertRouting {
+    let routing = ExpertRoutingCounts {
         experts: 4,
         chosen: 2,
     };
@@ -349,7 +349,7 @@ fn experts_lie_across_ranks_with_different_tokens() {
     plan.expert = 4;
     let model = model(true, Some(routing));
     let pattern = TrainingPattern { model, plan };
-    let nodes = every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
+    let nodes = record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
     let sent = nodes
         .iter()
         .find(|node| node.name == "mb0/layer0/fwd/experts.dispatch.all-to-all")
@@ -376,7 +376,7 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
     let refused = |model: Model, change: fn(&mut ParallelismPlan), why: &str| {
         let mut plan = shared(ContextExchange::AllGather);
         change(&mut plan);
-        let found = refusal_of(WorkloadPattern::Training(Box::new(TrainingPattern {
+        let found = rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
             model,
             plan,
         })));
@@ -460,7 +460,7 @@ fn steps_of_a_ring_have_equal_work() {
             (plan.context, plan.context_exchange) = (ranks, ContextExchange::Ring);
             let model = model(causal, None);
             let pattern = TrainingPattern { model, plan };
-            let all = every_rank(WorkloadPattern::Training(Box::new(pattern)));
+            let all = record_every_rank(WorkloadPattern::Training(Box::new(pattern)));
             let pairs = pairs_of_steps(T, ranks.into(), causal);
             for (nodes, pairs) in all.iter().zip(&pairs) {
                 assert_eq!(pairs, &pairs_of_steps(T, ranks.into(), causal)[0]);

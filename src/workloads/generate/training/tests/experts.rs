@@ -1,12 +1,12 @@
 //! Tests experts: kernels, exchanges of tokens between ranks, gradients and memory.
 
 use super::super::super::WorkloadPattern;
-use super::super::super::testing::{EmittedNode, every_rank};
+use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::refusal_of;
+use super::rejection_message;
 use crate::generate::plan::{ElementwiseKernels, ExpertExchangeForm, ParallelAxis};
 use crate::model::{
-    ActivationFunction, ExpertRouting, OperatorKind, OutputHead, PositionEncoding,
+    ActivationFunction, ExpertRoutingCounts, OperatorKind, OutputHead, PositionEncoding,
     TransformerBlock, TransformerModel,
 };
 use chakram_trace::format::{TensorClass, TrainingPhase};
@@ -38,7 +38,7 @@ fn model() -> Model {
         dropout: false,
         rotary: true,
         qk_norm: false,
-        experts: Some(ExpertRouting {
+        experts: Some(ExpertRoutingCounts {
             experts: X,
             chosen: C,
         }),
@@ -66,7 +66,7 @@ fn ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
         model: model(),
         plan,
     };
-    every_rank(WorkloadPattern::Training(Box::new(pattern)))
+    record_every_rank(WorkloadPattern::Training(Box::new(pattern)))
 }
 
 fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
@@ -745,7 +745,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
             model: model(),
             plan,
         };
-        let found = refusal_of(WorkloadPattern::Training(Box::new(pattern)));
+        let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
         assert!(found.contains(why), "{found}");
     };
     refused(
@@ -772,7 +772,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
             model: model(),
             plan,
         };
-        let found = refusal_of(WorkloadPattern::Training(Box::new(pattern)));
+        let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
         assert!(found.contains(&format!("`expert_tensor` {why}")), "{found}");
     }
     refused(
@@ -790,7 +790,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
             model: model(),
             plan,
         };
-        let found = refusal_of(WorkloadPattern::Training(Box::new(pattern)));
+        let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
         let why = format!("`expert_node` is {nodes}; expected a divisor of expert, above 1");
         assert!(found.contains(&why), "{found}");
     }
@@ -806,7 +806,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
         model: Model::load_named("gpt2-small").unwrap(),
         plan: shared(),
     };
-    let found = refusal_of(WorkloadPattern::Training(Box::new(pattern)));
+    let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
     assert!(
         found.contains("`expert` is 2; expected 1 for gpt2-small, which has no experts"),
         "{found}"
@@ -831,7 +831,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
         change(&mut plan);
         let model = model.clone();
         let pattern = TrainingPattern { model, plan };
-        every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0)
+        record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0)
     };
     let alone = nodes(1, |_| ());
     // Queries and keys each have four heads of 4 columns. Each number is read and written with 2 B;

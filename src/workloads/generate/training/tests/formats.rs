@@ -2,14 +2,14 @@
 //! operators.
 
 use super::super::super::WorkloadPattern;
-use super::super::super::testing::{EmittedNode, every_rank};
+use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
 use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SplitUnit};
 
 fn nodes(model: &str, plan: ParallelismPlan) -> Vec<EmittedNode> {
     let model = Model::load_named(model).unwrap();
     let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
-    every_rank(pattern).swap_remove(0)
+    record_every_rank(pattern).swap_remove(0)
 }
 
 fn gpt2(plan: &ParallelismPlan) -> Vec<EmittedNode> {

@@ -1,12 +1,12 @@
 //! Tests frozen weights and adapters: kernels, gradients, state and memory.
 
 use super::super::super::WorkloadPattern;
-use super::super::super::testing::{EmittedNode, every_rank};
+use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::{data, refusal_of};
+use super::{data, rejection_message};
 use crate::generate::plan::{ElementwiseKernels, OperatorPattern};
 use crate::model::{
-    ActivationFunction, ExpertRouting, OutputHead, PositionEncoding, TransformerBlock,
+    ActivationFunction, ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock,
     TransformerModel,
 };
 use chakram_trace::format::TensorClass;
@@ -20,7 +20,7 @@ const WORDS: u64 = 40;
 const R: u64 = 2;
 const LAYERS: u64 = 2;
 
-fn model(tied: bool, experts: Option<ExpertRouting>) -> Model {
+fn model(tied: bool, experts: Option<ExpertRoutingCounts>) -> Model {
     let block = TransformerBlock {
         tokens: T,
         hidden: H,
@@ -77,7 +77,7 @@ fn summary(plan: &ParallelismPlan) -> PlanSummary {
 }
 
 fn rank(plan: &ParallelismPlan) -> Vec<EmittedNode> {
-    every_rank(WorkloadPattern::Training(Box::new(pattern(plan)))).swap_remove(0)
+    record_every_rank(WorkloadPattern::Training(Box::new(pattern(plan)))).swap_remove(0)
 }
 
 /// Returns the names, FLOPs and bytes of the kernels of layer 1 whose names contain `operator`.
@@ -303,7 +303,7 @@ fn tensor_groups_share_adapters_like_their_products() {
 /// Each expert has its own adapter.
 #[test]
 fn experts_have_adapters() {
-    let routing = ExpertRouting {
+    let routing = ExpertRoutingCounts {
         experts: 4,
         chosen: 2,
     };
@@ -320,7 +320,7 @@ fn experts_have_adapters() {
     // Each rank has two of four experts, with 16 x 48 and 24 x 16 weights.
     let own = LAYERS * 2 * R * ((H + 2 * F) + (F + H));
     assert_eq!(stage.trained_parameters, own);
-    let nodes = every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
+    let nodes = record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
     let first = kernels(&nodes, "fwd/experts.up.lora.a");
     // 8 tokens have 2 copies each, and an adapter has two matrices.
     assert_eq!(
@@ -354,7 +354,7 @@ fn settings_that_freeze_nothing_or_everything_are_refused() {
         change(&mut plan);
         let model = model(tied, None);
         let pattern = TrainingPattern { model, plan };
-        let found = refusal_of(WorkloadPattern::Training(Box::new(pattern)));
+        let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
         assert!(found.contains(why), "{found}");
     };
     refused(

@@ -37,7 +37,7 @@ fn model() -> Model {
 
 fn ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
     let model = model();
-    every_rank(WorkloadPattern::Training(Box::new(TrainingPattern {
+    record_every_rank(WorkloadPattern::Training(Box::new(TrainingPattern {
         model,
         plan,
     })))
@@ -196,7 +196,7 @@ fn heads_are_cut_and_latent_vectors_whole() {
     let mut plan = ParallelismPlan::new();
     plan.tensor = 8;
     let model = model();
-    let why = refusal_of(WorkloadPattern::Training(Box::new(TrainingPattern {
+    let why = rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
         model,
         plan,
     })));

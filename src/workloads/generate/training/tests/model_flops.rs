@@ -19,7 +19,7 @@ fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, Generat
 #[test]
 fn attention_counts_the_pairs_of_its_kernels() {
     let (s, l, h, v) = (3, 12, 768, 50_257);
-    let model = Model::with_sequence("gpt2-small", s).unwrap();
+    let model = Model::load_with_token_count("gpt2-small", s).unwrap();
     let weights = u128::from(s * (12 * l * h * h + v * h));
     let pair = u128::from(2 * l * h);
     let mut plan = ParallelismPlan::new();
@@ -90,7 +90,7 @@ fn models() -> impl Strategy<Value = Model> {
         "mixtral-8x7b",
         "qwen3-30b-a3b",
     ];
-    let with = |(name, tokens)| Model::with_sequence(name, tokens).unwrap();
+    let with = |(name, tokens)| Model::load_with_token_count(name, tokens).unwrap();
     let sequences = (prop::sample::select(&SEQUENCES[..]), 1_u64..40).prop_map(with);
     const OTHERS: [&str; 5] = ["vit-b-16", "resnet-18", "alexnet", "lenet-5", "dlrm"];
     let named = |name| Model::load_named(name).unwrap();

@@ -1,9 +1,9 @@
 //! Tests training state in remote memory: loads, stores and their order.
 
 use super::super::super::WorkloadPattern;
-use super::super::super::testing::{EmittedNode, every_rank};
+use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::{data, refusal_of};
+use super::{data, rejection_message};
 use crate::generate::plan::{OffloadGather, OffloadedState};
 
 /// Number of replicas.
@@ -19,7 +19,7 @@ fn nodes(change: impl Fn(&mut ParallelismPlan)) -> Vec<EmittedNode> {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.batch, plan.zero) = (N as u32, N, ZeroStage::Parameters);
     change(&mut plan);
-    every_rank(pattern(plan)).remove(1)
+    record_every_rank(pattern(plan)).remove(1)
 }
 
 /// Bytes of a node that loads or stores, or of a collective.
@@ -105,7 +105,7 @@ fn offloading_is_refused_where_it_has_no_rule() {
         let mut plan = ParallelismPlan::new();
         (plan.data, plan.batch) = (4, 4);
         change(&mut plan);
-        let found = refusal_of(pattern(plan));
+        let found = rejection_message(pattern(plan));
         assert!(found.contains(why), "{found}");
     };
     refused(

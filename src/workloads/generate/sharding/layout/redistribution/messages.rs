@@ -6,7 +6,7 @@ use std::ops::Range;
 impl LayoutChange<'_> {
     /// Returns messages that send each member the elements that it needs and does not have. The
     /// nearest member that has an element sends it.
-    pub(super) fn nearest_messages(&self) -> Redistribution {
+    pub(super) fn messages_from_nearest_holders(&self) -> Redistribution {
         let mut by_cell: Vec<(u64, u32)> = (0..self.members)
             .map(|member| {
                 (
@@ -37,7 +37,7 @@ impl LayoutChange<'_> {
                             from: nearest_holder(&by_cell[first..][..copies], to),
                             to,
                             pieces: (0..3)
-                                .map(|axis| self.common_fragments(axis, cell, part))
+                                .map(|axis| self.common_fragment_count(axis, cell, part))
                                 .product(),
                         });
                     }
@@ -56,7 +56,7 @@ impl LayoutChange<'_> {
     }
 
     /// Number of fragments along `axis` that two shards have in common.
-    fn common_fragments(&self, axis: usize, from: [u64; 3], to: [u64; 3]) -> u64 {
+    fn common_fragment_count(&self, axis: usize, from: [u64; 3], to: [u64; 3]) -> u64 {
         let cuts = &self.axes[axis];
         let [one, other] = [(from[axis], cuts.from), (to[axis], cuts.to)].map(|(part, parts)| {
             let width = cuts.fragment_count() / parts;

@@ -2,7 +2,7 @@
 //! with expected numbers.
 
 use super::{IMAGES, chain, degrees, moved, pattern, plan};
-use crate::generate::testing::{every_rank, refusal_of};
+use crate::generate::testing::{record_every_rank, rejection_message};
 use crate::generate::{ParallelismPlan, TrainingPattern};
 use crate::model::Model;
 
@@ -25,7 +25,7 @@ fn convolutions_are_cut_in_pairs() {
         "b/fwd/loss.logit 8 B in all",
         "b/bwd/linear.all-reduce 1024 B in all",
     ];
-    for nodes in every_rank(pattern(&model, &plan)) {
+    for nodes in record_every_rank(pattern(&model, &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
     // A member has 4 of the first layer's 8 filters (4 x 4 x 9, and halves of gains and biases),
@@ -75,7 +75,7 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
         "b/fwd/residual.all-gather 256 B in all",
         "b/bwd/two.all-reduce 256 B in all",
     ];
-    for nodes in every_rank(pattern(&chain(SKIP), &plan)) {
+    for nodes in record_every_rank(pattern(&chain(SKIP), &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
 }
@@ -100,7 +100,7 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
         "top0/bwd/linear.all-reduce 6640 B in all",
         "features/bwd/bottom2.all-reduce 4096 B in all",
     ];
-    for nodes in every_rank(pattern(&model, &plan)) {
+    for nodes in record_every_rank(pattern(&model, &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
     // Biases that are added after a sum are replicated, so every member has all of them.
@@ -119,22 +119,22 @@ fn sizes_that_do_not_divide_are_left_whole() {
     // classes nor 8 channels, the last product is replicated.
     let text = IMAGES.replace("outputs = 8", "outputs = 6");
     let model = chain(&text.replace("outputs = 16", "outputs = 8"));
-    for nodes in every_rank(pattern(&model, &plan(3, 2, Vec::new()))) {
+    for nodes in record_every_rank(pattern(&model, &plan(3, 2, Vec::new()))) {
         assert_eq!(moved(&nodes), ["a/fwd/second.all-reduce 2048 B in all"]);
     }
     let model = chain(IMAGES);
     assert_eq!(
-        refusal_of(pattern(&model, &plan(7, 2, Vec::new()))),
+        rejection_message(pattern(&model, &plan(7, 2, Vec::new()))),
         "`tensor` is 7; expected a number that divides sizes of operators of chain"
     );
     let mut scattered = plan(2, 2, Vec::new());
     scattered.scatter_gather = true;
-    assert!(refusal_of(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
+    assert!(rejection_message(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
 }
 
 /// Returns the FLOPs of the first kernel called `name`.
 fn flops_of(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
-    let ranks = every_rank(pattern(model, plan));
+    let ranks = record_every_rank(pattern(model, plan));
     let of = ranks[0].iter().find(|node| node.name == name).unwrap();
     of.kernel.unwrap().0
 }
@@ -147,7 +147,7 @@ fn heads_are_padded_on_request() {
     let mut plan = plan(4, 1, Vec::new());
     let expected =
         "`tensor` is 4; expected a divisor of the 25 heads of attention.core; or pad_heads = true";
-    assert_eq!(refusal_of(pattern(&model, &plan)), expected);
+    assert_eq!(rejection_message(pattern(&model, &plan)), expected);
     plan.pad_heads = true;
     let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
     assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
@@ -167,9 +167,9 @@ fn heads_are_padded_on_request() {
         model.parameter_count()
     );
     plan.tensor = 5;
-    let padded = every_rank(pattern(&model, &plan));
+    let padded = record_every_rank(pattern(&model, &plan));
     plan.pad_heads = false;
-    assert_eq!(padded, every_rank(pattern(&model, &plan)));
+    assert_eq!(padded, record_every_rank(pattern(&model, &plan)));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn heads_of_keys_and_values_are_padded_too() {
     // Llama-3 8B has 32 query heads and 8 heads of keys and values, of 128 columns. On 16 members,
     // the 8 heads become 16 and the 32 heads stay 32: each member has 2 + 1 + 1 heads, even if the
     // plan gives degrees for operators.
-    let model = Model::with_sequence("llama3-8b", 256).unwrap();
+    let model = Model::load_with_token_count("llama3-8b", 256).unwrap();
     for operators in [Vec::new(), vec![degrees("attention.core", [1, 1, 16, 1])]] {
         let mut plan = plan(16, 1, operators);
         plan.pad_heads = true;
@@ -196,7 +196,7 @@ operators = [
   { op = "attention", heads = 3, cut = "between" },
 ]
 "#;
-    let refused = refusal_of(pattern(&chain(text), &alone));
+    let refused = rejection_message(pattern(&chain(text), &alone));
     let expected = "`pad_heads` is true; expected false, because attention of a has no linear";
     assert!(refused.starts_with(expected), "{refused}");
 }

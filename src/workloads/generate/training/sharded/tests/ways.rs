@@ -3,7 +3,7 @@
 use super::{chain, degrees, moved, pattern, plan};
 use crate::generate::plan::AblationEffect;
 use crate::generate::schedule::PipelineSchedule;
-use crate::generate::testing::{every_rank, refusal_of};
+use crate::generate::testing::{record_every_rank, rejection_message};
 use crate::model::Model;
 
 const BEHIND: &str = r#"
@@ -33,7 +33,7 @@ fn norms_behind_a_sum_are_what_goes_around() {
     // (16 B) and of `down` (64 B) are summed.
     let model = chain(BEHIND);
     let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
-    for nodes in every_rank(pattern(&model, &plan)) {
+    for nodes in record_every_rank(pattern(&model, &plan)) {
         let expected = [
             "b/bwd/sum1.all-gather 32 B in all".to_owned(),
             format!("operators/all-reduce {} B in all", 2 * (16 + 64)),
@@ -47,7 +47,7 @@ fn kernels_that_are_left_out_leave_sums_and_others_do_not() {
     let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, vec![degrees("mlp.down", [1, 1, 1, 4])]);
     let told = |plan: &_| {
-        let nodes = every_rank(pattern(&model, plan)).swap_remove(0);
+        let nodes = record_every_rank(pattern(&model, plan)).swap_remove(0);
         let mut all = moved(&nodes);
         all.sort();
         all
@@ -78,14 +78,14 @@ fn logits_are_summed_though_no_loss_takes_them() {
         "head/fwd/logits.all-reduce {} B in all",
         2 * 1024 * 50257 * 2_u64
     );
-    let nodes = every_rank(pattern(&model, &plan));
+    let nodes = record_every_rank(pattern(&model, &plan));
     assert!(nodes.iter().all(|rank| moved(rank).last() == Some(&sum)));
 }
 
 #[test]
 fn weights_of_two_operators_are_cut_alike() {
     let model = Model::load_named("gpt2-small").unwrap();
-    let found = refusal_of(pattern(
+    let found = rejection_message(pattern(
         &model,
         &plan(2, 2, vec![degrees("logits", [2, 1, 1, 1])]),
     ));
@@ -102,7 +102,7 @@ fn weights_of_two_operators_are_cut_alike() {
     ];
     let mut plan = plan(2, 2, operators);
     let summed = |plan: &_, rank: usize| {
-        let nodes = every_rank(pattern(&model, plan)).swap_remove(rank);
+        let nodes = record_every_rank(pattern(&model, plan)).swap_remove(rank);
         let mut lines = moved(&nodes).into_iter();
         let line = lines.find(|line| line.starts_with("operators/"))?;
         let bytes = line.split(' ').nth(1)?;
@@ -122,6 +122,6 @@ fn weights_of_two_operators_are_cut_alike() {
 fn absurd_groups_are_refused_at_once() {
     let mut plan = plan(1 << 20, 1 << 20, vec![degrees("*", [1 << 20, 1, 1, 1])]);
     plan.micro_batch = plan.batch;
-    let found = refusal_of(pattern(&chain(BEHIND), &plan));
+    let found = rejection_message(pattern(&chain(BEHIND), &plan));
     assert!(found.contains("members of a tensor group"), "{found}");
 }

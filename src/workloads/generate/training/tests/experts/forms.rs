@@ -191,7 +191,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
     assert!(op.contains(&(2 * 2 * C * T * H).to_string()), "{op}");
     let skewed = |seed| {
         on_two(move |plan| {
-            plan.routing = crate::generate::plan::RoutingBalance::Skewed { power: 1.2, seed };
+            plan.routing = crate::generate::plan::ExpertRoutingBalance::Skewed { power: 1.2, seed };
         })
     };
     assert!(flops(&skewed(1), "fwd/experts.up") > flops(&even, "fwd/experts.up"));
@@ -199,7 +199,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
         let model = model();
-        refusal_of(WorkloadPattern::Training(Box::new(TrainingPattern {
+        rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
             model,
             plan,
         })))
@@ -217,7 +217,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
         let model = Model::load_named("gpt2-small").unwrap();
-        refusal_of(WorkloadPattern::Training(Box::new(TrainingPattern {
+        rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
             model,
             plan,
         })))
@@ -322,7 +322,7 @@ fn biases_of_single_experts_have_their_own_kernels() {
                 }
             }
         }
-        every_rank(WorkloadPattern::Training(Box::new(TrainingPattern {
+        record_every_rank(WorkloadPattern::Training(Box::new(TrainingPattern {
             model,
             plan,
         })))
@@ -382,7 +382,7 @@ fn redundant_experts_take_memory_and_even_out_ranks() {
         plan.redundant_experts = 2;
         change(&mut plan);
         let model = model();
-        refusal_of(WorkloadPattern::Training(Box::new(TrainingPattern {
+        rejection_message(WorkloadPattern::Training(Box::new(TrainingPattern {
             model,
             plan,
         })))
