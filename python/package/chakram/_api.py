@@ -26,6 +26,41 @@ def convert(
     threads: Optional[int] = None,
     npus: Optional[int] = None,
     passes: Optional[int] = None,
+    machine: Optional[MachineLike] = None,
+    compute: Optional[str] = None,
+    recorded_on: Optional[MachineLike] = None,
+    efficiency: Optional[Union[str, int, float]] = None,
+    host: Optional[str] = None,
+    launch: Optional[Literal['eager', 'graph', 'none']] = None,
+    collectives: Optional[Literal['curves', 'algorithms']] = None,
+    comm: Optional[Literal['model', 'captured', 'recorded']] = None,
+    network: Optional[Literal['contention-free', 'ports', 'links', 'fair-sharing', 'exclusive']] = None,
+    bandwidth: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    latency: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    map: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    fill_domains: Optional[bool] = None,
+    stepwise: Optional[bool] = None,
+    aggregate: Optional[bool] = None,
+    lower_bound: Optional[bool] = None,
+    custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    jitter: Optional[str] = None,
+    fail: Optional[Union[str, Sequence[str]]] = None,
+    timeline: Optional[PathLike] = None,
+    timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    timeline_from: Optional[str] = None,
+    timeline_to: Optional[str] = None,
+    html: Optional[PathLike] = None,
+    tile_map: Optional[PathLike] = None,
+    fit: Optional[Literal['report', 'require']] = None,
+    links: Optional[bool] = None,
+    sensitivities: Optional[bool] = None,
+    price: Optional[Union[str, int, float]] = None,
+    total_tokens: Optional[Union[str, int, float]] = None,
+    all_operators: Optional[bool] = None,
     to: Optional[Literal['et', 'jsonl']] = None,
     generation: Optional[str] = None,
     no_verify: Optional[bool] = None,
@@ -56,6 +91,66 @@ def convert(
         threads: (pytorch) Ranks read at the same time; one per core by default
         npus: (simai, text) Number of NPUs, each with one trace; all_gpus in the file by default
         passes: (simai, text) Number of passes: training steps, one after another
+        machine: (simai) Replay on this machine: preset (`chakram machine list`) or file
+        compute: (simai) Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times
+            F), curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16
+        recorded_on: (simai) Machine on which the kernels were recorded, or capture for the devices named in the
+            capture; scales recorded times by the ratio of the machines' rooflines
+        efficiency: (simai) Fraction of the peak rates that roofline kernels reach, up to 1
+        host: (simai) Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host)
+        launch: (simai) How the machine's host launches kernels, collectives and messages, for traces without host work;
+            by default eager if kernel times come from curves, else none. ``eager``: Each kernel and collective
+            separately, at the machine's [host] costs; ``graph``: All work of a step together, like CUDA graphs;
+            ``none``: Launches cost nothing
+        collectives: (simai) How to time uncontended collectives; by default curves if kernels use curves. ``curves``:
+            Measured times for the same number of NPUs, if the machine has them; ``algorithms``: By the machine's
+            algorithms and links
+        comm: (simai) How to time collectives and messages. ``model``: Simulated on the machine's network; ``captured``:
+            As captured, including waiting; no rank waits for another; ``recorded``: Transfers as recorded; waiting is
+            simulated
+        network: (simai) Network contention model; by default the machine's own. ``contention-free``: No contention
+            between operations; ``ports``: Operations share each NPU's port into a dimension; ``links``: Operations
+            share every link of their routes; ``fair-sharing``: Messages in flight share all links of their routes,
+            max-min fairly; ``exclusive``: A transfer occupies all links of its route from start to end
+        bandwidth: (simai) Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s,
+            or one for all
+        latency: (simai) Latency of a link in each dimension of ``machine`` 'Ring(4)_Switch(2)': 500ns,1us, or one for
+            all
+        map: (simai) NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r
+        fill_domains: (simai) Place ranks on all NPUs of each rack, even if the machine's jobs leave some free
+        stepwise: (simai) Simulate every collective message by message, even if the analytical result is exact
+        aggregate: (simai) Simulate one rank in place of several, as long as they do the same at the same time; fewer
+            events, same result
+        lower_bound: (simai) Give communication without size and recorded duration no time, instead of rejecting it
+        custom: (simai) Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member:
+            all-reduce=ring8; repeatable
+        set: (simai) Change the value of a key in the machine file: machine.dimension.nvlink.bandwidth=900GB/s;
+            repeatable
+        kernel: (simai) Change the time of kernels: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
+            'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable
+        collective: (simai) Change the uncontended time of collectives by kind or name: all-reduce=0.5 or '*grad*=2ms';
+            a number is a factor; repeatable
+        slow: (simai) Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable
+        jitter: (simai) Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or
+            5%,seed=7
+        fail: (simai) Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid;
+            repeatable
+        timeline: (simai) Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz,
+            compressed
+        timeline_ranks: (simai) Ranks in the timeline, such as 0-3,8
+        timeline_from: (simai) Start of the timeline, such as 1.5ms
+        timeline_to: (simai) End of the timeline
+        html: (simai) Also write the report as a self-contained page with charts
+        tile_map: (simai) Also draw a machine of tiles: cores by stage, links and memory ports by load
+        fit: (simai) Action if peak memory exceeds the NPU's capacity. ``report``: Warn in the report; ``require``:
+            Warn, and exit with code 3
+        links: (simai) Report bytes and load of dimensions and links; simulates collectives message by message
+        sensitivities: (simai) Also report the gains from faster kernels, collectives, host, and machine rates and
+            latencies, and their limits
+        price: (simai) Dollars per NPU hour, such as 2.50; by default from the machine's file
+        total_tokens: (simai) Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
+        all_operators: (simai) In JSON and the table of operators, list the operators of every micro-batch instead of
+            their sums, mb*/…
         to: (trace) Output format, if the name ends with neither .et nor .jsonl (with or without .gz or .zst). ``et``:
             Length-prefixed records, which every Chakra tool reads; ``jsonl``: JSON Lines
         generation: (trace) Schema generation of binary inputs that do not declare it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b,
@@ -87,6 +182,41 @@ def convert(
             ("--threads", threads, "value"),
             ("--npus", npus, "value"),
             ("--passes", passes, "value"),
+            ("--machine", machine, "value"),
+            ("--compute", compute, "value"),
+            ("--recorded-on", recorded_on, "value"),
+            ("--efficiency", efficiency, "value"),
+            ("--host", host, "value"),
+            ("--launch", launch, "value"),
+            ("--collectives", collectives, "value"),
+            ("--comm", comm, "value"),
+            ("--network", network, "value"),
+            ("--bandwidth", bandwidth, "joined"),
+            ("--latency", latency, "joined"),
+            ("--map", map, "joined"),
+            ("--fill-domains", fill_domains, "switch"),
+            ("--stepwise", stepwise, "switch"),
+            ("--aggregate", aggregate, "switch"),
+            ("--lower-bound", lower_bound, "switch"),
+            ("--custom", custom, "list"),
+            ("--set", set, "list"),
+            ("--kernel", kernel, "list"),
+            ("--collective", collective, "list"),
+            ("--slow", slow, "list"),
+            ("--jitter", jitter, "value"),
+            ("--fail", fail, "list"),
+            ("--timeline", timeline, "value"),
+            ("--timeline-ranks", timeline_ranks, "joined"),
+            ("--timeline-from", timeline_from, "value"),
+            ("--timeline-to", timeline_to, "value"),
+            ("--html", html, "value"),
+            ("--tile-map", tile_map, "value"),
+            ("--fit", fit, "value"),
+            ("--links", links, "switch"),
+            ("--sensitivities", sensitivities, "switch"),
+            ("--price", price, "value"),
+            ("--total-tokens", total_tokens, "value"),
+            ("--all-operators", all_operators, "switch"),
             ("--to", to, "value"),
             ("--generation", generation, "value"),
             ("--no-verify", no_verify, "switch"),
