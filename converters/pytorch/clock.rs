@@ -61,7 +61,7 @@ impl ClockOffset {
 
     /// Converts a corrected time back to the rank's clock, both in ns. This is the inverse of
     /// [`Self::to_reference_time`].
-    pub fn to_own_clock_time(&self, time: i64) -> i64 {
+    pub fn own_clock_time_at(&self, time: i64) -> i64 {
         let start = time.saturating_sub(self.applied);
         // Drift is below 1/1000, so every pass reduces the error by a factor of more than 1000.
         (0..4).fold(start, |own, _| {
@@ -483,7 +483,7 @@ mod tests {
                 let apart = seen.spans[0].1 - offset.to_reference_time(seen.spans[1].1);
                 assert!(apart.abs() < 3_000, "{apart}");
                 let end = offset.to_reference_time(seen.spans[1].1);
-                assert!((offset.to_own_clock_time(end) - seen.spans[1].1).abs() <= 1);
+                assert!((offset.own_clock_time_at(end) - seen.spans[1].1).abs() <= 1);
             }
             assert!(offset.spread <= 1_000);
         }

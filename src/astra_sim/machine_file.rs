@@ -73,19 +73,19 @@ pub fn machine_file(
         parts += &npu_table(&file, &mut unsaid);
         collectives = collectives_table(&file, &mut unsaid);
         add_system_notes(&file, &dimensions, &mut unsaid);
-        notes.extend(unsaid.into_notes_about_input(system, &system::KEYS, false)?);
+        notes.extend(unsaid.take_notes_about_input(system, &system::KEYS, false)?);
         notes.push(quirk_note(&file, &dimensions, &algorithms));
     }
     for (index, dimension) in dimensions.iter().enumerate() {
         parts += &dimension_table(index, dimension, algorithms[index], &mut unsaid);
     }
-    notes.extend(unsaid.into_notes_about_input(network, &network_file::KEYS, true)?);
+    notes.extend(unsaid.take_notes_about_input(network, &network_file::KEYS, true)?);
     parts += &collectives;
     if let Some(memory) = memory {
         let (file, found) = RemoteMemoryFile::parse(memory.text, memory.file, false)?;
         notes.extend(found);
         parts += &memory_table(file, &mut unsaid);
-        notes.extend(unsaid.into_notes_about_input(memory, &memory_file::KEYS, false)?);
+        notes.extend(unsaid.take_notes_about_input(memory, &memory_file::KEYS, false)?);
     }
     let files: Vec<_> = [Some(network), system, memory]
         .into_iter()
@@ -139,7 +139,7 @@ impl InexpressibleKeys {
     }
 
     /// Converts the keys to notes about `input`, with their lines.
-    fn into_notes_about_input(
+    fn take_notes_about_input(
         &mut self,
         input: InputText<'_>,
         keys: &KnownKeys,

@@ -201,7 +201,7 @@ impl JobCapture {
             groups: &self.groups,
             times: &self.times[i],
             matches: &self.met[i],
-            start: offset.to_own_clock_time(self.first),
+            start: offset.own_clock_time_at(self.first),
             host_computes: self.host_computes,
             record_ns: cost.map_or(0, |cost| cost.record_ns),
         };

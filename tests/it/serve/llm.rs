@@ -419,7 +419,7 @@ fn experts_have_formats_and_places() {
     let experts = 36.0 * 128.0 * 3.0 * 2880.0 * 2880.0 / 2.0;
     let saved = (weights(&plain) - weights(&narrow)) / experts;
     assert!((1.4..=1.5).contains(&saved), "{saved}");
-    let tokens = |report: &LlmReport| report.row_of_all_classes().unwrap().tpot.mean.clone();
+    let tokens = |report: &LlmReport| report.row_of_all_classes().unwrap().tpot.mean;
     assert!(tokens(&narrow).unwrap().value < tokens(&plain).unwrap().value);
     assert!(
         narrow
