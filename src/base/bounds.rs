@@ -1,12 +1,12 @@
 //! Limits on the process's memory and on the expansion of compressed input. The memory limit and the expansion limit
 //! are both checked before memory is allocated.
 //!
-//! Limits are global to the process and never change a result: they either cause an error or have no effect. If an
-//! amount is known in advance, [`check_items_fit_memory`] rejects it with a message that names its purpose. The binary's allocator
-//! ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit. This allocator knows only
-//! the size of an allocation, so its message cannot name a purpose. If a program must survive tasks that exceed the
-//! limit, it calls [`allocator::disable_exit_at_limit`]. The allocator then only counts the memory, and the task ends at
-//! its next check.
+//! Limits are global to the process and never change a result: they either cause an error or have no effect. Code calls
+//! [`check_items_fit_memory`] before an allocation of known size, so that the error names the purpose of the
+//! allocation. The binary's allocator ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the
+//! limit. This allocator knows only the size of an allocation, so its message cannot name a purpose. If a program must
+//! survive tasks that exceed the limit, it calls [`allocator::disable_exit_at_limit`]. After this call, the allocator
+//! only counts memory, and a task that exceeds the limit ends at its next interruption check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;
@@ -106,7 +106,7 @@ impl MemoryLimitError {
     }
 }
 
-/// Checks that the allocated memory is within its limit.
+/// Checks that the allocated memory is within the process's limit.
 ///
 /// # Errors
 ///
@@ -160,7 +160,7 @@ pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,
     ratio: u64,
-    /// The smallest ratio that would allow the whole output, or `None` if the output's size is unknown.
+    /// The smallest expansion ratio that would allow the whole output, or `None` if the output's size is unknown.
     needed: Option<u64>,
 }
 
@@ -179,7 +179,7 @@ impl UnpackLimitError {
     }
 }
 
-/// Checks that `packed` compressed bytes may expand to `unpacked` bytes, which is the size decompressed so far.
+/// Checks that `packed` compressed bytes may expand to the `unpacked` bytes that have been decompressed so far.
 ///
 /// # Errors
 ///

@@ -69,7 +69,7 @@ pub struct ConfigTable<'d> {
 }
 
 impl<'d> ConfigDocument<'d> {
-    /// Parses `text`. In errors, the text is called `file`.
+    /// Parses `text`. Error messages refer to the text as `file`.
     pub fn parse(text: &'d str, file: &'d str) -> Result<Self, ConfigError> {
         match DeTable::parse(text) {
             Ok(root) => Ok(Self { file, text, root }),
@@ -106,7 +106,7 @@ impl<'d> ConfigDocument<'d> {
     }
 }
 
-/// Returns the line, from 1, of byte `at`.
+/// Returns the line number, starting at 1, of the byte at offset `at`.
 fn line_of(text: &str, at: usize) -> usize {
     // Lines are counted only for errors, so that valid texts need no scan.
     let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
@@ -147,7 +147,8 @@ impl<'d> ConfigTable<'d> {
     /// Returns the key of entry `name`, including the keys of all tables around it.
     fn full_key(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        // Quote or truncate any other key: a malicious key could otherwise add lines to a message or make it very long.
+        // Quote or truncate a long or unusual key: a malicious key could otherwise add lines to a message or make it
+        // very long.
         let name = if !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
             name.to_owned()
         } else {

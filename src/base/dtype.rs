@@ -40,7 +40,7 @@ impl Dtype {
         (Self::Int8, "int8"),
     ];
 
-    /// Returns the number of bytes per element, including the element's part of its block's scale.
+    /// Returns the number of bytes per element, including the element's share of its block's scale.
     pub fn element_bytes(self) -> f64 {
         match self {
             Self::Fp64 => 8.0,
@@ -52,7 +52,8 @@ impl Dtype {
         }
     }
 
-    /// Parses a format's name in chakram's or PyTorch's spelling. Returns `None` for other texts.
+    /// Parses a format's name in chakram's or PyTorch's spelling. Returns `None` for any other
+    /// string.
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some((dtype, _)) = Self::ALL.iter().find(|(_, known)| *known == name) {
             return Some(*dtype);

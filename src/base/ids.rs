@@ -75,12 +75,12 @@ index!(
     MemberIndex
 );
 index!(
-    /// A member's index in the order in which the members are placed on the machine. As positions ascend, the index
-    /// along the innermost phase varies fastest.
+    /// A member's index in the order in which the members are placed on the machine. As positions ascend, the index in
+    /// the innermost phase varies fastest.
     Position
 );
 index!(
-    /// Index of a stage of a chunk. Chunks pass their stages in ascending order.
+    /// Index of a stage that a chunk of a collective passes. Chunks pass their stages in ascending order.
     StageIndex: u16
 );
 

@@ -54,7 +54,7 @@ thread_local! {
     static CURRENT: RefCell<Option<StopToken>> = const { RefCell::new(None) };
 }
 
-/// Returns the token of this thread's task, or `None`.
+/// Returns the token of this thread's task, or `None` if the thread has no task.
 pub fn current_token() -> Option<StopToken> {
     CURRENT.with_borrow(Clone::clone)
 }

@@ -36,8 +36,8 @@ pub fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
 }
 
 impl ScoreSummary {
-    /// Compares `predicted` with the measured values in `runs`, each given with the index of its group. `runs` and
-    /// `predicted` must have the same length, at least 1.
+    /// Compares `predicted` with the measured values in `runs`, which pairs each value with the index of its group.
+    /// `runs` and `predicted` must have the same length, at least 1.
     pub fn of_times(runs: impl Iterator<Item = (usize, f64)> + Clone, predicted: &[f64]) -> Self {
         let measured: Vec<f64> = runs.clone().map(|(_, measured)| measured).collect();
         let mut groups: BTreeMap<usize, Vec<(f64, f64)>> = BTreeMap::new();
@@ -48,8 +48,8 @@ impl ScoreSummary {
         Self::of_groups(&measured, predicted, &groups.collect::<Vec<_>>())
     }
 
-    /// Compares `predicted` with `measured` values of the same length, which is at least one. [`Self::tau`] and
-    /// [`Self::regret`] are computed from `groups`, which contains pairs (measured, predicted).
+    /// Compares `predicted` with the `measured` values. Both slices must have the same length, at least 1.
+    /// [`Self::tau`] and [`Self::regret`] are computed from `groups`, which contains pairs (measured, predicted).
     pub fn of_groups(measured: &[f64], predicted: &[f64], groups: &[Vec<(f64, f64)>]) -> Self {
         let errors = measured.iter().zip(predicted);
         let errors: Vec<f64> = errors

@@ -1,5 +1,5 @@
 //! Random numbers that are the same on every platform: SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
-//! Number Generators", 2014), a function that mixes the bits of a counter's values.
+//! Number Generators", 2014), which mixes the bits of successive counter values.
 
 /// Step of the counter: 2^64 divided by the golden ratio, rounded to an odd number.
 pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;

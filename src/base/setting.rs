@@ -1,8 +1,9 @@
 //! Keys by which errors and notes refer to settings.
 //!
-//! The library names a setting by its key: "pass the groups with `groups`". A program that has other names for
-//! settings, such as command-line flags, registers these names once with [`register_setting_names`]. Names are global to the process,
-//! like the limits of [`crate::bounds`]. Names appear only in messages, so no result depends on a name.
+//! The library names a setting by its key, for example: "pass the groups with `groups`". A program that has other names
+//! for settings, such as command-line flags, registers these names once with [`register_setting_names`]. Names are
+//! global to the process, like the limits of [`crate::bounds`]. Names appear only in messages, so no result depends on
+//! a name.
 
 use crate::config::{did_you_mean, find_nearest};
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! Quantities with their units. All rounding of quantities happens in this module.
 //!
-//! Instants and durations are whole picoseconds in 64 bits (213 days). For comparison, sending one byte at 400 GB/s
-//! takes 2.5 ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
+//! Instants and durations are whole picoseconds in 64 bits (at most 213 days). For comparison, sending one byte at 400
+//! GB/s takes 2.5 ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -83,7 +83,7 @@ impl Span {
     }
 
     /// Creates a duration of `seconds`, rounded to the nearest picosecond. Negative values become zero, and values that
-    /// are too long become `MAX`.
+    /// are too large become `MAX`.
     #[inline]
     pub fn from_seconds(seconds: f64) -> Self {
         // Rust's cast saturates at both ends and turns NaN into zero, so no checks are needed.

@@ -40,12 +40,12 @@ thread_local! {
     static OWN: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Sets the limit in bytes. The limit has an effect only if [`CountingAllocator`] is the allocator.
+/// Sets the limit in bytes. The limit has an effect only if [`CountingAllocator`] is the program's global allocator.
 pub(super) fn set_memory_bound(bytes: u64) {
     BOUND.store(bytes, Ordering::Relaxed);
 }
 
-/// Returns the allocated bytes, or 0 if [`CountingAllocator`] is not the allocator.
+/// Returns the allocated bytes, or 0 if [`CountingAllocator`] is not the program's global allocator.
 pub fn allocated_bytes() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }
@@ -60,10 +60,10 @@ pub fn return_freed_memory() {
 }
 
 /// Makes the system's allocator keep more freed memory for later allocations. By default, if the free memory at the end
-/// of a heap exceeds 128 kB, the system's allocator returns it to the system. Therefore, when several graphs were built
-/// in succession, each graph got newly cleared pages. These pages caused half of all page faults in the replay of a
-/// training step on a wafer. Only lists on huge pages (`graph/huge_pages.rs`) still get their memory directly from the
-/// system.
+/// of a heap exceeds 128 kB, the system's allocator returns it to the system. If several graphs are built in
+/// succession, each graph therefore gets newly cleared pages from the system. Such pages caused half of all page faults
+/// when a training step was replayed on a wafer. Only lists on huge pages (`graph/huge_pages.rs`) still get their
+/// memory directly from the system.
 pub fn keep_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call only sets parameters, before other threads exist.

@@ -1,4 +1,4 @@
-//! Memory limits that the system reports: of the machine, of the process, and of its container.
+//! Memory limits that the system reports for the machine, the process and its container.
 
 /// Returns the smallest limit that the system reports, in bytes, or `None` if it reports no limit.
 pub(super) fn detect_memory_limit() -> Option<u64> {

@@ -1,5 +1,4 @@
-//! Edits TOML texts: replaces values given by their paths, such as `dimension.nvlink.bandwidth` or
-//! `npu.h100.peak.bf16`.
+//! Edits TOML texts: replaces values at paths such as `dimension.nvlink.bandwidth` or `npu.h100.peak.bf16`.
 //!
 //! Each part of a path is a key in a table. If the value is a list of tables, the part is the `name` of one table or its
 //! index from 0. The last part may be a new key; the reader of the edited text decides whether that key is valid.
@@ -28,7 +27,7 @@ pub enum TomlEditError {
     Path(#[from] TomlPathError),
 }
 
-/// Returns `text` with the value at each path replaced. In errors, the text is called `file`.
+/// Returns `text` with the value at each path replaced. Error messages refer to the text as `file`.
 ///
 /// # Errors
 ///
@@ -67,7 +66,7 @@ pub fn replace_toml_values(
     Ok(toml::to_string(&root).expect("what was read can be written"))
 }
 
-/// Returns the value at `path` of `text` as TOML text, or `None` if there is no such value.
+/// Returns the value at `path` in `text` as TOML text, or `None` if there is no such value.
 pub fn toml_value_at(text: &str, path: &str) -> Option<String> {
     let mut at = &Value::Table(text.parse().ok()?);
     for part in path.split('.') {
@@ -235,12 +234,13 @@ fn restore_value(root: &mut Value, place: &[PathPart], value: Option<Value>) {
             table.remove(key);
         }
         (PathStep::Index(index), Some(value), Value::Array(items)) => items[*index] = value,
-        // Lists are compared item by item only if both lists have the same items, so items are never added or removed.
+        // Lists are compared item by item only if both lists have the same items, so this function never adds or
+        // removes items.
         _ => {}
     }
 }
 
-/// A place in a document: a table, or a list, with the values below it.
+/// A place in a document: a table or a list, with the values in it.
 enum EditCursor<'t> {
     Table(&'t mut Table),
     List(&'t mut Vec<Value>),

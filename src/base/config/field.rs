@@ -132,7 +132,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// Reads the values of an array. If the value is no array, the error states `expected`.
+    /// Reads the values of an array. If the value is not an array, the error states `expected`.
     pub fn read_items(&self, expected: impl Display) -> Result<Vec<Self>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Array(items) => Ok(items
@@ -144,8 +144,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// Reads an array of exactly `N` values. In errors, the values are called `what`; the message also states
-    /// `expected`.
+    /// Reads an array of exactly `N` values. Error messages refer to the values as `what` and also state `expected`.
     pub fn read_array<const N: usize>(
         &self,
         what: &str,

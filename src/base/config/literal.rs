@@ -1,5 +1,5 @@
 //! Configuration values whose type is not known in advance. For example, a sweep file contains such values, because it
-//! sets values of other files.
+//! sets values in other files.
 
 use super::{ConfigError, ConfigField, DeValue};
 use std::fmt;

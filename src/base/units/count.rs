@@ -1,4 +1,4 @@
-//! Formats and parses counts in a form that people read.
+//! Formats and parses counts in human-readable form.
 
 /// Formats a count with its noun: `1 rank`, `2 ranks`, `2 passes`, `2 dependencies`, `1,234 micro-batches`.
 pub fn format_count(count: u64, one: &str) -> String {

@@ -1,4 +1,4 @@
-//! Formats energies in a form that people read.
+//! Formats energies in human-readable form.
 
 /// Formats an energy in joules, in the largest unit that gives at least 1: `12.300 uJ`.
 pub fn format_joules(energy: f64) -> String {

@@ -1,4 +1,4 @@
-//! Estimated durations, which serve only for choices and never enter a result.
+//! Estimated durations, used only to choose between alternatives; no result contains an estimate.
 
 use super::{Bandwidth, BufferShare, InverseRate, PS_PER_S, Span};
 use std::ops::Add;

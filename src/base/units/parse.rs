@@ -3,7 +3,7 @@
 use super::{Bandwidth, Bytes, FlopRate, Frequency, Span};
 use std::str::FromStr;
 
-/// Error about a text that is not the expected quantity; the message states the reason.
+/// Error about a string that is not the expected quantity; the message states the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {what}: {why}; write for example `{example}`")]
 pub struct QuantityError {

@@ -1,4 +1,4 @@
-//! Formats and parses percentages in a form that people read.
+//! Formats and parses percentages in human-readable form.
 
 /// Formats a fraction as `12.3 %`.
 pub fn format_percent(fraction: f64) -> String {
