@@ -8,8 +8,8 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Output file. An output file; a regular file gets its final name when it is committed. If the value is dropped before
-/// the commit, the temporary file is removed. Write errors name the output file.
+/// An output file; a regular file gets its final name when it is committed. If the value is dropped before the commit,
+/// the temporary file is removed. Write errors name the output file.
 #[derive(Debug)]
 pub struct OutputFile {
     /// Path as the caller requested it.
@@ -39,15 +39,15 @@ impl OutputFile {
         })
     }
 
-    /// Makes the file compute a hash of the contents during writing.
+    /// Also computes a hash of the contents while they are written.
     #[must_use]
     pub fn with_digest(mut self) -> Self {
         self.hasher = Some(Box::default());
         self
     }
 
-    /// Renames the file to its final path before it is complete; replaces an existing file. Later writes are visible
-    /// under the final name, and the file stays if this value is dropped.
+    /// Renames the incomplete file to its final path, replacing any existing file. Later writes are visible under the
+    /// final name, and the file stays if this value is dropped.
     pub fn publish_early(&mut self) -> Result<(), TraceError> {
         let Some((temporary, to)) = self.waiting.take() else {
             return Ok(());
@@ -57,7 +57,7 @@ impl OutputFile {
         renamed.map_err(|error| TraceError::from_io(&self.path, "rename into place", error))
     }
 
-    /// Finishes writing, and renames the file to its final path; replaces an existing file.
+    /// Finishes writing and renames the file to its final path, replacing any existing file.
     pub fn commit(self) -> Result<(), TraceError> {
         let mut closed = self.close()?;
         closed.sync_contents()?;
@@ -113,8 +113,8 @@ impl Write for OutputFile {
     }
 }
 
-/// Creates `folder` unless it exists. The parent of `folder` must exist, so that a mistyped path does not create
-/// several folders.
+/// Creates `folder` unless it already exists. The parent of `folder` must exist, so that a mistyped path does not
+/// create several folders.
 fn create_folder(folder: &Path) -> io::Result<()> {
     if folder.as_os_str().is_empty() || folder.is_dir() {
         return Ok(());
@@ -135,7 +135,7 @@ fn create_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a temporary file in the folder of `to`, with the owner and permissions of an existing `to`.
+/// Creates a temporary file in the folder of `to`, with the owner and permissions of `to` if that file exists.
 fn create_temporary(
     path: &Path,
     to: &Path,
@@ -147,7 +147,7 @@ fn create_temporary(
     let (temporary, file) =
         TemporaryFile::create_in(folder, before.map(permission_bits)).map_err(io)?;
     if let Some(before) = before {
-        // A user who may write the file but does not own it cannot change its owner, so ignore this failure.
+        // An unprivileged user cannot give the temporary file to another owner, so ignore this failure.
         #[cfg(unix)]
         {
             use std::os::unix::fs::{MetadataExt, fchown};
@@ -236,7 +236,7 @@ impl FinishedFile {
         }))
     }
 
-    /// Renames the file to its final path; replaces an existing file.
+    /// Renames the file to its final path, replacing any existing file.
     pub fn rename_into_place(&mut self) -> Result<(), TraceError> {
         match (self.temporary.take(), &self.to) {
             (Some(temporary), Some(to)) => {

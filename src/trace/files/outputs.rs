@@ -15,8 +15,8 @@ use std::thread;
 /// The output files of one command, and the inputs that they must not replace.
 #[derive(Debug, Default)]
 pub struct OutputSet {
-    /// Inputs whose file identity (device and inode) is still unread. The identity is needed only in the rare case that
-    /// an output already exists.
+    /// Inputs whose file identity (device and inode) has not been read yet. The identity is needed only in the rare
+    /// case that an output already exists.
     unnumbered: Vec<PathBuf>,
     /// Input paths, keyed by file identity.
     inputs: BTreeMap<(u64, u64), PathBuf>,
@@ -143,8 +143,8 @@ impl OutputSet {
         }
     }
 
-    /// Makes the contents of all waiting files durable (synced to disk). File systems batch concurrent syncs, so the
-    /// files are synced concurrently, which takes little longer than syncing one file.
+    /// Makes the contents of all waiting files durable (synced to disk). The files are synced concurrently: file
+    /// systems batch concurrent syncs, so syncing all files takes little longer than syncing one.
     fn sync_all(&self) -> Result<(), TraceError> {
         const AT_ONCE: usize = 16;
         let next = AtomicUsize::new(0);
@@ -234,7 +234,8 @@ mod tests {
     use std::fs;
     use std::io::Write;
 
-    /// After the second of three output names was claimed, it becomes a folder, so no file can get this name.
+    /// After the second of three output names is claimed, a folder is created under this name, so no file can get the
+    /// name.
     #[test]
     fn a_commit_that_fails_halfway_says_what_is_new() {
         let folder = tempfile::tempdir().unwrap();

@@ -121,8 +121,9 @@ fn takes_several(_: &Metadata) -> bool {
     true
 }
 
-/// Returns the descriptor that `path` denotes. The program's caller opened the descriptor's file and may write more to
-/// it, so the program writes directly to a descriptor, even if it refers to a regular file.
+/// Returns the descriptor that `path` denotes. The caller of the program opened the file behind the descriptor and may
+/// write more to it. The program therefore writes directly to a descriptor, even if the descriptor refers to a regular
+/// file.
 fn parse_descriptor(path: &Path) -> Option<i32> {
     let path = path.to_str()?;
     match path {

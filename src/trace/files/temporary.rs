@@ -1,5 +1,4 @@
-//! Temporary files that become outputs. Temporary files that stay unfinished are removed, no matter how the program
-//! ends.
+//! Temporary files that become outputs. Unfinished temporary files are removed, no matter how the program ends.
 
 use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
 use std::ffi::CString;
@@ -18,7 +17,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 const BEGIN: &str = ".chakram-";
 const END: &str = ".tmp";
 
-/// A temporary file. Dropping it removes the file, unless the file was renamed.
+/// A temporary file. The file is removed when the value is dropped, unless the file was renamed.
 #[derive(Debug)]
 pub(super) struct TemporaryFile {
     path: PathBuf,
@@ -82,7 +81,7 @@ impl TemporaryFile {
         &self.path
     }
 
-    /// Renames the file; replaces an existing file.
+    /// Renames the file to `to`, replacing any existing file.
     pub fn rename_to(self, to: &Path) -> io::Result<()> {
         fs::rename(&self.path, to)?;
         self.entry.remove();
@@ -136,7 +135,7 @@ pub(super) fn remove_stale_files(folder: &Path) {
     for entry in listing.flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(is_stale_file_name) {
-            // Users cannot remove files of other users. Ignore such errors; the files remain.
+            // Users cannot remove other users' files, so ignore the error.
             let _ = fs::remove_file(entry.path());
         }
     }

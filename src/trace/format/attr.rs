@@ -22,7 +22,7 @@ const LAST_VALUE: u32 = 32;
 /// An attribute: its name and value, borrowed from the record.
 #[derive(Clone, Copy, Debug)]
 pub struct AttrView<'a> {
-    /// Name of the attribute, in bytes. The names that readers look up are all ASCII.
+    /// Name of the attribute, as bytes. The names that readers look up are all ASCII.
     pub name: &'a [u8],
     /// The field number inside the `oneof` and its raw value, or `None`.
     value: Option<(u32, WireValue<'a>)>,
@@ -103,7 +103,7 @@ impl<'a> AttrView<'a> {
         Some(match (number, raw) {
             (3, WireValue::Fixed64(bits)) => AttrNumber::Real(f64::from_bits(bits)),
             (5, WireValue::Fixed32(bits)) => AttrNumber::Real(f64::from(f32::from_bits(bits))),
-            // Records sign-extend an int32 to 64 bits, so only the lower 32 bits count.
+            // Protobuf sign-extends an int32 to 64 bits, so only the lower 32 bits count.
             (7, WireValue::Varint(v)) => AttrNumber::Signed(i64::from(v as i32)),
             (9, WireValue::Varint(v)) => AttrNumber::Signed(v as i64),
             (11, WireValue::Varint(v)) => AttrNumber::Unsigned(u64::from(v as u32)),
@@ -263,8 +263,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // If a value of another type occurs between parts of the list, it replaces the earlier parts, because
-                // the `oneof` keeps only its last value.
+                // A value of another type between parts of the list replaces the earlier parts, because a `oneof` keeps
+                // only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => texts.clear(),
                 _ => {}
             }
@@ -272,7 +272,7 @@ impl<'a> AttrView<'a> {
         Ok(Some(texts))
     }
 
-    /// Returns the value if it is a list of int64; otherwise an empty list.
+    /// Returns the value if it is a list of int64; otherwise returns an empty list.
     pub fn as_ints(&self) -> Result<Vec<i64>, TraceError> {
         const INTS: u32 = 10;
         let mut numbers = Vec::new();
@@ -295,8 +295,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // If a value of another type occurs between parts of the list, it replaces the earlier parts, because
-                // the `oneof` keeps only its last value.
+                // A value of another type between parts of the list replaces the earlier parts, because a `oneof` keeps
+                // only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => numbers.clear(),
                 _ => {}
             }
@@ -307,7 +307,7 @@ impl<'a> AttrView<'a> {
     /// Converts a list of booleans or whole numbers to a mask; bit `i` of the mask is entry `i` of the list. Returns
     /// `None` if every entry is set, because such a list means "all", whatever its length.
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
-        // These are the lists of int32, int64, uint32, uint64 and bool.
+        // The fields 8, 10, 12, 14 and 28 are the lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
             return Err(self.wrong_type_error("a list of booleans"));
         };
@@ -319,8 +319,8 @@ impl<'a> AttrView<'a> {
             let list = match raw {
                 WireValue::Bytes(list, at) if number == wanted => WireCursor::new(list, at),
                 _ => {
-                    // If a value of another type occurs between parts of the list, it replaces the earlier parts,
-                    // because the `oneof` keeps only its last value.
+                    // A value of another type between parts of the list replaces the earlier parts, because a `oneof`
+                    // keeps only its last value.
                     if (FIRST_VALUE..=LAST_VALUE).contains(&number) {
                         (mask, length) = (0, 0);
                     }
@@ -475,7 +475,7 @@ mod tests {
             .as_texts()
             .unwrap()
             .is_none()));
-        // A list may be split over two fields, and readers merge the fields.
+        // A list may be split over two fields, so readers must merge the fields.
         let part = |value: &str| {
             let values = vec![value.to_owned()];
             AttributeProto {

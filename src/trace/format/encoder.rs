@@ -74,13 +74,13 @@ impl MessageEncoder {
         put_varint(&mut self.0, value);
     }
 
-    /// Appends a 64-bit field of fixed size, the wire type of `double`.
+    /// Appends a fixed-size 64-bit field (the wire type of `double`).
     pub fn append_fixed64(&mut self, number: u32, bits: u64) {
         self.append_key(number, 1);
         self.append_raw(&bits.to_le_bytes());
     }
 
-    /// Appends a 32-bit field of fixed size, the wire type of `float`.
+    /// Appends a fixed-size 32-bit field (the wire type of `float`).
     pub fn append_fixed32(&mut self, number: u32, bits: u32) {
         self.append_key(number, 5);
         self.append_raw(&bits.to_le_bytes());
@@ -112,7 +112,8 @@ impl MessageEncoder {
     pub fn append_nested(&mut self, number: u32, fill: impl FnOnce(&mut Self)) {
         self.append_key(number, 2);
         let start = self.0.len();
-        // Most lengths take one byte, so the encoder reserves one byte. A longer length moves the message.
+        // Most lengths take one byte, so the encoder reserves one byte. If the length takes several bytes, the encoder
+        // moves the message.
         self.0.push(0);
         fill(self);
         let length = self.0.len() - start - 1;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Location in a trace file to which an error refers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceLocation {
-    /// The file; Path of the file, or `None` if the trace is not from a file.
+    /// Path of the file, or `None` if the trace is not from a file.
     pub file: Option<PathBuf>,
     /// Offset in the decompressed file, in bytes.
     pub offset: Option<usize>,
@@ -41,8 +41,8 @@ impl fmt::Display for TraceLocation {
     }
 }
 
-/// An error about a trace. The error is boxed to the size of one word, because every function that reads a field
-/// returns it.
+/// An error about a trace. The error is boxed so that it takes only one word, because every function that reads a field
+/// can return this error.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct TraceError(Box<TraceFault>);

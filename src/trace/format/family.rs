@@ -65,7 +65,7 @@ mod tests {
         for other in ["mb/a", "mbx1/a", "mb1", "layer1/mb2/a", ""] {
             assert_eq!(any(other), other);
         }
-        // The family stays the same if the micro-batch's number is replaced first.
+        // Replacing the micro-batch's number first does not change the family.
         let family = |name: &str| {
             let mut family = String::new();
             super::append_name_family(name, &mut family);

@@ -41,7 +41,7 @@ pub struct TraceContents {
     path: PathBuf,
     /// For a trace that was upgraded or read from text, the original locations of its records.
     origins: Option<SourceMap>,
-    /// True if the file represents several ranks, and these contents are the trace of one of them.
+    /// True if the file represents several ranks, and these contents are the trace of only one rank.
     is_of_member: bool,
 }
 
@@ -223,7 +223,7 @@ impl TraceContents {
     }
 }
 
-/// Reader that decompresses a file bit by bit, for files that do not fit in memory. The reader detects the format
+/// Reader that decompresses a file incrementally, for files that do not fit in memory. The reader detects the format
 /// (plain, gzip or zstd) from the first bytes.
 pub struct DecompressedStream<'s>(Box<dyn Read + 's>);
 
@@ -272,8 +272,8 @@ impl Read for DecompressedStream<'_> {
     }
 }
 
-/// Returns true if the contents consist of zero bytes only. A parser would take such a file for empty records, but
-/// usually a crash left the file unwritten.
+/// Returns true if the contents consist of zero bytes only. A parser would accept such a file as empty records, but the
+/// usual cause is a crash before the data was written.
 fn is_all_zero(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)
 }
@@ -309,7 +309,7 @@ fn no_traces_error(path: &Path, why: &str) -> TraceError {
     TraceError::invalid_file(path, found, hint)
 }
 
-/// Returns the folders in `path` that contain traces, but checks only the first thousand folders by name.
+/// Returns the folders in `path` that contain traces, but checks only the first thousand folders in order of name.
 fn folders_with_traces(path: &Path) -> Vec<PathBuf> {
     let entries = |path: &Path| -> Vec<PathBuf> {
         let read = std::fs::read_dir(path).into_iter().flatten().flatten();

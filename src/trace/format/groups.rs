@@ -29,8 +29,8 @@ pub fn metadata_text(groups: &DeclaredGroups) -> String {
 /// The new name and ranks for a declared group, or `None` to remove the group.
 pub type GroupChange = Option<(String, Vec<u32>)>;
 
-/// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Keeps all other keys,
-/// except that it corrects `group_size` and removes `group_count`.
+/// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Corrects `group_size`,
+/// removes `group_count`, and keeps all other keys.
 ///
 /// Fails on text that [`parse_group_metadata`] rejects. Also fails if `change` fails.
 pub fn rewrite_group_metadata(
@@ -59,8 +59,8 @@ pub fn rewrite_group_metadata(
     Ok(match_list_notation(values, text))
 }
 
-/// Returns the JSON `text`, in the notation that `before` uses. If `before` is a Python list of one string and `text`
-/// needs no escapes, the result is also such a list.
+/// Returns the JSON `text` in the notation of `before`. If `before` is a Python list of one string and `text` needs no
+/// escapes, the result is also such a list.
 pub fn match_list_notation(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));

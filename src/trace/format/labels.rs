@@ -1,4 +1,5 @@
-//! Labels that locate nodes for users. Replays use only the phase.
+//! Labels that show users where a node belongs in its job, such as the phase, stage and layer. Replays use only the
+//! phase.
 
 use std::fmt;
 

@@ -1,9 +1,10 @@
 //! Traces that represent several ranks. The ranks differ only in their peers, groups and cores.
 //!
-//! Such a trace is written for its first *member*. The metadata record lists all members. For each member, the record
-//! also lists the peers, groups and cores that replace those of the first member. The file is stored once, and appears
-//! under the name of every member (through links, if the system supports them). If a user opens the file under a
-//! member's name, the contents are byte for byte the trace that would have been written for this member.
+//! A trace of several ranks, which are its *members*, is written for the first member. The metadata record lists all
+//! members. For each member, the record also lists the peers, groups and cores that replace those of the first member.
+//! The file is stored once, and appears under the name of every member (through links, if the system supports them). If
+//! a user opens the file under a member's name, the contents are byte for byte the trace that would have been written
+//! for this member.
 //!
 //! ```json
 //! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}
@@ -94,7 +95,7 @@ impl TraceMemberRanks {
     }
 }
 
-/// Iterates over a record's readable attributes, with their offsets. The attributes are in the record's fields with
+/// Iterates over a record's readable attributes, each with its offset. The attributes are in the record's fields with
 /// number `field`.
 fn iter_attributes<'a>(
     record: RawRecord<'a>,
@@ -250,8 +251,8 @@ mod tests {
         }
     }
 
-    /// A trace that is opened for a member must equal, byte for byte, a trace written for this member. This must also
-    /// be true if own and peer ranks are exchanged and numbers get longer.
+    /// A trace that is opened for a member must equal, byte for byte, a trace written for this member. The traces must
+    /// also be equal if own and peer ranks are exchanged and rank numbers get more digits.
     #[test]
     fn a_trace_is_that_of_each_member() {
         let text = members().to_text();

@@ -9,18 +9,18 @@
 //! *rules out* a generation if it is not a valid message of this generation: if it has an unknown field, a wrong wire
 //! type, text that is not UTF-8, or a number outside an enum.
 //!
-//! 1. If the first record has a `version` (field 1) that is not an attribute, or attributes in field 2, it is the
-//!    metadata of 0.0.4 or 1.0.0 and the file is current. Current files need no other check, and this check cannot err.
-//!    Old nodes begin with their id (field 1, a varint). Old metadata has attributes in field 1. Their bytes begin with
-//!    a line feed, but no version does.
-//! 2. Otherwise the candidates are the generations that the first record does not rule out, as a node or as metadata.
-//!    If there are no candidates, the reader treats the file as current and reports the error.
+//! 1. The file is current (0.0.4 or 1.0.0) if its first record is metadata of these versions: a record with a `version`
+//!    (field 1) that is not an attribute, or with attributes in field 2. Current files need no other check, and this
+//!    check cannot err. Old nodes begin with their id (field 1, a varint). Old metadata has attributes in field 1. The
+//!    bytes of an attribute begin with a line feed, whereas a version never does.
+//! 2. In all other files, the candidates are the generations in which the first record is a valid node or valid
+//!    metadata. If there are no candidates, the reader treats the file as current and reports the error.
 //! 3. The following records rule out more candidates until one is left. The remaining generation is certain, because
 //!    every other generation is ruled out by some record.
 //! 4. If several candidates are left at the end of the file, the reader upgrades the file as each of them. The reader
-//!    accepts identical results. If the results differ, the reader rejects the file, and the error names the first
-//!    record whose meaning depends on the generation. If no candidate is left, the error names the record that ruled
-//!    out the last candidate.
+//!    accepts the file if all results are identical. If the results differ, the reader rejects the file, and the error
+//!    names the first record whose meaning depends on the generation. If no candidate is left, the error names the
+//!    record that ruled out the last candidate.
 //!
 //! Features that distinguish generations: fields 5 to 10 contain numbers in 0.0.1, but text in later generations. A
 //! node's attributes are in field 11 up to 0.0.3 and in field 10 in 0.0.4. Inside an attribute, field 4 is a float in
@@ -172,7 +172,7 @@ pub fn upgrade_contents(
             let Some(first) = FrameCursor::new(contents).next_record()? else {
                 return Ok(None);
             };
-            // Of the files in 0.0.4, only files without metadata and files from its first days need a conversion.
+            // A file of schema 0.0.4 needs a conversion only if it has no metadata or is from the first days of 0.0.4.
             if generation == SchemaGeneration::V004 && !needs_upgrade(first.bytes) {
                 return Ok(None);
             }
@@ -212,8 +212,8 @@ pub fn upgrade_contents(
     }))
 }
 
-/// Returns true if a file of 0.0.4 needs an upgrade. The first record of such a file is a node, or metadata as in the
-/// first days of 0.0.4.
+/// Returns true if a file of schema 0.0.4 needs an upgrade. The first record of such a file is a node, or metadata as
+/// in the first days of 0.0.4.
 fn needs_upgrade(first: &[u8]) -> bool {
     let suits = |layout: &MessageLayout| {
         schema_layout::check_message(first, 0, layout).is_ok_and(|fit| !fit.unknown)

@@ -41,7 +41,7 @@ impl NodeOrigin {
     }
 }
 
-/// Returns the step's number if `name` is a range name with which PyTorch's profiler marks a step.
+/// Returns the number of the step if `name` has the form that PyTorch's profiler gives to step ranges.
 pub fn parse_profiled_step(name: &str) -> Option<u64> {
     name.strip_prefix("ProfilerStep#")?.parse().ok()
 }

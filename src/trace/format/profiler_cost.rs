@@ -5,7 +5,7 @@ use super::write::{AttributeValue, NamedAttribute};
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
-/// Basis of the estimate of what a profiler's records cost, from the most to the least certain.
+/// Basis of the estimated cost per profiler record; the variants are ordered from most to least certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -61,7 +61,7 @@ pub struct UnprofiledSteps {
     pub range: Option<[Span; 2]>,
 }
 
-/// A metadata record's statements about the profiler. A field is `None` if the record does not state it.
+/// Facts about the profiler in a metadata record. A field is `None` if the record does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureProfilerFacts {
     /// Estimated host time for one record of the profiler.

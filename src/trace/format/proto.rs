@@ -1,4 +1,4 @@
-//! Message types generated from the schema, for writing, rewriting and tools. The fast reader does not use them.
+//! Message types generated from the schema, for writing, rewriting and tools. The fast reader does not use these types.
 
 #![allow(
     missing_docs,

@@ -8,9 +8,9 @@ use crate::format::wire::{RawRecord, WireCursor, WireValue};
 /// New value for an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeEdit<'e> {
-    /// Count. A number. An existing attribute keeps its type, and a new attribute is a `uint64`.
+    /// A number. An existing attribute keeps its type, and a new attribute is a `uint64`.
     Count(u64),
-    /// Text. A text. An existing attribute keeps its type if it is text, or if the new text is a number.
+    /// A string. An existing attribute keeps its type if the attribute is text, or if the new text is a number.
     Text(&'e str),
     /// Removes the attribute.
     Remove,

@@ -32,7 +32,7 @@ impl GroupRoles {
         }
     }
 
-    /// Adds those roles of `other` whose groups have no role here.
+    /// Adds the roles in `other` for groups that have no role here.
     pub fn extend(&mut self, other: &Self) {
         for (first, (last, role)) in &other.0 {
             self.insert(*first, *last, role);

@@ -13,8 +13,8 @@
 //! An empty record is a node with id 0 and default values in all other fields. Salvage keeps a single empty record
 //! between sound records, but drops several in a row as a range of zero bytes.
 //!
-//! Salvage drops a record whose id has already occurred. If anything was lost, it also drops dependencies on missing
-//! nodes, even if these nodes never existed.
+//! Salvage drops a record whose id has already occurred. If anything was lost, salvage also drops dependencies on
+//! missing nodes, even if these nodes never existed.
 
 use super::text::{JsonLineReader, TextFormat};
 use super::trace_format::{self, TraceFormat};
@@ -51,7 +51,7 @@ pub struct SalvageReport {
     pub lost: Vec<LostRange>,
     /// Records that were kept although their lengths were damaged: (record index, byte offset).
     pub repaired: Vec<(usize, usize)>,
-    /// True if the metadata record was lost. An empty record then replaces it.
+    /// True if the metadata record was lost. An empty record replaces the lost metadata record.
     pub metadata_lost: bool,
     /// Nodes that were dropped because an earlier node has the same id: (record, id).
     pub duplicate_ids: Vec<(usize, u64)>,

@@ -192,7 +192,7 @@ pub fn find_replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
     ALL.iter().find(|known| possible && known.name == name)
 }
 
-/// Appends to `put` those attributes of `node` that a replay reads.
+/// Appends to `put` the attributes of `node` that a replay reads.
 pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
     let host = match node.op {
         Op::Host => true,

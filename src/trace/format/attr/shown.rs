@@ -73,8 +73,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // If a value of another type occurs between parts of the list, it replaces the earlier parts, because
-                // the `oneof` keeps only its last value.
+                // A value of another type between parts of the list replaces the earlier parts, because a `oneof` keeps
+                // only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => texts.clear(),
                 _ => {}
             }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Maximum total size in bytes of jobs whose hashes are checked by default, because hashing larger jobs would slow down
+/// Maximum total size in bytes of a job whose hashes are checked by default. Hashing a larger job would slow down
 /// loading noticeably.
 const HASHED: u64 = 64 << 20;
 
@@ -51,7 +51,7 @@ impl FoundTraces {
     }
 }
 
-/// Finds trace files; reads each job file only once.
+/// Finds trace files, and reads each job file only once.
 #[derive(Debug, Default)]
 pub struct TraceFinder {
     verify: VerifyLevel,
@@ -72,8 +72,8 @@ fn strip_stream_suffix(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
     }
-    // A file redirected to standard input is a regular file. Such a file counts as a stream nevertheless, because its
-    // path (`/dev/stdin`) is not a trace's name.
+    // A regular file that is redirected to standard input also counts as a stream, because its path (`/dev/stdin`) is
+    // not the name of a trace.
     let is_descriptor = path == Path::new("/dev/stdin") || path.starts_with("/dev/fd");
     let kind = std::fs::metadata(path).ok()?.file_type();
     (is_descriptor || !kind.is_file() && !kind.is_dir()).then_some(path)

@@ -50,7 +50,7 @@ impl FolderListing {
         }
         if let Some(best) = all.iter().position(|found| !found.is_empty()) {
             this.traces = std::mem::take(&mut all[best]);
-            // Captures and reports may also have this ending, so inspect the beginning of the file.
+            // Captures and reports may also end in `.json`, so inspect the beginning of the file.
             if ENDINGS[best] == ANYTHING {
                 this.traces.retain(|(_, file)| begins_as_trace(&file.path));
             }
@@ -102,8 +102,8 @@ fn begins_as_trace(path: &Path) -> bool {
     matches!(sniff_file(path), Some(SniffedText::Trace(_)))
 }
 
-/// Fails if `path` is a capture whose name looks like that of a text trace. Otherwise, commands that read contents
-/// later would report a misleading error.
+/// Fails if `path` is a capture whose name looks like that of a text trace. Otherwise, commands that read the contents
+/// later would report misleading errors.
 pub(super) fn refuse_capture(path: &Path) -> Result<(), TraceError> {
     match sniff_file(path) {
         Some(SniffedText::Capture(name)) => Err(text::not_a_trace_error(name).in_file(path)),

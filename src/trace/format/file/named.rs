@@ -1,10 +1,11 @@
-//! Paths of all ranks' files with a common prefix. The files need not exist.
+//! Paths of the ranks' trace files that share a prefix. The files need not exist.
 
 use super::names::{ENDINGS, PACKED};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf, is_separator};
 
-/// Paths of the files with a common prefix. The folder is listed only once, no matter how many ranks are requested.
+/// Paths of the trace files that share a prefix. The folder is listed only once, no matter how many ranks are
+/// requested.
 #[derive(Debug)]
 pub struct PrefixedTraceFiles {
     prefix: String,
@@ -50,8 +51,8 @@ impl PrefixedTraceFiles {
         self.best.keys().copied()
     }
 
-    /// Returns the path of `rank`'s existing file; if there are several, their endings' precedence decides. If there is
-    /// none, returns `{prefix}.{rank}.et`.
+    /// Returns the path of `rank`'s existing file, or of the file whose ending takes precedence if there are several.
+    /// If `rank` has no file, returns `{prefix}.{rank}.et`.
     pub fn path_of_rank(&self, rank: u32) -> PathBuf {
         let place = self.best.get(&rank).copied().unwrap_or(0);
         let (ending, packed) = (ENDINGS[place / PACKED.len()], PACKED[place % PACKED.len()]);

@@ -11,8 +11,8 @@ use prost::Message;
 /// The detected generation, and whether the file begins with metadata.
 type DetectedGeneration = (SchemaGeneration, bool);
 
-/// Returns true if `first`, a file's first record, is metadata of the current generation, or `None` if the record does
-/// not decide this.
+/// Returns true if `first`, a file's first record, is metadata of the current generation, or `None` if the record alone
+/// does not decide the question.
 pub(in crate::format) fn is_current_metadata(first: &[u8]) -> Option<bool> {
     if first.is_empty() {
         return None;
@@ -63,7 +63,7 @@ impl GenerationCandidate {
     fn find_contradiction(&self, record: RawRecord<'_>) -> Option<TraceError> {
         let suits = |layout: &MessageLayout| {
             let fit = schema_layout::check_message(record.bytes, record.offset, layout)?;
-            // Only 0.0.4 packs lists of dependencies, so an unpacked list rules out 0.0.4.
+            // Only schema 0.0.4 packs lists of dependencies, so an unpacked list rules out 0.0.4.
             let packed = self.generation != SchemaGeneration::V004 || !fit.unusual;
             match (fit.unknown, packed) {
                 (true, _) => Err(TraceError::malformed_at(
@@ -136,7 +136,8 @@ pub(super) fn detect_generation(contents: &[u8]) -> Result<Option<DetectedGenera
     }
 }
 
-/// Returns the latest generation in `left` if `contents` mean the same in all of them; fails otherwise.
+/// Returns the latest generation in `left` if `contents` have the same meaning in all generations in `left`; fails
+/// otherwise.
 fn latest_equivalent_generation(
     contents: &[u8],
     left: &[GenerationCandidate],

@@ -1,14 +1,14 @@
-//! Converts records of 0.0.1, whose nodes have fixed fields.
+//! Converts records of schema 0.0.1, whose nodes have fixed fields.
 
 use crate::format::TraceError;
 use crate::format::proto::{AttributeProto, BoolList, Node, attribute_proto::Value};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
 
-/// The current schema's numbers of 0.0.1's collectives; the first entry is for number 1.
+/// Collective types of the current schema, for the collective types 1 to 4 of schema 0.0.1.
 const COLLECTIVES: [i64; 4] = [0, 6, 2, 7];
 
-/// Maps a node type of 0.0.1 to the current schema. Version 0.0.3 inserted METADATA as 1, so MEM_LOAD and all later
-/// types have numbers that are one higher.
+/// Maps a node type of schema 0.0.1 to the current schema. Version 0.0.3 inserted METADATA as 1, so MEM_LOAD and all
+/// later types have numbers that are one higher.
 pub(super) fn node_type(old: u64) -> Option<i32> {
     match old {
         0 => Some(0),
@@ -27,7 +27,7 @@ impl FixedFields {
     }
 }
 
-/// Converts a node of 0.0.1 to the current schema.
+/// Converts a node of schema 0.0.1 to the current schema.
 pub(super) fn convert_node(record: RawRecord<'_>) -> Result<Node, TraceError> {
     let mut node = Node::default();
     let mut fixed = FixedFields::default();
@@ -122,8 +122,8 @@ fn add_attributes(
     Ok(())
 }
 
-/// Maps a collective of 0.0.1 to the current schema. The number 0 means "no collective", which is an error only in
-/// collective nodes.
+/// Maps a collective of schema 0.0.1 to the current schema. The number 0 means "no collective", which is an error only
+/// in collective nodes.
 fn convert_comm_type(
     id: u64,
     old: Option<u64>,

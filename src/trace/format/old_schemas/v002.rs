@@ -1,4 +1,4 @@
-//! Converts records of 0.0.2 and 0.0.3, in which inputs and outputs are texts, and attributes state their type.
+//! Converts records of schemas 0.0.2 and 0.0.3, in which inputs and outputs are texts, and attributes state their type.
 
 use super::{CURRENT, SchemaGeneration, decode_text, describe_generation_option, v001};
 use crate::format::TraceError;
@@ -6,8 +6,8 @@ use crate::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
 use prost::Message;
 
-/// The current schema's numbers of the collectives in 0.0.2 and 0.0.3: all-reduce, all-to-all, all-gather,
-/// reduce-scatter and, since August 2023, broadcast.
+/// Collective types of the current schema, for the collective types of schemas 0.0.2 and 0.0.3: all-reduce, all-to-all,
+/// all-gather, reduce-scatter and, since August 2023, broadcast.
 const COLLECTIVES: [i64; 5] = [0, 6, 2, 7, 5];
 
 /// Type of an attribute's value.
@@ -39,7 +39,7 @@ pub(super) static ATTRIBUTES_003B: [OldValueKind; 5] = [
     OldValueKind::Text,
 ];
 
-/// Converts a metadata record of 0.0.3.
+/// Converts a metadata record of schema 0.0.3.
 pub(super) fn convert_metadata(
     record: RawRecord<'_>,
     attributes: &OldValueFields,
@@ -63,7 +63,7 @@ pub(super) fn convert_metadata(
     Ok(metadata)
 }
 
-/// Converts a metadata record from the first days of 0.0.4, with attributes in field 1.
+/// Converts a metadata record from the first days of schema 0.0.4, with attributes in field 1.
 pub(super) fn convert_early_metadata(record: RawRecord<'_>) -> Result<Vec<u8>, TraceError> {
     let mut out = proto::GlobalMetadata {
         version: CURRENT.to_owned(),
@@ -121,7 +121,7 @@ pub(super) fn convert_node(
     }
     node.r#type = match generation {
         SchemaGeneration::V002 => v001::node_type(kind),
-        // 0.0.3 has METADATA as type 1, as in the current schema.
+        // Schema 0.0.3 has METADATA as type 1, as in the current schema.
         _ => i32::try_from(kind).ok().filter(|kind| *kind <= 7),
     }
     .ok_or_else(|| {
@@ -176,7 +176,7 @@ fn apply_attribute(node: &mut Node, mut attribute: AttributeProto) -> Result<(),
                         describe_generation_option(),
                     ));
                 }
-                // Sends and receives need no kind of collective, so drop the attribute.
+                // Sends and receives have no collective type, so drop the attribute.
                 None => {}
             }
         }

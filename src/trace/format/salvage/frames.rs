@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Number of consecutive sound records that are required before reading resumes.
 const CHAIN: usize = 3;
-/// How often each byte may be inspected on average before the search is abandoned.
+/// The search is abandoned after it has inspected each byte this many times on average.
 const SCAN_FACTOR: usize = 64;
 
 /// Byte range of a message in the file.
@@ -24,7 +24,7 @@ struct SalvagedFile {
     nodes: Vec<MessageRange>,
     lost: Vec<(Range<usize>, usize, String)>,
     repaired: Vec<usize>,
-    /// Total size in bytes of those nodes that have no unknown fields.
+    /// Total size in bytes of the nodes without unknown fields.
     known: usize,
 }
 
@@ -269,8 +269,8 @@ impl<'a> RecordSearch<'a> {
         is_certain_node(fit).then_some(message)
     }
 
-    /// Returns true if, from offset `at`, [`CHAIN`] records follow one another that are certainly nodes
-    /// ([`is_certain_node`]). Fewer suffice if the file ends after them.
+    /// Returns true if [`CHAIN`] consecutive records from offset `at` are certainly nodes ([`is_certain_node`]). Fewer
+    /// records suffice if the file ends after them.
     fn begins_record_chain(&mut self, mut at: usize) -> bool {
         for linked in 0..CHAIN {
             if at == self.contents.len() {
