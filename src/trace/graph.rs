@@ -1,9 +1,9 @@
 //! The compact form of a trace: flat arrays that [`NodeIndex`] indexes.
 //!
 //! A graph describes work, but does not say which rank executes it. A graph refers to peers and groups by *slots*,
-//! numbered in order of first use. An instance binds each slot to a rank or group. Ranks that differ only in their
-//! peers, groups and group names therefore share one graph. Nodes are sorted by id, so nothing depends on the order of
-//! records in a file.
+//! numbered in order of first use. Each rank's instance of the graph binds each slot to a rank or group. Ranks that
+//! differ only in their peers, groups and group names therefore share one graph. Nodes are sorted by id, so nothing
+//! depends on the order of records in a file.
 //!
 //! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), and an edge takes 4
 //! bytes. Each collective takes another 24 bytes, and each message takes another 20 bytes. Names take additional
@@ -51,7 +51,7 @@ pub use visit::BidirectionalEdges;
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum NodeKind {
-    /// No operation. The node completes together with its last dependency.
+    /// The node does nothing. The node completes together with its last dependency.
     Nothing,
     /// Work on the host.
     Host,
@@ -88,7 +88,7 @@ impl NodeKind {
     ];
 }
 
-/// A lane, as the graph names it: a stream or thread that runs one node at a time.
+/// A lane: a stream or thread that runs one node at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// A host thread, or `None` if the trace names none.
@@ -161,7 +161,7 @@ pub struct MessageNode {
     pub size_unknown: bool,
 }
 
-/// How many repairs were made while the graph was built.
+/// Number of repairs of each kind that were made while the graph was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphRepairCounts {
     /// Number of control dependencies that were dropped because their predecessor does not exist.
@@ -176,7 +176,7 @@ pub struct GraphRepairCounts {
     pub host_communication: u64,
 }
 
-/// A dependency graph. All ranks that do the same work share it.
+/// A dependency graph. All ranks that do the same work share one graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graph {
     ids: Vec<u64>,
@@ -192,7 +192,7 @@ pub struct Graph {
     bytes: Vec<u64>,
     /// One word for each node, whose meaning depends on the node's type. For a collective or a message: the index in
     /// `calls` or `messages`. For unknown communication: a running index. For a kernel: the number format. For a load
-    /// or a store: the direction, whether switches gather or reduce, and the memory.
+    /// or a store: the direction, whether the access is gathered or reduced in switches, and the memory.
     detail: Vec<u32>,
     successors: Csr,
     in_degree: Vec<u32>,
@@ -226,10 +226,10 @@ pub struct Graph {
 const NO_DTYPE: u32 = u32::MAX >> 1;
 /// Bit in `detail` that marks a kernel with unknown FLOPs.
 const FLOPS_UNKNOWN: u32 = 1 << 31;
-/// `detail` of a load that switches gather; [`REDUCED`] is the `detail` of a store that switches reduce.
+/// `detail` of a load that is gathered in switches; [`REDUCED`] is the `detail` of a store that is reduced in switches.
 const GATHERED: u32 = 1;
 const REDUCED: u32 = 2;
-/// `detail` of a store that switches do not reduce.
+/// `detail` of a store that is not reduced in switches.
 const STORED: u32 = 3;
 /// Number of bits in `detail` for the direction and for gathering. The higher bits are the memory's index plus 1, or 0
 /// for an unnamed memory.
@@ -403,8 +403,8 @@ impl Graph {
         self.kinds[node.index()] == NodeKind::Compute && detail & FLOPS_UNKNOWN != 0
     }
 
-    /// Returns `Some(false)` for a load that switches gather, `Some(true)` for a store that switches reduce, and `None`
-    /// for all other nodes.
+    /// Returns `Some(false)` for a load that is gathered in switches, `Some(true)` for a store that is reduced in
+    /// switches, and `None` for all other nodes.
     #[inline]
     pub fn in_switch(&self, node: NodeIndex) -> Option<bool> {
         match (self.kinds[node.index()], self.detail[node.index()] & ACCESS) {
@@ -488,7 +488,7 @@ impl Graph {
         self.detail[node.index()] as usize
     }
 
-    /// Returns the total number of calls, messages and nodes of unknown communication.
+    /// Returns the total number of calls, messages and nodes with unknown communication.
     pub fn communication_count(&self) -> usize {
         self.calls.len() + self.messages.len() + self.unknown_communication as usize
     }

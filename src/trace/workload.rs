@@ -1,6 +1,6 @@
 //! The workload of a replay: graphs, the instances that bind them to ranks, and the groups of ranks.
 //!
-//! A workload is immutable and independent of machines. All runs of a sweep share it.
+//! A workload is immutable and independent of machines. All runs of a sweep share one workload.
 
 use crate::graph::JobWorkAmounts;
 use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, stable_hash};
@@ -202,8 +202,8 @@ impl WorkloadBuilder {
         self.declared.extend(groups);
     }
 
-    /// Declares what groups are for. If a group is declared twice, the first declaration counts. Declarations in traces
-    /// come after all of these.
+    /// Declares the roles of groups. If a group is declared twice, the first declaration counts. A role from a trace
+    /// counts only if no call of this function has declared a role for the group.
     pub fn declare_group_roles(&mut self, roles: &GroupRoles) {
         self.roles.extend(roles);
     }
@@ -451,8 +451,8 @@ impl GroupRegistry {
 }
 
 impl Workload {
-    /// Returns a copy of the workload that adds the profiler's cost to each graph's times, or subtracts it from times
-    /// that include it.
+    /// Returns a copy of the workload in which each graph's times include the profiler's cost if they excluded it
+    /// before, and exclude the cost otherwise.
     pub fn with_profiler_toggled(&self) -> Self {
         Self {
             graphs: self
@@ -471,9 +471,9 @@ impl Workload {
     /// Together, the two sizes identify a model's width, tensor degree and micro-batch. If several multiplications are
     /// equally frequent, the largest comes first. If there is only one multiplication, returns its sizes twice.
     ///
-    /// The most frequent multiplication alone does not suffice, because it belongs to the feed-forward network (MLP). A
-    /// model with twice the width and four times as many shards has the same multiplication in its MLP. The second most
-    /// frequent multiplication belongs to attention, and it differs between such models.
+    /// The most frequent multiplication alone does not identify the model, because it belongs to the feed-forward
+    /// network (MLP). A model with twice the width and four times as many shards has the same multiplication in its
+    /// MLP. The second most frequent multiplication belongs to attention, and it differs between such models.
     pub fn most_frequent_matmuls(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
         for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
@@ -508,8 +508,8 @@ impl Workload {
         }
     }
 
-    /// Returns the same job with only those traces whose ranks `kept` accepts. All other ranks count as missing under
-    /// [`MissingRankPolicy::Mirror`].
+    /// Returns the same job with only the traces of ranks for which `kept` returns true. All other ranks count as
+    /// missing under [`MissingRankPolicy::Mirror`].
     pub fn keep_traces_of_ranks(&self, kept: impl Fn(Rank) -> bool) -> Self {
         let kept = |instance: &&RankInstance| kept(instance.rank);
         Self {

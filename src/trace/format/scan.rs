@@ -35,7 +35,7 @@ pub struct NodeView<'a> {
     /// Stream or thread, if the trace names one.
     pub lane: Option<i64>,
     /// Recorded duration, or zero if the trace does not state it. For a communication node with a [`wait`](Self::wait),
-    /// this is the duration of the transfer alone.
+    /// `recorded` is the duration of the transfer alone.
     pub recorded: Span,
     /// The schema's duration field, in whole microseconds; `recorded` may be more exact.
     pub micros: u64,
@@ -43,9 +43,9 @@ pub struct NodeView<'a> {
     /// ready. For a node without dependencies, the delay begins at the rank's release.
     pub delay: Span,
     /// Recorded time that a communication node waited for its peers before the transfer. `recorded` does not include
-    /// it.
+    /// this waiting time.
     pub wait: Span,
-    /// Estimated part of `delay` and `recorded` together that the profiler caused.
+    /// Estimated time that the profiler added to `delay` and `recorded` together.
     pub profiler: Span,
     /// True if this member of a collective, or this send, did not wait for its peers.
     pub eager: bool,
@@ -67,7 +67,8 @@ pub struct NodeView<'a> {
     /// Position of the node in its job. The writer writes all labels, but the reader reads only the phase, because
     /// replays need no other label.
     pub labels: NodeLabels<'a>,
-    /// Place of the node in the captured program. The writer takes it as separate [attributes](super::origin) instead.
+    /// Place of the node in the captured program. Callers of the writer pass the origin as separate
+    /// [attributes](super::origin) instead.
     pub origin: NodeOrigin,
 }
 
@@ -120,7 +121,7 @@ pub struct TraceMetadata {
     pub kernels_on_cpu: bool,
     /// Work of the whole job, if the trace states it.
     pub amounts: Option<JobWorkAmounts>,
-    /// The trace's statements about the profiler that captured the job.
+    /// Facts that the trace states about the profiler that captured the job.
     pub profiler: CaptureProfilerFacts,
     /// Coordinates (x, y) of the rank's core on a machine of tiles.
     pub core: Option<[u32; 2]>,
@@ -188,7 +189,7 @@ pub const CPU: &str = "cpu";
 /// Value of [`KERNELS_ON`] if the kernels ran on accelerators.
 pub const DEVICE: &str = "device";
 
-/// Parses the attribute names `host_lane.N` and `lane.N`; returns true for a host lane, and N.
+/// Parses an attribute name of the form `host_lane.N` or `lane.N`. Returns whether the lane is a host lane, and N.
 fn parse_lane_name(name: &[u8]) -> Option<(bool, i64)> {
     let name = std::str::from_utf8(name).ok()?;
     match name.strip_prefix("host_lane.") {
@@ -205,7 +206,8 @@ fn parse_core_position(text: &str) -> Option<[u32; 2]> {
 
 /// Reads a file's first record, the metadata.
 ///
-/// Versions differ in the content of the metadata record, so a wrong type is an error only in relevant attributes.
+/// Schema versions differ in the content of the metadata record, so a wrong type is an error only in attributes that
+/// readers need.
 pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
     let mut profiler = ProfilerAttributeCollector::default();
@@ -223,7 +225,7 @@ pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError>
                 let ns = ns.map_err(|e| e.in_record(record.number, record.offset))?;
                 metadata.captured = Some(Span::from_ns(ns));
             } else if attr.name == WORLD_SIZE.as_bytes() {
-                // Other tools write arbitrary text here, so an invalid number is not an error.
+                // Other tools write arbitrary text in this attribute, so an invalid number is not an error.
                 metadata.world_size = attr.as_u64().ok().and_then(|n| u32::try_from(n).ok());
             } else if let Some(field) = metadata.captured_on.field_mut(attr.name) {
                 *field = attr.as_str().ok().flatten().map(str::to_owned);
@@ -382,8 +384,8 @@ impl<'a> NodeFields<'a> {
     }
 }
 
-/// From a record that [`scan_node`] rejects, recovers the id, the name (if it is UTF-8), and the dependencies before
-/// the first invalid byte. The operation is [`Op::NoOp`].
+/// Recovers parts of a record that [`scan_node`] rejects: the id, the name (if it is UTF-8), and the dependencies
+/// before the first invalid byte. The operation of the recovered node is [`Op::NoOp`].
 pub fn recover_partial_node<'a>(
     record: RawRecord<'a>,
     deps: &mut impl DependencyVisitor,

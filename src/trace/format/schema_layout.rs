@@ -1,4 +1,4 @@
-//! Field layouts of each schema generation's messages. Layouts serve to detect generations and damaged records.
+//! Field layouts of each schema generation's messages. Layouts are used to detect generations and damaged records.
 
 use super::TraceError;
 use super::wire::{WireCursor, WireValue};
@@ -34,7 +34,7 @@ pub(super) enum FieldKind {
     Bytes,
     /// Any bytes; the field may occur any number of times.
     Chunks,
-    /// A message.
+    /// A nested message.
     Part(&'static MessageLayout),
     /// Nested messages; the field may occur any number of times.
     Parts(&'static MessageLayout),
@@ -244,7 +244,7 @@ pub(super) static ATTRIBUTE: MessageLayout = layout_of_optional_fields(&[
 pub(super) static METADATA: MessageLayout =
     layout_of_optional_fields(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
 
-/// Layout of metadata messages in the first days of 0.0.4.
+/// Layout of metadata messages in the first days of schema version 0.0.4.
 pub(super) static EARLY_METADATA: MessageLayout =
     layout_of_optional_fields(&[(1, Parts(&ATTRIBUTE))]);
 
@@ -352,9 +352,9 @@ pub(super) static NODE_002: MessageLayout = nodes_with_texts!(6, ATTRIBUTE_002);
 pub(super) static NODE_003A: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003A);
 /// Layout of node messages in schema version 0.0.3, from 5 August 2023 on.
 pub(super) static NODE_003B: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003B);
-/// Layout of metadata messages in 0.0.3 before August 2023, in files that have metadata.
+/// Layout of metadata messages in schema version 0.0.3 before August 2023, in files that have metadata.
 pub(super) static METADATA_003A: MessageLayout =
     layout_of_optional_fields(&[(1, Parts(&ATTRIBUTE_003A))]);
-/// Layout of metadata messages in 0.0.3 with the attributes of August 2023.
+/// Layout of metadata messages in schema version 0.0.3 with the attributes of August 2023.
 pub(super) static METADATA_003B: MessageLayout =
     layout_of_optional_fields(&[(1, Parts(&ATTRIBUTE_003B))]);

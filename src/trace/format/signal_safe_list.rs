@@ -1,4 +1,4 @@
-//! Lists that signal handlers may read, because they take no lock and free nothing.
+//! Lists that signal handlers may read, because a list takes no lock and frees no entry.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};

@@ -1,7 +1,7 @@
 //! Reads the records of a trace in any format, and returns them in the current schema.
 //!
-//! For files of the current schema and JSON Lines, it needs memory only for the longest record. The reader reads files
-//! of other formats as a whole, because their format or generation may depend on the end of the file.
+//! For files of the current schema and JSON Lines, the reader needs memory only for the longest record. The reader
+//! reads files of other formats as a whole, because their format or generation may depend on the end of the file.
 
 use super::file::{self, DecompressedStream};
 use super::text::{JsonLineReader, TextFormat};

@@ -54,7 +54,7 @@ impl SourceMap {
 }
 
 impl TraceError {
-    /// Translates the location in an error into a location in the original file, through `origins`.
+    /// Translates the location in an error into a location in the original file, using `origins`.
     #[must_use]
     pub fn relocate_to_origin(mut self, origins: &SourceMap) -> Self {
         if let Some(place) = self.location_mut() {

@@ -69,7 +69,7 @@ pub fn parse_text_trace(text: &[u8], form: TextFormat) -> Result<TextTrace, Trac
     Ok(records.into_trace())
 }
 
-/// Builds the error for a capture that the user gives in place of a trace.
+/// Builds the error for a capture that the user passes instead of a trace.
 pub(super) fn not_a_trace_error(name: &str) -> TraceError {
     TraceError::invalid_at(
         TraceLocation::default(),

@@ -4,8 +4,8 @@
 //! - `.et` of 2023, which is upgraded when it is opened ([`old_schemas`]);
 //! - text ([`text`](super::text)): chakram's JSON Lines, protobuf's JSON, `workload_graph` and `nodes`.
 //!
-//! Text begins with `{` or `[`, possibly after white space, followed by a key of its format. A binary file also
-//! begins with the byte `{` if its first record has 123 bytes, but then no key of a text format follows.
+//! Text begins with `{` or `[`, possibly after white space, followed by a key of the format. A binary file also begins
+//! with the byte `{` if its first record has 123 bytes, but then no key of a text format follows.
 
 use super::text::{SniffedText, TextFormat, classify_text, not_a_trace_error};
 use super::wire::FrameCursor;

@@ -194,7 +194,7 @@ impl<'a> WireCursor<'a> {
 
     fn skip_group(&mut self, number: u32) -> Result<(), TraceError> {
         let start = self.file_offset();
-        // The nesting depth is untrusted input, so a list contains the open groups, not the call stack.
+        // The nesting depth is untrusted input, so the open groups are kept in a list instead of on the call stack.
         let mut open = vec![number];
         while let Some(&innermost) = open.last() {
             let at = self.file_offset();
@@ -375,7 +375,7 @@ mod tests {
                 assert!(short.read_varint().is_err());
             }
         }
-        // The invalid varints are one of ten bytes with more than 64 bits of payload, and one of eleven bytes.
+        // One invalid varint has ten bytes with more than 64 bits of payload, and the other has eleven bytes.
         let mut long = [0xff_u8; 11];
         assert!(WireCursor::new(&long, 0).read_varint().is_err());
         long[9] = 2;

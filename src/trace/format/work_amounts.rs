@@ -10,7 +10,7 @@ use std::fmt::{self, Display};
 /// Name of the metadata attribute that states the work.
 pub const ATTRIBUTE: &str = "work_amounts";
 
-/// Token pairs that the FLOPs of attention count.
+/// Token pairs that are counted in the FLOPs of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -42,8 +42,8 @@ pub struct JobWorkAmounts {
     pub tokens: Option<u64>,
     /// The model's FLOPs for these samples: the forward pass and, in training, the backward pass, but no recomputation.
     pub model_flops: u128,
-    /// Token pairs that `model_flops` counts; `None` for models without attention, or if the trace does not state the
-    /// pairs.
+    /// Token pairs that are counted in `model_flops`; `None` for models without attention, or if the trace does not
+    /// state the pairs.
     pub attention: Option<CountedAttention>,
 }
 

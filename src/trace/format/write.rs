@@ -1,7 +1,7 @@
 //! Writes traces: encodes nodes as framed protobuf messages.
 //!
 //! A [`NodeView`] contains the fields that a replay needs, and labels. [`NodeExtras`] contains other information about
-//! a node, such as its location in the source's files. Of the extras, replays use only the control dependencies.
+//! a node, such as its location in the source's files. The control dependencies are the only extras that replays use.
 
 use super::TraceError;
 use super::attr;
@@ -20,7 +20,7 @@ pub use frames::FrameWriter;
 
 /// Receiver of a trace, node by node: a graph builder or a file writer.
 pub trait Sink {
-    /// Receives `node`; `data` lists its data dependencies. Ids must be unique; nodes may come in any order.
+    /// Receives `node`; `data` lists the node's data dependencies. Ids must be unique; nodes may come in any order.
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError>;
 }
 
@@ -91,9 +91,9 @@ impl<W: Write> TraceWriter<W> {
         Self::start_with_metadata(out, &[])
     }
 
-    /// Creates a writer, and writes the metadata record with these attributes. Readers know, for example, `captured_ns`
-    /// (the end of the rank's last event, in nanoseconds after the start of the job) and `group_roles` (the roles of
-    /// groups, [`GroupRoles`](super::roles::GroupRoles)).
+    /// Creates a writer, and writes the metadata record with these attributes. For example, readers recognise
+    /// `captured_ns` (the end of the rank's last event, in nanoseconds after the start of the job) and `group_roles`
+    /// (the roles of groups, [`GroupRoles`](super::roles::GroupRoles)).
     pub fn start_with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
             out: FrameWriter::new(out),
@@ -108,7 +108,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(this)
     }
 
-    /// Writes `node` with the fields in `extra`; `data` lists its data dependencies.
+    /// Writes `node` with the fields in `extra`; `data` lists the node's data dependencies.
     ///
     /// Fails if the sink fails, or if an attribute would change the node's meaning. Also fails if a node declares
     /// groups but was not created by [`NodeView::declare_groups`].
@@ -141,7 +141,7 @@ impl<W: Write> TraceWriter<W> {
         }
         let put = &mut self.message;
         put.clear();
-        // Ascending fields without default values are protobuf's canonical form.
+        // Protobuf's canonical form has ascending fields and omits default values.
         append_varint(put, 1, node.id);
         append_text(put, 2, node.name);
         append_varint(put, 3, node_type_of(node) as u64);
@@ -172,7 +172,7 @@ impl<W: Write> TraceWriter<W> {
         self.out.write_record(put.as_bytes())
     }
 
-    /// Returns the byte sink. The writer has passed all data to it, but has not flushed it.
+    /// Returns the byte sink. All data has been passed to the byte sink, which has not been flushed.
     pub fn into_inner(self) -> W {
         self.out.into_inner()
     }
@@ -295,8 +295,8 @@ fn add_shape_labels<'a>(
     Ok(NodeIo { shapes, ..*io })
 }
 
-/// Appends a node's inputs or outputs. If they are empty, appends them only if `stated` is true, which means that they
-/// are known to be empty.
+/// Appends a node's inputs or outputs. Empty inputs or outputs are appended only if `stated` is true, which means that
+/// the node is known to have none.
 fn append_io_info(put: &mut MessageEncoder, number: u32, io: &NodeIo<'_>, stated: bool) {
     if stated || *io != NodeIo::default() {
         put.append_nested(number, |put| {

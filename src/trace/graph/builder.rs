@@ -124,10 +124,10 @@ impl GraphBuilder {
 
     /// Reserves memory for about `nodes` nodes that have distinct names. The number is only a hint, not a limit.
     pub fn reserve_nodes(&mut self, nodes: u64) {
-        // Do not reserve memory for more nodes, because then growing the arrays takes only a small part of the total
-        // time.
+        // Reserve memory for no more nodes than this: in larger graphs, growing the arrays takes only a small part of
+        // the total time.
         let nodes = nodes.min(1 << 20) as usize;
-        // `nodes` may be too low by a few nodes. The margin avoids moving all arrays for them.
+        // The margin avoids moving all arrays if `nodes` is slightly too low.
         let nodes = nodes + nodes / 16 + 16;
         let graph = &mut self.graph;
         graph.ids.reserve_exact(nodes);

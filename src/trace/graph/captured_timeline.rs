@@ -56,7 +56,7 @@ struct TimelineInstant {
 }
 
 impl TimelineInstant {
-    /// Returns the instant `span` later.
+    /// Returns the instant that is `span` later.
     fn advance_by(self, span: Span, settles: bool) -> Self {
         let time = self.time + span;
         let (settled, round) = if time > self.time {

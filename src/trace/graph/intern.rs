@@ -5,7 +5,7 @@ use hashbrown::HashTable;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-/// A hasher with a fixed seed, so that memory use and time are the same in every run. No order depends on the seed.
+/// Hasher with a fixed seed, which makes memory use and time the same in every run. No order depends on the seed.
 const HASHER: FixedState = FixedState::with_seed(0x6368_616b_7261_6d00);
 
 /// Returns a hash that is the same on every run.

@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn steps_and_stacks_are_those_of_callers_in_any_order_of_records() {
-        // Node 5 calls 6 and 7. Node 7 launches 8 and states that it has no Python call. Nodes 9
-        // and 10 call each other. Node 11 has a missing caller and a stack index beyond the table.
+        // Node 5 calls nodes 6 and 7. Node 7 launches node 8 and states that it has no Python call. Nodes 9 and 10 call
+        // each other. Node 11 has a missing caller and a stack index beyond the table.
         let states = |caller, step, stack| NodeOrigin {
             caller,
             step,

@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn zeros_end_a_trace() {
-        // A node with default values is an empty record. Reading stops at a second empty record.
+        // A node with default values is an empty record. Reading stops at the second of two consecutive empty records.
         let mut contents = file(&[node(1, &[], &[]), Node::default()]);
         assert_eq!(RawTrace::read_trace(&contents).nodes.len(), 2);
         contents.extend([0; 1000]);

@@ -12,11 +12,11 @@ use chakram_base::units::Span;
 /// Treatment of the profiler's estimated cost in a captured job's times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProfilerCostPolicy {
-    /// Keep it: the times include the cost.
+    /// Keep the profiler's cost in the times.
     Keep,
-    /// Subtract it from the times.
+    /// Subtract the profiler's estimated cost from the times.
     Remove,
-    /// Subtract it only if the capture also has steps without a profiler, which can confirm the estimate.
+    /// Subtract the cost only if the capture also has steps without a profiler, which can confirm the estimate.
     #[default]
     RemoveIfMeasured,
 }
@@ -32,14 +32,14 @@ impl SettingChoice for ProfilerCostPolicy {
     ];
 }
 
-/// A trace's statements about the profiler that captured it.
+/// Facts that a trace states about the profiler that captured it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceProfilerFacts {
     /// True if the profiler's estimated cost was subtracted from the times.
     pub removed: bool,
-    /// True if any node states how much of its times is the profiler's cost.
+    /// True if any node states which part of its times is the profiler's cost.
     pub charged: bool,
-    /// The metadata record's statements about the profiler.
+    /// Facts about the profiler from the metadata record.
     pub said: CaptureProfilerFacts,
 }
 

@@ -12,9 +12,9 @@ pub(super) struct SparseColumns {
     delays: SparseColumn<Span>,
     /// Time that each node waited in the recorded run.
     waits: SparseColumn<Span>,
-    /// For each node, the index of its memory change plus 1, or 0 if it has none.
+    /// For each node, the index of its memory change plus 1, or 0 if the node has none.
     pub memory_of: SparseColumn<u32>,
-    /// For each node, the index of its kernel shape plus 1, or 0 if it has none.
+    /// For each node, the index of its kernel shape plus 1, or 0 if the node has none.
     pub kernel_of: SparseColumn<u32>,
     /// For each node, the indices of its caller, its step and its innermost Python call. Each index is stored plus 1; 0
     /// means none.
@@ -25,7 +25,7 @@ pub(super) struct SparseColumns {
     profiler: SparseColumn<ProfilerTimeParts>,
 }
 
-/// The profiler's estimated cost in a node's times. The graph records whether the times still include it.
+/// The profiler's estimated cost in a node's times. The graph records whether its times still include this cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct ProfilerTimeParts {
     delay: Span,

@@ -21,15 +21,15 @@ pub struct CollectiveSignature {
 pub enum CollectiveDifference {
     /// One member has fewer calls than the other.
     Count,
-    /// Kinds differ.
+    /// The calls are different kinds of collectives.
     Kind,
-    /// Sizes differ.
+    /// The calls have different sizes.
     Size,
-    /// Roots differ.
+    /// The calls have different roots.
     Root,
 }
 
-/// A member's calls of one group's collectives, in program order.
+/// One member's collective calls in one group, in program order.
 #[derive(Clone, Debug)]
 pub struct MemberCalls<'a> {
     /// Index of the member among the matched ranks.
@@ -72,7 +72,8 @@ pub struct CollectiveDisagreement {
 }
 
 /// Returns the first collective in which one of `others` differs from `first`. If several members differ, returns the
-/// earliest such collective; within it, the first difference in the order of [`CollectiveDifference`].
+/// earliest differing collective and, for this collective, the first difference in the order of
+/// [`CollectiveDifference`].
 pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     first: &MemberCalls<'a>,
     others: impl IntoIterator<Item = M>,

@@ -1,4 +1,4 @@
-//! Matches messages: the k-th send on a channel (sender, receiver, tag) matches the k-th receive on it.
+//! Matches messages: the k-th send on a channel (sender, receiver, tag) matches the k-th receive on the same channel.
 
 use super::CommRef;
 

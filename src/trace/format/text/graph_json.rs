@@ -151,7 +151,7 @@ fn parse_node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
     })
 }
 
-/// Reads a duration as whole microseconds; if it has a fraction, also in nanoseconds.
+/// Reads a duration in whole microseconds, and also in nanoseconds if the duration has a fraction.
 fn parse_duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError> {
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;
@@ -162,7 +162,7 @@ fn parse_duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), Trace
         JsonScalar::Number(text) => text.parse().ok(),
         _ => None,
     };
-    // The limit keeps the product below 2^53 nanoseconds, where it is exact.
+    // The limit keeps the product below 2^53 nanoseconds, where an `f64` is exact.
     match micros.filter(|micros| (0.0..9e12).contains(micros)) {
         Some(micros) => Ok((micros as u64, Some((micros * 1000.0).round() as u64))),
         None => Err(at.error_here("expected a duration in microseconds")),

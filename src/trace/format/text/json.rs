@@ -51,7 +51,7 @@ impl<'a> JsonReader<'a> {
         place
     }
 
-    /// Returns the line and column of the byte `at`, which must not precede the mark.
+    /// Returns the line and column of the byte at offset `at`, which must not precede the mark.
     fn line_and_column_of(&self, at: usize) -> (usize, usize) {
         let (from, (line, column)) = self.mark;
         let between = &self.text[from.min(at)..at.min(self.text.len())];
@@ -73,7 +73,7 @@ impl<'a> JsonReader<'a> {
         self.error_at(self.at, found)
     }
 
-    /// Builds an error at the byte `at`.
+    /// Builds an error at the byte offset `at`.
     #[cold]
     pub fn error_at(&self, at: usize, found: impl Into<String>) -> TraceError {
         TraceError::malformed_text_at(self.line_and_column_of(at), self.node, found)

@@ -7,16 +7,16 @@
 //! {"id":3,"name":"mm","type":"COMP_NODE","data_deps":[1,2],"duration_micros":5,"attr":[{"name":"num_ops","int64_val":1000}]}
 //! ```
 //!
-//! The keys are the schema's fields (`proto/et_def.proto`), in the order of their numbers. Lines omit fields with
-//! default values, except `id` and `type`. Lines follow protobuf's JSON mapping, with these additions, which prevent a
-//! loss of content:
+//! The keys are the schema's fields (`proto/et_def.proto`), in the order of their numbers. A line omits fields with
+//! default values, except `id` and `type`. The format follows protobuf's JSON mapping, with these additions, which
+//! prevent a loss of content:
 //!
 //! - all numbers are JSON numbers, including 64-bit numbers. Reals have the fewest digits that identify the value.
 //!   `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with a non-default payload is
 //!   `"NaN(0x7ff8000000000001)"`. Bytes are base64.
-//! - `unknown` has the fields of a record that are not in the schema, unchanged (base64).
-//! - an attribute, or the inputs or outputs of a node, that JSON keys cannot express exactly (unknown fields, text that
-//!   is not UTF-8, unusual encodings) becomes `{"raw":"…"}` with the unchanged message.
+//! - `unknown` contains the fields of a record that are not in the schema, unchanged (base64).
+//! - some attributes, inputs and outputs have content that JSON keys cannot express exactly (unknown fields, text that
+//!   is not UTF-8, unusual encodings). Such a message is kept unchanged as `{"raw":"…"}`.
 //!
 //! Therefore, a round trip through text leaves a canonical file (fields in the order of their numbers, lists packed, no
 //! defaults) unchanged, byte for byte. For any other file, a round trip gives a file with equal records.

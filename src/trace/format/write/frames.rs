@@ -32,7 +32,8 @@ impl<W: Write> FrameWriter<W> {
         self.out.write_all(message)
     }
 
-    /// Returns the inner writer. The writer has passed all data to it, but has not flushed it.
+    /// Returns the inner writer. All data has been passed to the inner writer, which has not been
+    /// flushed.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -296,7 +296,7 @@ fn labels_are_attributes_and_shapes() {
     ];
     // The first three attributes describe the kernel: host or device, FLOPs, bytes.
     assert_eq!(written.attr[3..], wanted);
-    // Of the labels, the reader returns only the phase.
+    // The phase is the only label that the reader returns.
     let read = scan::scan_node(second(&file), &mut Deps::default()).unwrap();
     let labels = NodeLabels {
         phase: node.labels.phase,

@@ -43,7 +43,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Drops control dependencies of nodes on themselves. Fails if a data dependency is of this kind.
+    /// Drops control dependencies of nodes on themselves. Fails if a node has a data dependency on itself.
     pub(super) fn drop_self_dependencies(&mut self) -> Result<(), TraceError> {
         let mut start = 0;
         for (node, &end) in self.pred_end.iter().enumerate() {
@@ -65,8 +65,8 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Builds the rows of successors and merges duplicates. Returns true if every node comes after its dependencies.
-    /// Then ascending order is program order, and there is no cycle.
+    /// Builds the rows of successors and merges duplicates. Returns true if every node comes after its dependencies. If
+    /// so, ascending order is program order, and there is no cycle.
     pub(super) fn link_successors(&mut self, with_control: bool) -> bool {
         let n = self.graph.ids.len();
         let mut seen_by = vec![NO_NODE; n];

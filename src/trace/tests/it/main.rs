@@ -1,4 +1,5 @@
-//! White-box tests of traces: they compare traces with generated types, simple readers and traces of other tools.
+//! White-box tests of traces, which compare the readers and writers with generated types, simple readers and other
+//! tools' traces.
 
 mod corpus;
 mod forms;

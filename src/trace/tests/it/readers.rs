@@ -18,7 +18,7 @@ fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-/// Builds a kernel of 1 us with these data and control dependencies.
+/// Builds a kernel that takes 1 us and has these data and control dependencies.
 fn kernel(id: u64, data: &[u64], control: &[u64]) -> Node {
     Node {
         id,

@@ -49,7 +49,7 @@ fn numbers_are_kept_as_they_are_written() {
 
 #[test]
 fn errors_know_their_line_and_column() {
-    // Columns count characters. The value of `b` is invalid.
+    // Columns count characters, so `é` takes one column. The value of `b` is invalid.
     let mut json = json("{\n  \"é\": 1, \"b\": x }");
     let error = json.skip_value().unwrap_err().to_string();
     assert!(

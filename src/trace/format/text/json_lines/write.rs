@@ -28,7 +28,7 @@ impl<W: Write> JsonLineWriter<W> {
 
     /// Writes a record of the current schema. The caller must write the metadata first.
     ///
-    /// Fails on an invalid message or a name that is not UTF-8, and if writing fails.
+    /// Fails if the message is invalid, if a name is not UTF-8, or if writing fails.
     pub fn write_record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
         self.line.clear();
         let put = match record.number {
@@ -42,7 +42,7 @@ impl<W: Write> JsonLineWriter<W> {
             .map_err(|source| TraceError::from_io("", "write", source))
     }
 
-    /// Returns the inner writer. The writer has passed all data to it, but has not flushed it.
+    /// Returns the inner writer. All data has been passed to the inner writer, which has not been flushed.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -181,7 +181,8 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             return Ok(false);
         };
         let (number, wire) = ((key >> 3) as u32, key & 7);
-        // In that encoding, field numbers ascend, and the attribute has a single value, which is its last field.
+        // In the writers' encoding, field numbers ascend, and the attribute has a single value, which is its last
+        // field.
         if number <= last || last > 2 || key > u64::from(u32::MAX) {
             return Ok(false);
         }

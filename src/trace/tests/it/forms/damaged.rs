@@ -131,7 +131,7 @@ fn a_damaged_length_costs_nothing_where_it_stands_alone() {
                 continue;
             }
             let (bytes, report) = salvaged(&damaged, keep());
-            // If the last record's length is too large, the file looks like a truncated one.
+            // If the last record's length is too large, the file looks truncated.
             if record == places.len() - 1 && usize::from(wrong & 0x7f) > place.len() {
                 assert_eq!(bytes, contents[..place.start], "{report:?}");
                 assert_eq!(report.lost[0].bytes, *place);
@@ -244,7 +244,7 @@ fn old_files_are_salvaged_in_their_own_terms() {
         (Some(SchemaGeneration::V001), 20)
     );
     assert!(whole.1.is_whole(), "{:?}", whole.1);
-    // The file is truncated, and also damaged at its start, from which the generation is detected.
+    // The file is truncated and also damaged at its start, where the generation is detected.
     let mut damaged = contents[..contents.len() - 3].to_vec();
     damaged[1] = 0xff;
     let (bytes, report) = salvaged(&damaged, SalvageOptions::default());

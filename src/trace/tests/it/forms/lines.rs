@@ -109,7 +109,7 @@ fn attribute() -> impl Strategy<Value = AttributeProto> {
     })
 }
 
-/// Returns the fields of the node `message` that the schema lacks, in order.
+/// Returns the fields of the node `message` that are not in the schema, in order.
 fn unknown_fields(message: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     let mut cursor = WireCursor::new(message, 0);
@@ -164,7 +164,7 @@ proptest! {
         in_inputs in unknown(),
     ) {
         let mut bytes = scattered(&node, unpacked, &order, &unknown);
-        // The attributes and the inputs contain fields that the schema lacks.
+        // The attributes and the inputs contain fields that are not in the schema.
         let inner = AttributeProto { name: "odd".into(), ..AttributeProto::default() }.encode_to_vec();
         prost::encoding::bytes::encode(10, &[inner, in_attribute].concat(), &mut bytes);
         prost::encoding::bytes::encode(8, &in_inputs, &mut bytes);

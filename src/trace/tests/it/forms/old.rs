@@ -269,7 +269,7 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("0.0.3a or 0.0.3b"), "{error}");
-    // The file has two records. Each is valid in only one of two generations.
+    // Each of the two records is valid in only one generation, and the two generations differ.
     let mixed = encode_file([telling(&ATTRIBUTES[0], 1, 3), telling(&ATTRIBUTES[2], 2, 4)]);
     let error = upgrade_contents(&mixed, None).unwrap_err().to_string();
     assert!(

@@ -43,7 +43,8 @@ fn number(value: &Value) -> Option<Number> {
     }))
 }
 
-/// Converts a value to a count. Like all functions here, returns `None` if this is impossible.
+/// Converts a value to a count. Like all conversions in this module, returns `None` if `value`
+/// cannot be converted.
 pub fn count(value: &Value) -> Option<u64> {
     match number(value)? {
         Number::Whole(v) => u64::try_from(v).ok(),

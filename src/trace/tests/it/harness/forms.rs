@@ -52,7 +52,7 @@ fn streamed(data: &[u8], expected: &[u8]) {
 pub fn older(data: &[u8]) {
     for (generation, _) in SchemaGeneration::ALL {
         match upgrade_contents(data, Some(generation)) {
-            // The reader uses records of 0.0.4 unchanged.
+            // The reader uses records of schema 0.0.4 unchanged.
             Ok(Some(_)) if generation == SchemaGeneration::V004 => {}
             Ok(Some(upgraded)) => {
                 let records = current(&upgraded.bytes);
@@ -81,7 +81,7 @@ pub fn older(data: &[u8]) {
     }
 }
 
-/// Reads arbitrary bytes as JSON Lines, and as records to convert to lines.
+/// Reads arbitrary bytes as JSON Lines, and also as binary records that are converted to lines.
 pub fn json_lines(data: &[u8]) {
     let mut reader = JsonLineReader::new(data);
     let mut record = Vec::new();
@@ -111,8 +111,7 @@ fn round_trip(contents: &[u8]) {
         };
         match (writer.write_record(record), decoded) {
             (Ok(()), Ok(decoded)) => sound.push(decoded),
-            // Lines also preserve content that the schema does not name, and the generated types reject some of this
-            // content.
+            // JSON Lines also preserve content that is not in the schema, some of which the generated types reject.
             (Ok(()), Err(_)) => return,
             (Err(error), _) => return sensible(&error),
         }

@@ -66,8 +66,8 @@ pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
     })
 }
 
-/// Checks that the fast reader and the generated types agree on one record. Skips invalid messages, because the fast
-/// reader may accept or reject them: it skips text that replays do not need.
+/// Checks that the fast reader and the generated types agree on one record. Skips invalid messages: the fast reader may
+/// accept such a message, because it does not read text that replays do not need.
 pub fn compare(record: RawRecord<'_>) {
     let found = scanned(record);
     let Ok(node) = Node::decode(record.bytes) else {
@@ -151,7 +151,7 @@ impl<'a> Facts<'a> {
             .ok_or("an attribute that cannot be read")
     }
 
-    /// Readers read relevant attributes of every node type, so an invalid attribute is always an error.
+    /// Readers decode the attributes that they know on nodes of every type, so an invalid attribute is always an error.
     fn all_readable(&self) -> Result<(), Refused> {
         for name in COUNTS {
             self.last(&[name], count)?;

@@ -1,4 +1,5 @@
-//! Encodes attributes of 0.0.2 and of both variants of 0.0.3. The attributes distinguish these three generations.
+//! Encodes attributes of schema 0.0.2 and of both variants of schema 0.0.3. The attributes distinguish these three
+//! generations.
 
 use super::{TYPES, attribute, decoded, encode_file, head, upgraded};
 use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
@@ -191,7 +192,7 @@ fn attributes_of_0_0_2_and_0_0_3_keep_their_types() {
     }
 }
 
-/// Returns a node that is valid in no other generation.
+/// Returns a node that is valid only in the generation of `of`.
 pub fn telling(of: &Attributes, id: u64, kind: u64) -> WireMessage {
     let float = of.fields[1].expect("all have it");
     let text = of.fields[4].expect("all have it");
