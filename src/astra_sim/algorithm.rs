@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Algorithm of one phase of a collective.
+/// Algorithm that a collective uses in one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AstraAlgorithm {
     /// `ring`: every member sends to its neighbour on the ring.
@@ -24,8 +24,8 @@ pub enum AstraAlgorithm {
 pub struct CollectiveImplementation {
     /// Algorithm that the entry selects.
     pub algorithm: AstraAlgorithm,
-    /// True for `oneRing`, `oneDirect<W>` and `oneHalvingDoubling`, which run once over all NPUs
-    /// instead of once per dimension.
+    /// True for `oneRing`, `oneDirect<W>` and `oneHalvingDoubling`: these run once over all NPUs, not once per
+    /// dimension.
     pub one: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) const NAMES: [&str; 9] = [
 ];
 
 impl CollectiveImplementation {
-    /// Parses a name in the spelling of system files, which is case-sensitive.
+    /// Parses an algorithm's name as system files spell it; the case matters.
     pub fn parse(name: &str) -> Option<Self> {
         let (inner, one) = match name.strip_prefix("one") {
             Some(inner) => (inner, true),

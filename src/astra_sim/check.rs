@@ -12,12 +12,12 @@ const MOST_CHUNKS: u64 = 1 << 26;
 /// messages, which must stay below 2^32.
 const MOST_ROUND: u32 = 92_681;
 
-/// A sentence that states the problem, and advice to the user.
+/// Describes the problem in one sentence, with advice to the user.
 pub(super) type CollectiveRefusal = (String, &'static str);
 
 impl AstraCollectives {
-    /// Checks that a collective of `bytes` among `members` can run along the dimensions in a mask. If the collective
-    /// has no named group, `members` is `None` and all NPUs take part.
+    /// Checks that a collective of `bytes` among `members` can run along the dimensions that a mask selects. If the
+    /// collective has no named group, `members` is `None` and all NPUs take part.
     pub(super) fn check_collective(
         &self,
         kind: CollectiveKind,
@@ -144,10 +144,10 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the dimensions that a collective uses if its node has the mask `mask`. The collective divides all NPUs
+    /// Returns the dimensions that the node's mask `mask` selects for a collective. The collective divides all NPUs
     /// into parts along these dimensions. Returns `None` if the mask has no effect. A custom algorithm has no
-    /// dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in the list. The second value is
-    /// false if ASTRA-sim skips the collective because the mask includes no entry of the list.
+    /// dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in the list. The second returned
+    /// value is false if the mask includes no entry of the list, so that ASTRA-sim skips the collective.
     pub(super) fn dimensions_of_mask(
         &self,
         kind: CollectiveKind,

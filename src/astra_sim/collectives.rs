@@ -8,19 +8,20 @@
 //!
 //! # Phases
 //!
-//! All-gather visits the dimensions from the outermost inward. Reduce-scatter and all-to-all visit them from the
-//! innermost outward. If `collective-optimization` is `baseline`, an all-reduce runs as one all-reduce of the whole
-//! chunk in every dimension. If it is `localBWAware`, an all-reduce runs as a reduce-scatter through all dimensions
-//! except the last, an all-reduce in the last, and an all-gather back through the others. If the list of
-//! implementations is shorter than the list of dimensions, the collective skips the remaining dimensions. A `one…`
-//! algorithm treats all NPUs as one line, and ends the list. A named group that lacks some ranks is a single line of
-//! members, in the order of the groups file. The line uses the list's only algorithm, or a ring if the list has several
-//! entries.
+//! An all-gather visits the dimensions from the outermost to the innermost. A reduce-scatter and an all-to-all visit
+//! the dimensions from the innermost to the outermost. If `collective-optimization` is `baseline`, an all-reduce runs
+//! as one all-reduce of the whole chunk in every dimension. If `collective-optimization` is `localBWAware`, an
+//! all-reduce has three parts: a reduce-scatter through all dimensions except the last, an all-reduce in the last
+//! dimension, and an all-gather back through the other dimensions. If the system file lists fewer implementations than
+//! there are dimensions, the collective skips the remaining dimensions. A `one…` algorithm treats all NPUs as one line,
+//! so ASTRA-sim ignores later entries of the list. A named group that lacks some ranks is a single line of members, in
+//! the order of the groups file. The line uses the list's only algorithm, or a ring if the list has several entries.
 //!
 //! # Costs
 //!
-//! An endpoint incurs its delay (10 ns in named groups) before the first message and after each reception. If a member
-//! reduces a received message of m bytes, this takes another 3⌊m / bandwidth⌋ ns, for two reads and a write.
+//! An endpoint adds its delay (10 ns in named groups) before it sends the first message and after it receives each
+//! message. If a member reduces a received message of m bytes, the reduction takes another 3⌊m / bandwidth⌋ ns for two
+//! reads and a write.
 //!
 //! # Corrected quirks
 //!
@@ -29,14 +30,14 @@
 //! to the remaining dimensions. A ring replaces the algorithm in dimensions where the algorithm cannot run.
 //!
 //! If [`Quirk::GroupRing`] is corrected, a named group that fills a sub-grid has one phase for each dimension in which
-//! its members differ. Any other named group is a line along the outermost of these dimensions. Both kinds of group use
-//! the list's algorithm for the dimension, or a ring if that algorithm cannot run there. The chunks of such a group
+//! its members differ. Any other named group is a line along the outermost of these dimensions. In each dimension, both
+//! kinds of group use the list's algorithm, or a ring if that algorithm cannot run there. The chunks of such a group
 //! queue at the same dimension.
 //!
 //! If [`Quirk::SharedQueue`] is corrected, each phase has its own queues. Chunks pass through these queues in the order
 //! in which they arrive from the previous phase. If [`Quirk::GroupEndpoint`] is corrected, endpoints of named groups
 //! have the same delay as other endpoints. If [`Quirk::OneAtATime`] is corrected, an NPU's collectives may overlap.
-//! Each collective then has its own queues, and uses them in rotation, beginning with the first. NPUs that join
+//! Each collective then has its own queues. It uses the queues in rotation, beginning with the first. NPUs that join
 //! collectives in different orders therefore do not wait for each other. The replay matches collectives in program
 //! order.
 
@@ -71,7 +72,7 @@ pub struct AstraCollectives {
     /// Maximum number of chunks that a queue admits to a stage at once.
     capacity: u32,
     endpoint: Span,
-    /// Rate of a reduction in bytes per second, or `None` if reductions take no time.
+    /// Bytes that a reduction processes per second, or `None` if reductions take no time.
     reduction: Option<f64>,
     rendezvous: bool,
     counters: NpuChunkCounters,
@@ -80,7 +81,8 @@ pub struct AstraCollectives {
     scripts: CustomScripts,
     /// Numbers of chunks that NPUs have issued. `None` unless every quirk is on.
     issued: Option<IssuedChunkCounts>,
-    /// First (NPU, node) with an endpoint delay at time 0 that a scale reduced to 0. `None` unless every quirk is on.
+    /// First (NPU, node) that would have had an endpoint delay at time 0 if a scale had not reduced the delay to 0.
+    /// `None` unless every quirk is on.
     undelayed: Option<Option<(Npu, u64)>>,
 }
 
@@ -132,19 +134,18 @@ impl AstraCollectives {
         own
     }
 
-    /// Returns the replay's first state that would have made ASTRA-sim wait forever.
+    /// Returns the first state in the replay that would make ASTRA-sim wait forever.
     pub fn first_endless_wait(&self) -> Option<EndlessWait> {
         self.issued.as_ref().and_then(|issued| issued.first)
     }
 
-    /// Returns the first NPU that started a collective at time 0 although a scale reduced its endpoint delay to 0, with
+    /// Returns the first NPU that started a collective at time 0 while a scale reduced the endpoint delay to 0, with
     /// the collective's node. ASTRA-sim aborts at such a node.
     pub fn first_undelayed_collective(&self) -> Option<(Npu, u64)> {
         self.undelayed.flatten()
     }
 
-    /// Extends each list to all dimensions with its last algorithm, or with a ring where that algorithm
-    /// cannot run.
+    /// Extends each list to all dimensions by repeating its last algorithm, or a ring where that algorithm cannot run.
     fn extend_algorithm_lists(&mut self) {
         let mut lists = std::mem::take(&mut self.implementations);
         for (kind, list) in [
@@ -204,8 +205,8 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the time to reduce `amount`: two reads and a write, each truncated to whole ns under
-    /// [`Quirk::WholeNs`].
+    /// Returns the time to reduce `amount`: two reads and a write. [`Quirk::WholeNs`] truncates each of the three times
+    /// to whole ns.
     #[inline]
     fn reduction_time_of(&self, amount: BufferShare) -> Span {
         let once = |gbps: f64| quirks::fractional_bytes(amount) / (gbps * 1e9) * 1e9;
@@ -273,16 +274,16 @@ impl AstraCollectives {
         )
     }
 
-    /// Returns true if the extent belongs to a named group that lacks some ranks. Such a group is either a single line,
-    /// whose extent is not regular, or it spans dimensions. If it spans dimensions, the extent's last phase contains
-    /// all members, and its index is beyond the machine's dimensions.
+    /// Returns true if the extent belongs to a named group that lacks some ranks. Such a group either is a single line
+    /// with an irregular extent, or spans dimensions. If the group spans dimensions, the extent's last phase contains
+    /// all members, and the index of this phase is beyond the machine's dimensions.
     fn is_named(&self, extent: &GroupExtent) -> bool {
         let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
-    /// Returns the phases that a collective visits, innermost first. Each phase has its index in the
-    /// extent, the level whose queues it uses, and its algorithm.
+    /// Returns a collective's phases, innermost dimension first. Each phase has its index in the extent, the level
+    /// whose queues it uses, and its algorithm.
     fn phases_of_collective(
         &self,
         kind: CollectiveKind,

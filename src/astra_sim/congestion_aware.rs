@@ -1,17 +1,18 @@
 //! The congestion-aware network: it has one dimension, and each link carries one message at a time.
 //!
-//! Every device receives a whole message before it forwards it. On a link that is free at t, the message arrives at the
-//! next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m / bandwidth⌋. Messages that
-//! find a link busy wait in its queue, which serves them in the order of arrival. On a ring, a message takes the
-//! shorter direction, or the upward direction if both are equally short. A switch is a separate device between each two
-//! NPUs.
+//! Every device receives a whole message before it forwards it. If a message of m bytes enters a free link at t, it
+//! arrives at the next device at t + ⌊latency + m / bandwidth⌋ ns. The link is free again at t + ⌊m / bandwidth⌋ ns.
+//! If the link is busy, messages wait in its queue and leave it in order of arrival. On a ring, a message takes the
+//! shorter direction, or the upward direction if both are equally short. A switch is a separate device, so a message
+//! crosses two links.
 //!
 //! If all NPUs run a collective together and each link has one user at a time, no message waits. A message then takes
 //! the sum of its hop times, and the collective has the same closed form as without congestion. On a full connection,
 //! no message waits in any algorithm except trees. On rings and switches, no message waits in the ring and
 //! halving-doubling algorithms, because each member sends one message at a time. With the direct algorithm on a switch,
 //! a message waits only for earlier messages of its own sender. With the direct algorithm on a ring, messages of
-//! several senders queue for a link. If messages reach the link at the same instant, the order of their events decides.
+//! several senders queue for a link. If messages reach the link at the same instant, they enter the link in the order
+//! of their events.
 //!
 //! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) makes each hop wait for the whole message. If this quirk
 //! is corrected, messages use [`CutThroughLinks`](super::CutThroughLinks).
@@ -29,7 +30,7 @@ use chakram_hardware::topology::{DimensionShape, LinePattern};
 /// Sentinel that means "no op".
 const NONE: OpIndex = OpIndex(u32::MAX);
 
-/// A directed link: whether it is busy, and the ops of the messages that wait for it.
+/// State of a directed link, with the ops of the messages that wait for the link.
 #[derive(Clone, Copy, Debug)]
 struct QueuedLink {
     busy: bool,
@@ -88,8 +89,8 @@ impl CongestionAware {
         }
     }
 
-    /// Returns the next link on the way from device `at` to `to` (an index among the links of `at`), and the device at
-    /// the link's end.
+    /// Returns the next link on the way from device `at` to `to`, as an index among the links of `at`, and the device
+    /// at the link's end.
     #[inline]
     fn next_link_towards(&self, at: u32, to: u32) -> (u32, u32) {
         let n = self.npus;
@@ -141,7 +142,8 @@ impl CongestionAware {
         self.carried[op.index()].next = NONE;
     }
 
-    /// Sends a message over a link from its device to the device at the link's end. The link is then busy.
+    /// Sends a message from its current device over a link to the device at the link's end. The link is busy
+    /// afterwards.
     #[inline]
     fn transmit_over_link(
         &mut self,
@@ -188,11 +190,11 @@ impl NetworkBackend for CongestionAware {
     const NAME: &'static str = "congestion_aware";
     const SHARED: bool = true;
 
-    /// A full connection has a link for each pair, so no messages share one. In other shapes, each link has one user at
-    /// a time if all NPUs send over the same distance at the same time. Then all messages cross their h-th links
-    /// simultaneously, in ⌊latency + m / bandwidth⌋ ns. These links are all different, and each is free again after ⌊m
-    /// / bandwidth⌋. On a switch, NPUs may send again before that, because messages reach a receiver's link in sending
-    /// order, from one sender at a time.
+    /// A full connection has a link for each pair of NPUs, so no messages share a link. In other shapes, each link has
+    /// one user at a time if all NPUs send over the same distance at the same time. Then all messages cross the h-th
+    /// links of their routes simultaneously, in ⌊latency + m / bandwidth⌋ ns. These links are all different, and each
+    /// link is free again after ⌊m / bandwidth⌋ ns. On a switch, NPUs may send the next message before that time,
+    /// because messages reach a receiver's link in sending order, from one sender at a time.
     fn is_conflict_free(&self, _: usize, members: u32, pattern: LinePattern) -> bool {
         let all = members == self.npus;
         match pattern {

@@ -153,8 +153,8 @@ mod tests {
 
     #[test]
     fn the_original_s_own_anchors() {
-        // The bytes take 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. A message needs three hops in the first
-        // shape, one in the second, and two in the third, each of 500 ns.
+        // Serialization takes 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. A message needs three hops in the first
+        // shape, one in the second, and two in the third. Each hop takes 500 ns.
         for (shape, expected) in [
             (DimensionShape::Ring, 21_031),
             (DimensionShape::FullyConnected, 20_031),
@@ -164,7 +164,8 @@ mod tests {
             assert_eq!(ns(&network, 1, 4), expected);
         }
         // At 200, 100 and 50 GB/s, messages take 4,882.8 + 50 ns, 9,765.6 + 500 ns and 19,531.25 + 2 · 2,000 ns. Only
-        // the lowest dimension in which sender and receiver differ counts. From NPU 0 to NPU 63, this is the ring.
+        // the lowest dimension in which sender and receiver differ counts. Between NPU 0 and NPU 63, the ring is the
+        // lowest such dimension.
         let stack = network(&STACK, QuirkSet::ALL);
         assert_eq!(ns(&stack, 0, 1), 4_932);
         assert_eq!(ns(&stack, 0, 2), 10_265);
@@ -181,8 +182,8 @@ mod tests {
     #[test]
     fn all_dimensions_count_where_that_is_corrected() {
         let stack = network(&STACK, QuirkSet::ALL.without_quirk(Quirk::FirstDimension));
-        // From 0 to 63, the latencies are 50 + 500 + 2 * 2,000 ns. At the slowest rate (50 GB/s of 2^30), 2^20 B take
-        // 19,531.25 ns.
+        // From 0 to 63, the latencies are 50 + 500 + 2 * 2,000 ns. At the slowest rate (50 GB/s, where a GB is 2^30 B),
+        // 2^20 B take 19,531.25 ns.
         assert_eq!(ns(&stack, 0, 63), 24_081);
         // Message times along one dimension are unchanged.
         assert_eq!((ns(&stack, 0, 1), ns(&stack, 0, 16)), (4_932, 23_531));
@@ -192,7 +193,7 @@ mod tests {
     #[test]
     fn links_units_and_rounding_where_they_are_corrected() {
         let with = |quirk| network(&STACK, QuirkSet::ALL.without_quirk(quirk));
-        // Each of the seven links has 100 / 7 GB/s of 2^30, so a message takes 7 * 9,765.625 + 500 ns. The times of
+        // Each of the seven links has a seventh of 100 GB/s, so a message takes 7 * 9,765.625 + 500 ns. The times of
         // other shapes are unchanged.
         let links = with(Quirk::FullyConnectedLinks);
         assert_eq!((ns(&links, 0, 2), ns(&links, 0, 16)), (68_859, 23_531));

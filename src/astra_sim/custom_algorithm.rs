@@ -1,10 +1,11 @@
 //! Reads custom algorithms as ASTRA-sim defines them: one trace for each position in the group.
 //!
 //! Rank r of the group executes `PREFIX.p.et`, where p is the rank's index among the group's ranks *in ascending
-//! order*. A peer a in this trace is the a-th rank of the group *in the order of the group file*. All nodes whose
-//! dependencies are complete are issued at once, in the order of their ids, because there are no lanes. A compute node
-//! takes its recorded duration, but at least 1 ns. The algorithm's file contains the message sizes, so the size of the
-//! collective is ignored. The collective completes at a rank when all nodes of the rank's trace are complete.
+//! order*. Peer number a in this trace is the a-th rank of the group *in the order of the group file*. There are no
+//! lanes, so a node is issued as soon as its dependencies are complete; nodes that become ready together are issued in
+//! order of id. A compute node takes its recorded duration, but at least 1 ns. The algorithm's file contains the
+//! message sizes, so the size of the collective is ignored. The collective completes at a rank when all nodes of the
+//! rank's trace are complete.
 
 use chakram_base::units::Span;
 use chakram_hardware::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
@@ -13,7 +14,7 @@ use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::{DependencyPolicy, Graph, NodeKind};
 use std::collections::BTreeMap;
 
-/// Source of the durations of an algorithm's compute nodes.
+/// Source of the durations that an algorithm's compute nodes take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptTiming {
     /// Durations as ASTRA-sim computes them: whole microseconds, or 1 ns if no duration is recorded. Delays are
@@ -51,7 +52,7 @@ impl ScriptTiming {
     }
 }
 
-/// Builds an algorithm from the contents of its traces, in the order of the members' positions.
+/// Builds an algorithm from the contents of its traces, which are in order of the members' positions.
 ///
 /// # Errors
 ///
@@ -75,8 +76,8 @@ pub fn read_custom_algorithm<C: AsRef<[u8]>>(
                     let message = &graph.messages()[graph.message_index(node)];
                     let peer = binding.peers[message.peer as usize];
                     let bytes = graph.bytes(node);
-                    // Each pair of tag and size has one label. A receive matches a send only if their tags and sizes
-                    // are equal.
+                    // Each combination of tag and size gets its own label. A receive matches a send only if their tags
+                    // and sizes are equal.
                     let next = labels.len() as u32;
                     let label = *labels.entry((message.tag, bytes)).or_insert(next);
                     if message.receive {

@@ -1,11 +1,11 @@
-//! Cut-through switching: messages pass through a chain of servers, each of which serves them in the order of arrival.
+//! Cut-through switching: messages pass through a chain of servers, and each server serves them in order of arrival.
 //!
-//! If the first byte of a message of m bytes arrives at a server at t, service begins at b = max(t, free). The message
-//! occupies the server for m / occupied_rate. The first byte reaches the next server after the latency between the two
-//! servers. The message queues at that server only when its first byte arrives. The last byte leaves at max(b + m /
-//! rate, departure from the previous server plus the latency in between), because a server cannot forward bytes that
-//! have not arrived. `occupied_rate` and `rate` differ if a server consists of several links of which a message can use
-//! only one.
+//! If the first byte of an m-byte message arrives at a server at time t, service begins at b = max(t, free), where
+//! `free` is the time at which the server becomes free. The message occupies the server for m / occupied_rate. The
+//! first byte reaches the next server after the latency between the two servers. The message queues at that server only
+//! when its first byte arrives. The last byte leaves at max(b + m / rate, departure from the previous server plus the
+//! latency in between), because a server cannot forward bytes that have not arrived. `occupied_rate` and `rate` differ
+//! if a server consists of several links and a message can use only one of them.
 
 use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};
@@ -20,11 +20,11 @@ use chakram_hardware::topology::LinePattern;
 pub struct RoutePosition {
     /// NPU at which the message currently is.
     pub npu: u32,
-    /// Code that the routing defines for the message's progress at this NPU; 0 at the sender.
+    /// The message's progress at this NPU, as a code that the routing defines; 0 at the sender.
     pub state: u32,
 }
 
-/// A server on a message's route, and the message's position after it.
+/// A server on a message's route, and the message's position after this server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerHop {
     /// The server's NPU, and its index among that NPU's servers.
@@ -39,7 +39,7 @@ pub struct ServerHop {
     pub to: RoutePosition,
 }
 
-/// Determines the servers that a message passes.
+/// Chooses the servers through which a message passes.
 pub trait ServerRouting {
     /// Name of the network in reports.
     const NAME: &'static str;
@@ -75,7 +75,7 @@ pub struct AstraCutThrough<W> {
 }
 
 impl<W: ServerRouting> AstraCutThrough<W> {
-    /// Creates a network of `npus` NPUs that routes messages by `way`.
+    /// Creates a network of `npus` NPUs in which `way` routes the messages.
     pub(super) fn from_routing(way: W, npus: u32, quirks: QuirkSet) -> Self {
         Self {
             routing: way,

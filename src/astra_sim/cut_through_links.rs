@@ -2,10 +2,10 @@
 //! at a time. This network replaces the store-and-forward network if
 //! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) is corrected.
 //!
-//! Messages cross the dimensions in order, innermost first. Around a ring, a message visits each NPU on the shorter
-//! side, or goes upward if both directions are equally short. Two fully connected NPUs have a link in each direction.
-//! In a dimension with a switch, each NPU has one link to the switch and one link from it. Latencies add up, and the
-//! slowest link determines the rate.
+//! Messages cross the dimensions in order, innermost first. On a ring, a message takes the shorter direction through
+//! each NPU in between, or the upward direction if both are equally short. Two fully connected NPUs have a link in each
+//! direction. In a dimension with a switch, each NPU has one link to the switch and one link from it. Latencies add up,
+//! and the slowest link determines the rate.
 
 use super::congestion_unaware::uncontended_rate;
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
@@ -43,7 +43,7 @@ impl LinkDimension {
         }
     }
 
-    /// Returns the next NPU on the ring from coordinate `x` to `y`, and true if the direction is upward.
+    /// Returns the next coordinate on the ring from `x` to `y`, and true if the direction is upward.
     fn next_around_ring(&self, x: u32, y: u32) -> (u32, bool) {
         let n = self.size;
         let up = if y >= x { y - x } else { n - x + y };

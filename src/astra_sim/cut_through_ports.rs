@@ -1,12 +1,12 @@
-//! The congestion-unaware network, but with ports that messages occupy. In each dimension, an NPU sends through one
-//! port and receives through another. A port passes one message at a time. This network replaces the original if
-//! [`Quirk::FreePorts`] is corrected.
+//! The congestion-unaware network, with ports that messages occupy and therefore wait for. In each dimension, an NPU
+//! sends through one port and receives through another. A port passes one message at a time. This network replaces the
+//! original if [`Quirk::FreePorts`] is corrected.
 //!
 //! Latencies and bandwidths are as in [`CongestionUnaware`](super::CongestionUnaware). With [`Quirk::FirstDimension`],
 //! a message goes from the sender's port directly to the receiver's port, in the lowest dimension where the two NPUs
 //! differ. If this quirk is corrected, a message crosses each dimension in which sender and receiver differ, through
-//! the ports of the NPUs in between. With [`Quirk::FullyConnectedLinks`], the port of a fully connected NPU passes n -
-//! 1 messages in the time that one message takes. A single message does not become faster.
+//! the ports of the NPUs in between. With [`Quirk::FullyConnectedLinks`], a fully connected NPU's port passes n - 1
+//! messages in the time that a single message takes. Each single message still takes the same time.
 
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
 use super::network_file;

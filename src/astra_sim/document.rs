@@ -17,7 +17,7 @@ pub(super) struct KnownKeys {
     pub(super) ignored: &'static [(&'static str, &'static str)],
 }
 
-/// A file with only known keys, each at most once.
+/// A file that contains only known keys, each at most once.
 pub(super) struct InputDocument<'f> {
     file: &'f str,
     entries: Vec<InputEntry>,
@@ -177,7 +177,7 @@ impl<'f> InputDocument<'f> {
     }
 
     /// Returns the whole number at `key`, which must be from `least` to `most`, or `None` if the key is absent.
-    /// Truncates fractions with a note, because ASTRA-sim truncates them.
+    /// Truncates fractions as ASTRA-sim does, and adds a note.
     pub(super) fn read_whole_number(
         &mut self,
         key: &str,

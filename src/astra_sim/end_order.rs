@@ -1,21 +1,20 @@
 //! Computes the order in which members end a phase at the same instant, if all members begin the phase together.
 //!
 //! At each instant of such a phase, all members perform the same actions, one member after another in an order σ. If
-//! several delays of an NPU end at one instant, they form one event, which has the first delay's place in the order. So
-//! the order σ changes only when messages arrive. Arrivals follow the order of sends, and the first message that
-//! reaches a member determines the member's place. If each member p sends one message to f(p), the next order is f(σ).
-//! In a ring, f is the next member, so K messages rotate the order by K places. In halvingDoubling, f swaps partners.
-//! In `direct`, if all messages take equal time, the first member σ₀ of each line is the first to reach every other
-//! member of the line, beginning with its successor. The second member is the first to reach σ₀. Chunks in the same
-//! phase send to the same members one after another, so the order in which members end does not change. The next chunk
-//! begins in the event that ends the previous chunk.
+//! several delays of an NPU end at one instant, they form one event. This event has the first delay's place in the
+//! order. So the order σ changes only when messages arrive. Arrivals follow the order of sends, and the first message
+//! that reaches a member determines the member's place. If each member p sends one message to f(p), the next order is
+//! f(σ). In a ring, f is the next member, so K messages rotate the order by K places. In halvingDoubling, f swaps
+//! partners. In `direct`, if all messages take equal time, the first message that another member receives comes from
+//! the line's first member σ₀, which sends to its successor first. σ₀ receives its first message from the second
+//! member. Chunks in the same phase send to the same members one after another, so the order in which members end does
+//! not change. The next chunk begins in the event that ends the previous chunk.
 //!
 //! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a chunk's
-//! stage in the order in which they end the stage that admits the chunk. The admitting stage is the chunk's own
-//! previous stage, or the stage of another chunk whose place the chunk takes. Delays of two chunks that end at one
-//! instant form one event. Delays that were registered later take the order of the delays that were registered earlier.
-//! All members of a collective handle a chunk's event before the next event in the list, so [`order_of_ends`] processes
-//! one event for all members.
+//! stage in the order in which they end the admitting stage. The admitting stage is the chunk's own previous stage, or
+//! the stage of another chunk whose place the chunk takes. Delays of two chunks that end at one instant form one event.
+//! Delays registered later adopt the order of delays registered earlier. All members of a collective handle a chunk's
+//! event before the next event in the list, so [`order_of_ends`] processes one event for all members.
 //!
 //! Messages of two chunks interleave only if one event sends them and the messages arrive at one instant. The order of
 //! such messages is proven only if both chunks are in the same step of the same stage.
@@ -56,8 +55,8 @@ pub(super) fn is_proved(
 /// Maximum number of a member's delays that are compared.
 const MAX_DELAYS: usize = 1 << 20;
 
-/// An order of members, stored as its difference from the order in which members begin a collective. Equal orders have
-/// equal representations.
+/// An order of members, stored relative to the order in which they begin a collective. Equal orders have equal
+/// representations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberOrder {
     /// Id of the last all-to-all exchange, or 0 if there was none. The id is needed because an exchange's effect
@@ -112,7 +111,7 @@ impl ExchangeOrders {
     }
 }
 
-/// Returns by how many places `messages` rotate the order upward on a ring.
+/// Returns the number of places by which `messages` rotate the order upward on a ring.
 fn ring_rotation(stage: &AstraPhase, messages: u32) -> u32 {
     let turn = messages % stage.size;
     match stage.only_queue_assignment().backward {
@@ -138,14 +137,14 @@ enum AllMembersEvent {
 /// Delays that end at the same instant and therefore form one event.
 #[derive(Debug)]
 struct SimultaneousDelays {
-    /// Passages and their delays, in order of registration.
+    /// Pairs of passage and delay, in order of registration.
     of: Vec<(usize, usize)>,
     order: MemberOrder,
     /// Last change of the order; `None` if the order never changed.
     change: Option<usize>,
 }
 
-/// The events of all members, in the order of ASTRA-sim's event list: by time, then by insertion.
+/// The events of all members, sorted like ASTRA-sim's event list: by time, then by insertion.
 #[derive(Debug, Default)]
 struct AllMembersEventQueue {
     events: BinaryHeap<Reverse<(Span, u64, AllMembersEvent)>>,
@@ -164,7 +163,7 @@ impl AllMembersEventQueue {
         self.events.push(Reverse((at, self.inserted, event)));
     }
 
-    /// Registers the same delay for all members, which have the order `order`.
+    /// Registers the same delay for every member, in the order `order`.
     fn register_delay(
         &mut self,
         at: Span,
@@ -186,10 +185,10 @@ impl AllMembersEventQueue {
     }
 }
 
-/// Returns the changes of the members' order between the begin and the end of a collective, or `None` if the changes
-/// are not proven. `passages` must be sorted by the time at which they begin. `delays_of` returns the end times of a
-/// member's delays in a stage. Each end time comes with the number of messages that have arrived by then. `endpoint_of`
-/// returns the delay after a message.
+/// Returns how the members' order changes between the start and the end of a collective, or `None` if the change is not
+/// proven. `passages` must be sorted by the time at which they begin. `delays_of` returns the end times of a member's
+/// delays in a stage. Each end time comes with the number of messages that have arrived by then. `endpoint_of` returns
+/// the delay after a message.
 pub(super) fn order_of_ends(
     stages: &[AstraPhase],
     passages: &[StagePassage],
@@ -283,8 +282,8 @@ pub(super) fn order_of_ends(
     Some(found)
 }
 
-/// Returns true if all messages of `direct` take equal time. The lines of a sub-grid are identical, so it suffices to
-/// check one line. Along a dimension of the machine, it suffices to check one member.
+/// Returns true if all messages of `direct` take equal time. All lines of a sub-grid have equal costs, so the function
+/// checks only one line. Along a dimension of the machine, the function checks only one member.
 fn costs_are_equal(
     stage: &AstraPhase,
     extent: &GroupExtent,

@@ -1,9 +1,9 @@
 //! Detects states in which ASTRA-sim would certainly wait forever although this replay continues.
 //!
-//! - *Numbers*. In a collective of all NPUs, ASTRA-sim identifies a chunk by the number of chunks that the NPU has
-//!   issued earlier. This number includes chunks along all dimensions, and chunks of named groups. Members that have
-//!   issued different numbers of chunks therefore wait for different messages. The chunk with the lowest number never
-//!   finds a partner, because numbers only grow and an NPU has one collective in flight at a time.
+//! - *Numbers*. In a collective of all NPUs, ASTRA-sim identifies a chunk by the number of chunks that the NPU issued
+//!   before it. This number includes chunks along all dimensions, and chunks of named groups. Members that have issued
+//!   different numbers of chunks therefore wait for different messages. The chunk with the lowest number never finds a
+//!   partner, because each NPU's numbers only increase and an NPU has one collective in flight at a time.
 //! - *Alone*. If no dimension with more than one NPU takes part in a collective, the collective has no chunks.
 //!   Without a last chunk, the collective never ends.
 //! - *Asleep*. If a node ends immediately, ASTRA-sim checks the nodes that depend on it only when another node of the

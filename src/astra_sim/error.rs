@@ -6,7 +6,7 @@ use std::io;
 /// Error about an input file or a flag.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// The text is not in the expected format.
+    /// The file's text is not valid JSON, YAML or TOML, whichever is expected.
     #[error("{file}:{line}: not {format}: {why}")]
     Syntax {
         /// Name of the file.
@@ -66,7 +66,7 @@ pub struct InputNote {
 }
 
 impl InputNote {
-    /// Replaces the file name in notes about flags.
+    /// Stands in for the file name in notes about flags.
     pub const COMMAND_LINE: &'static str = "command line";
 
     /// Creates a note about an item that has no line in `file`, such as a node of a trace.
@@ -120,7 +120,8 @@ pub(super) fn escape_key(key: &str) -> String {
     }
 }
 
-/// Returns `; did you mean …?` with the most similar name, or an empty text if no name is similar.
+/// Returns `; did you mean …?` with the most similar name, or an empty string if no name is
+/// similar.
 pub(super) fn did_you_mean<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> String {
     chakram_base::config::did_you_mean(chakram_base::config::find_nearest(name, all))
 }

@@ -1,4 +1,4 @@
-//! The file of communicator groups. The file lists, for each group number, the members in a fixed order.
+//! The file of communicator groups. The file maps each group number to an ordered list of members.
 
 use super::error::{InputError, InputNote, escape_key};
 use super::json::{RawJsonEntry, raw_entries, syntax_error};
@@ -16,8 +16,9 @@ impl CommGroupFile {
         name.contains("empty")
     }
 
-    /// Parses a groups file. `file` is the file's name in errors. If a group is repeated, the last definition counts,
-    /// as in ASTRA-sim. The keys are group numbers, so no key is unknown and `lenient` has no effect.
+    /// Parses a groups file. `file` is the file's name in errors. If the file defines a group twice, the last
+    /// definition counts, as in ASTRA-sim. The keys are group numbers, so no key is unknown and `lenient` has no
+    /// effect.
     ///
     /// # Errors
     ///
@@ -52,8 +53,8 @@ impl CommGroupFile {
         self.0.is_empty()
     }
 
-    /// Returns the distinct members of group `id` (at least one), in the order of the file, or `None` if the file has no
-    /// such group.
+    /// Returns the members of group `id` in file order, or `None` if the file has no such group. A group has at least
+    /// one member, and its members are distinct.
     pub fn get(&self, id: u32) -> Option<&[u32]> {
         self.0.get(&id).map(Vec::as_slice)
     }
@@ -63,7 +64,7 @@ impl CommGroupFile {
         self.0.iter().map(|(id, members)| (*id, &members[..]))
     }
 
-    /// Converts these groups to groups that a workload declares.
+    /// Converts these groups to the form in which a workload declares groups.
     pub fn to_declared_groups(&self) -> DeclaredGroups {
         let named = |(id, members): (u32, &[u32])| (id.to_string(), members.to_vec());
         self.iter().map(named).collect()

@@ -1,6 +1,6 @@
 //! A key with its value, in a form that is independent of the file's format.
 
-/// Value of a key, already parsed.
+/// Parsed value of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum InputValue {
     Null,

@@ -1,4 +1,4 @@
-//! The inputs of a run, checked for consistency with one another.
+//! Reads the inputs of a run and checks that they are consistent.
 
 use super::program::QueueAssignment;
 use super::{
@@ -29,7 +29,7 @@ pub struct AstraFlags {
     pub network: PathBuf,
     /// Logging file. Logging configuration file; a file called `empty` is not read.
     pub logging: PathBuf,
-    /// Folder for logs, if given.
+    /// Folder for logs, or `None` if the command line does not set one.
     pub logging_folder: Option<PathBuf>,
     /// Number of queues in each dimension.
     pub queues: NonZeroU32,
@@ -37,7 +37,7 @@ pub struct AstraFlags {
     pub compute_scale: f64,
     /// ASTRA-sim's scale of communication. The flag is accepted without effect; a value other than 1 causes a note.
     pub comm_scale: f64,
-    /// Factor of the endpoint delay, applied only if the system file states a delay.
+    /// Factor that multiplies the endpoint delay; applies only if the system file states a delay.
     pub injection_scale: f64,
     /// True if a handshake precedes every message.
     pub rendezvous: bool,
@@ -111,7 +111,7 @@ impl AstraInputs {
     ///
     /// # Errors
     ///
-    /// Fails if a file cannot be read, is rejected by its parser, or contradicts another file.
+    /// Fails if a file cannot be read, is invalid, or contradicts another file.
     pub fn read_files(flags: &AstraFlags, read: &mut TextLoader<'_>) -> Result<Self, InputError> {
         let mut notes = flag_notes(flags);
         let mut text = |role: &'static str, path: &Path| {
@@ -202,7 +202,7 @@ impl AstraInputs {
             .collect()
     }
 
-    /// Checks the inputs for consistency with one another.
+    /// Checks that the inputs are consistent with one another.
     fn check_consistency(mut self, flags: &AstraFlags) -> Result<Self, InputError> {
         let refuse = |file: &Path, key: &str, why: String| {
             Err(InputError::Disagreement {

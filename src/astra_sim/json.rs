@@ -1,7 +1,8 @@
-//! Reads the keys of a JSON object with their lines. Only this module uses `serde_json` for ASTRA-sim's files.
+//! Reads the keys of a JSON object, with the line of each key. Only this module uses `serde_json` for ASTRA-sim's
+//! files.
 //!
-//! Each value is a slice of the text. The slice's offset determines the value's line, so equal keys in different places
-//! are not confused. The code does not recurse, so deeply nested texts are safe.
+//! Each value is a slice of the file's text. The slice's offset determines the value's line, so equal keys in different
+//! places are not confused. The code does not recurse, so deeply nested input cannot overflow the stack.
 
 use super::error::{InputError, shorten_to_one_line};
 use super::input_entry::{InputEntry, InputValue};
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::fmt;
 
-/// A key of the outermost object with its value as text.
+/// A key of the outermost object, with its unparsed value.
 pub(super) struct RawJsonEntry<'t> {
     pub(super) key: String,
     /// Line of the key, counted from 1.

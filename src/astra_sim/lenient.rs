@@ -1,4 +1,4 @@
-//! Finds the records of a broken trace that ASTRA-sim silently skips: truncated records, records with an id that a
+//! Finds the records of a broken trace that ASTRA-sim silently skips. These are truncated records, records whose id a
 //! later record repeats, and nodes that can never run.
 
 use super::InputNote;

@@ -1,5 +1,5 @@
-//! The input files and flags of ASTRA-sim 2's analytical networks. Values keep ASTRA-sim's names
-//! and units; an [`InputNote`] marks each value that may be misread.
+//! The input files and flags of ASTRA-sim 2's analytical networks. Values keep ASTRA-sim's names and units. An
+//! [`InputNote`] marks each value that users may misunderstand.
 //!
 //! There is one type for each input of ASTRA-sim: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
 //! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`PerNodeImplementationFile`] (YAML). The logging configuration (TOML)

@@ -1,9 +1,9 @@
 //! Translates ASTRA-sim's network, system and memory files to a machine file, and writes notes about keys that it
 //! cannot translate.
 //!
-//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. The machine file, in
-//! contrast, is for chakram's models. The file's bandwidths are chosen so that chakram's models give the same times as
-//! ASTRA-sim's:
+//! ASTRA-sim's own models of networks and collectives use the machine of [`super::machine`]. The machine file that this
+//! module writes is for chakram's models instead. The file's bandwidths are chosen so that chakram's models give the
+//! same times as ASTRA-sim's:
 //!
 //! | dimension | algorithm | ASTRA-sim: a message | machine: an NPU |
 //! |---|---|---|---|
@@ -34,13 +34,12 @@ pub struct InputText<'a> {
     pub text: &'a str,
 }
 
-/// A machine file that was written from ASTRA-sim's inputs.
+/// A machine file translated from ASTRA-sim's inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedMachineFile {
     /// Text of the machine file, which contains the notes as comments.
     pub text: String,
-    /// Notes about each behaviour of ASTRA-sim that affects these inputs but that the machine does
-    /// not reproduce.
+    /// Notes, one for each behaviour of ASTRA-sim that affects these inputs and that the machine does not reproduce.
     pub notes: Vec<InputNote>,
 }
 
@@ -48,8 +47,8 @@ pub struct ImportedMachineFile {
 /// dimension's algorithm.
 const KINDS: [&str; 4] = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
 
-/// Writes the machine file for a network. The system of its NPUs and its remote memory are optional. Keys that a
-/// machine file cannot express become notes. The text is always a valid machine file.
+/// Writes the machine file for a network. The system file and the remote memory file are optional. Keys that a machine
+/// file cannot express become notes. The text is always a valid machine file.
 ///
 /// # Errors
 ///
@@ -248,7 +247,7 @@ fn dimension_algorithms(
     all
 }
 
-/// Returns the table for the NPU class, or an empty text if the file does not state the NPU's rates.
+/// Returns the table for the NPU class, or an empty string if the system file does not state the NPU's rates.
 fn npu_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
     let bandwidth = system.local_memory_bandwidth;
     let peak = Some(system.peak).filter(|peak| *peak > 0.0);
@@ -376,7 +375,7 @@ fn quirk_note(
         Quirk::Padding | Quirk::WholeNs | Quirk::OneAtATime | Quirk::GroupRing => true,
         Quirk::FreePorts => bursts || system.active_chunks > 1,
         Quirk::FirstDimension => several,
-        // The machine reproduces these quirks, or other notes (on reductions and endpoints) describe them.
+        // The machine reproduces these quirks, or the notes about reductions and endpoints describe them.
         _ => false,
     };
     let names: Vec<_> = Quirk::all_quirks()

@@ -45,11 +45,11 @@ struct TensorLifetime {
 #[derive(Clone, Debug)]
 pub struct TensorMemory<'a> {
     names: &'a [String],
-    /// Lifetimes, in the order of first use.
+    /// Lifetimes, in the order in which the tensors are first used.
     lives: Vec<TensorLifetime>,
     reads: Vec<TensorAccess<'a>>,
     writes: Vec<TensorAccess<'a>>,
-    /// Bytes in memory after each instant at which their number changes.
+    /// Number of bytes in memory after each instant at which it changes.
     usage: BTreeMap<Time, u64>,
     /// Tensors that a node read before another node wrote them.
     early: Vec<u32>,

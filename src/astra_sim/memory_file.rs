@@ -48,16 +48,16 @@ pub(super) const KEYS: KnownKeys = KnownKeys {
     ignored: &[],
 };
 
-/// Whole numbers up to this bound are exact in `f64`.
+/// Largest bound below which `f64` represents every whole number exactly.
 const MOST: u64 = 1 << 53;
 
 impl RemoteMemoryFile {
-    /// Parses a remote memory file. The file may also state that there is no remote memory. `file` is the file's name
-    /// in errors. With `lenient`, unknown keys become notes.
+    /// Parses a remote memory file. Returns `None` if the file states that there is no remote memory. `file` is the
+    /// file's name in errors. With `lenient`, unknown keys become notes.
     ///
     /// # Errors
     ///
-    /// Fails if `text` is not a JSON object, has no type, or lacks a key that its type needs.
+    /// Fails if `text` is not a JSON object, or lacks the memory's type or a key that this type needs.
     pub fn parse(
         text: &str,
         file: &str,

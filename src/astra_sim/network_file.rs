@@ -46,8 +46,8 @@ impl AstraNetworkFile {
             .product()
     }
 
-    /// Parses a network file. `file` is the file's name in errors. With `lenient`, unknown keys become notes. A list
-    /// with a single value may omit its brackets.
+    /// Parses a network file. `file` is the file's name in errors. With `lenient`, unknown keys become notes. Brackets
+    /// are optional around a list with a single value.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Reads the types of a trace's nodes, because some lines of ASTRA-sim's log contain them.
+//! Reads the node types of a trace, because ASTRA-sim's log prints them in some lines.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};

@@ -2,7 +2,7 @@
 //! quirks.
 //!
 //! One state machine executes the ring, direct and halving-doubling algorithms. A member has a window of *packets*. A
-//! packet is one message with its size and its two partners; each received message adds a packet. The endpoint
+//! packet is one message, with its size and its two partners. Each received message adds a packet. The endpoint
 //! processes each packet, and may reduce it. The packet then permits the member to send one message. Packet p, counted
 //! from 0, is the message of step p. In a phase of n steps, members send only the first n packets. If the window is W,
 //! reception r, counted from 0, adds packet W + r.
@@ -12,7 +12,7 @@
 //! second round are reduced ([`PacketRound`]). With Z = n - 1 and W = 1, this gives the expected
 //! reductions. For larger windows and for groups, ASTRA-sim's results are surprising.
 //!
-//! If quirks are corrected, `direct` starts to gather only after it has reduced all packets, and named groups reduce
+//! If quirks are corrected, `direct` starts to gather only after it has reduced all packets. Named groups then reduce
 //! like other groups. Halving-doubling then reduces all L messages of its first half, each at its own size (Z = L). A
 //! tree then reduces only on the way up, and shares are exact fractions.
 
@@ -55,7 +55,7 @@ pub struct AstraPhase {
     pub(super) rotation: QueueRotation,
     /// True if the phase belongs to a named group.
     pub(super) named: bool,
-    /// Index of the phase in the collective.
+    /// Index of this phase among the collective's phases.
     pub(super) order: u32,
     /// Index of the collective to which the phase belongs.
     pub(super) collective: u32,
@@ -149,8 +149,7 @@ impl PacketRound {
     }
 }
 
-/// Returns the index `by` places further along a line of `size` members, or `by` places back if
-/// `backward`.
+/// Returns the index `by` places forward along a line of `size` members, or `by` places back if `backward` is true.
 #[inline]
 fn index_along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
     // `by` is smaller than `size`, so one conditional subtraction replaces the remainder.
@@ -159,8 +158,8 @@ fn index_along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
     if to >= size { to - size } else { to }
 }
 
-/// Returns the distance along the line from `other` to the member at `position`, or the distance in the opposite
-/// direction if `backward`.
+/// Returns the distance along the line from `other` to the member at `position`. If `backward` is true, measures in the
+/// opposite direction.
 fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
     let (from, to) = if backward {
         (position.index, other)
@@ -175,7 +174,7 @@ fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
 }
 
 impl AstraPhase {
-    /// Returns the phase's only slot (queue and direction); the machine must have one queue per level.
+    /// Returns the phase's only assignment (queue and direction). The machine must have one queue per level.
     pub(super) fn only_queue_assignment(&self) -> QueueAssignment {
         QueueAssignment {
             backward: self.rotation == QueueRotation::Second,
@@ -210,8 +209,8 @@ impl AstraPhase {
         if amount.parts.is_multiple_of(n) {
             BufferShare {
                 bytes: amount.bytes,
-                // This multiplication exactly cancels an earlier division, so a reduce-scatter followed by an
-                // all-gather restores the amount.
+                // The amount was divided earlier and this multiplication cancels that division exactly, so a
+                // reduce-scatter followed by an all-gather restores the amount.
                 parts: amount.parts / n,
             }
         } else {
@@ -342,8 +341,8 @@ impl AstraPhase {
         Some(ReceiveSource { from, step })
     }
 
-    /// Returns true if members of `other` exchange the same messages along the same lines: equal numbers, sizes and
-    /// partners.
+    /// Returns true if members of `other` exchange the same messages along the same lines, that is, equally many
+    /// messages of equal sizes with the same partners.
     pub(super) fn has_same_exchanges(&self, other: &Self) -> bool {
         let position = LinePosition {
             size: self.size,
@@ -432,7 +431,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns how many packets of each sort the member's rounds have.
+    /// Returns the numbers of `idle` and `busy` packets in each of the member's rounds.
     #[inline]
     fn packet_rounds(&self, position: LinePosition) -> PacketRound {
         let (idle, busy) = match self.algorithm {
@@ -458,7 +457,8 @@ impl AstraPhase {
     }
 
     /// Returns the bus transfer that a packet causes. Packets that are not reduced leave the NPU, and all other packets
-    /// enter it. A packet that enters the NPU also returns, unless it is one of the last `idle` packets of its round.
+    /// enter it. A packet that enters the NPU also leaves again, unless it is one of the last `idle` packets of its
+    /// round.
     pub(super) fn bus_transfer(
         &self,
         slot: QueueAssignment,
@@ -516,9 +516,9 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the size at which halving-doubling processes reception `r`, normally the size of the received message.
-    /// With [`Quirk::HalvingDoublingReductions`], this is the size of the next message, which in a reduce-scatter is
-    /// half as large.
+    /// Returns the size with which halving-doubling processes reception `r`; normally it is the size of the received
+    /// message. With [`Quirk::HalvingDoublingReductions`], it is the next message's size, which is half of the received
+    /// size in a reduce-scatter.
     #[inline]
     fn halving_reception_size(&self, position: LinePosition, r: u32) -> BufferShare {
         let ahead = u32::from(self.quirks.has_quirk(Quirk::HalvingDoublingReductions));

@@ -1,7 +1,8 @@
-//! Quirks: behaviour of ASTRA-sim that a correct model would not have. Each quirk has a name that switches it.
+//! Quirks are ASTRA-sim behaviour that a correct model would not have. Each quirk has a name that switches it.
 //!
-//! If a quirk is on, models behave like ASTRA-sim to the nanosecond. If it is off, the behaviour is *corrected*. Models
-//! read the set of quirks when they are created. Each module's documentation describes the corrections that it makes.
+//! If a quirk is on, models behave like ASTRA-sim to the nanosecond. If a quirk is off, the behaviour is *corrected*.
+//! Models read the set of quirks when they are created. Each module's documentation describes the corrections that it
+//! makes.
 
 use super::AnalyticalNetwork;
 use super::error::did_you_mean;
@@ -13,7 +14,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Quirk {
-    /// The sizes of chunks do not add up to the buffer.
+    /// The chunk sizes do not add up to the buffer size.
     Padding,
     /// Short lists of implementations omit dimensions.
     ShortList,
@@ -31,7 +32,7 @@ pub enum Quirk {
     GroupEndpoint,
     /// `direct` reduces differently in named groups.
     GroupReductions,
-    /// An NPU runs one communication operation at a time.
+    /// An NPU runs only one communication operation at a time.
     OneAtATime,
     /// Several phases share the queues for chunks.
     SharedQueue,
@@ -41,7 +42,7 @@ pub enum Quirk {
     WholeNs,
     /// Halving-doubling performs a wrong number of reductions, or reductions with wrong sizes.
     HalvingDoublingReductions,
-    /// `direct` gathers before all packets are reduced.
+    /// `direct` starts to gather before all packets are reduced.
     EarlyReduction,
     /// The double binary tree reduces too often.
     TreeReductions,
@@ -243,7 +244,7 @@ impl QuirkSet {
         Quirk::all_quirks().filter(move |quirk| !self.has_quirk(*quirk))
     }
 
-    /// Converts ns to a time, truncated to whole ns under [`Quirk::WholeNs`].
+    /// Converts ns to a time. [`Quirk::WholeNs`] truncates the time to whole ns.
     #[inline]
     pub(super) fn span_from_ns(self, ns: f64) -> Span {
         if self.has_quirk(Quirk::WholeNs) {
@@ -263,14 +264,14 @@ impl QuirkSet {
     }
 }
 
-/// Returns the number of bytes in a share, possibly a fraction.
+/// Returns the number of bytes in a share; it may be fractional.
 #[inline]
 pub(super) fn fractional_bytes(amount: BufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
-/// Formats the set in a form that [`FromStr`] parses. Lists the set's members or the missing quirks, whichever list is
-/// shorter.
+/// Formats the set in a form that [`FromStr`] parses. Lists either the set's quirks or the missing quirks, whichever
+/// list is shorter.
 impl fmt::Display for QuirkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();
@@ -282,7 +283,7 @@ impl fmt::Display for QuirkSet {
     }
 }
 
-/// Parses `all` or `none`, followed by exclusions (`-NAME`) or inclusions (`+NAME`), separated by commas.
+/// Parses `all` or `none`, and then comma-separated exclusions (`-NAME`) and inclusions (`+NAME`).
 impl FromStr for QuirkSet {
     type Err = String;
 

@@ -81,8 +81,8 @@ impl CollectiveBackend for AstraCollectives {
         let mut out = Vec::new();
         let script = self.script_index(request.kind, request.node);
         if let Some(script) = script.filter(|_| extent.member_count() > 1) {
-            // A member executes its script in the first queue of the innermost level, and the other properties of this
-            // phase do not matter.
+            // A member executes its script in the first queue of the innermost level. The other fields of this phase
+            // have no effect.
             out.push(AstraPhase {
                 phase: 0,
                 algorithm: AstraAlgorithm::Ring,
@@ -594,7 +594,8 @@ impl AstraCollectives {
         stage.named && self.quirks.has_quirk(Quirk::GroupEndpoint)
     }
 
-    /// Returns the index of the queues that chunks join before `stage`: the index of the dimension or of the phase.
+    /// Returns the index of the queues that chunks join before `stage`. It is the index of the dimension or the index
+    /// of the phase.
     #[inline]
     fn queue_index_for_phase(&self, stage: &AstraPhase) -> u32 {
         if self.quirks.has_quirk(Quirk::SharedQueue) {
@@ -605,7 +606,7 @@ impl AstraCollectives {
     }
 }
 
-/// Returns the extent whose only phase contains the members as one line, in their order.
+/// Returns an extent with a single phase, in which the members form one line in their given order.
 fn single_line_extent(npus: &[Npu]) -> GroupExtent {
     let size = npus.len() as u32;
     let phase = group::GroupPhase {

@@ -41,8 +41,8 @@ impl CustomScripts {
         self.of_node.extend(nodes.map(|(id, _)| (id, number)));
     }
 
-    /// Returns the index of a collective's algorithm. An algorithm for the collective's node takes
-    /// precedence over an algorithm for the collective's kind.
+    /// Returns the index of a collective's algorithm. An algorithm for the collective's node takes precedence over one
+    /// for the collective's kind.
     pub fn script_index(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         let of_kind = match kind {
             CollectiveKind::AllReduce => self.of_kind.all_reduce,

@@ -71,7 +71,7 @@ impl NpuChunkCounters {
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);
-        // An all-reduce that runs as a reduce-scatter and an all-gather uses one half of the queues for each of them. A
+        // If an all-reduce runs as a reduce-scatter and an all-gather, each of the two uses one half of the queues. A
         // single queue belongs to both halves.
         let half = queues / 2;
         let next = |counter: &mut u32, count: u32| {

@@ -19,9 +19,9 @@ fn machine(imported: &ImportedMachineFile) -> Machine {
     Machine::parse(&imported.text, "imported").expect("it is a machine file")
 }
 
-/// In a network file, a GB is 2^30 bytes. In units of 2^30 bytes per second, an NPU has a bandwidth of 50 on the ring
-/// (half in each direction) and 100 at the switch. In the fully connected dimension, it has 175, because direct uses 7
-/// links of 25 one after another.
+/// In a network file, a GB is 2^30 bytes. An NPU has 50 GB/s on the ring (half in each direction) and 100 GB/s at the
+/// switch. In the fully connected dimension, an NPU has 175 GB/s, because `direct` uses its seven 25 GB/s links one
+/// after another.
 #[test]
 fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let system = r#"{"preferred-dataset-splits": 4, "active-chunks-per-dimension": 2, "endpoint-delay": 0,
@@ -38,7 +38,7 @@ fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let pipeline = machine.chunking_settings();
     let chunks = pipeline.chunks.map(std::num::NonZeroU32::get);
     assert_eq!((chunks, pipeline.active.get()), (Some(4), 2));
-    // The file states no rates, so the rates of the machine's NPUs are unknown.
+    // The system file states no rates, so the NPUs' rates are unknown.
     assert!(machine.classes()[0].memory.is_none());
     let keys = imported.notes.iter().map(|note| note.key.as_str());
     assert!(keys.eq(["scheduling-policy", "quirks", "bandwidth", "bandwidth"]));

@@ -7,11 +7,11 @@ use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Offset from a rank to the process id of its tensor lifetimes and memory counter.
+/// Added to a rank, gives the process id of the rank's tensor lifetimes and memory counter.
 const LIFETIMES: u64 = 1_000_000;
 const CURVE: u64 = 2_000_000;
 
-/// The writer that ASTRA-sim reports for a tensor without a writing node.
+/// The writer that ASTRA-sim reports for a tensor that no node writes.
 const NOBODY: CompletedNode<'static> = CompletedNode {
     id: u64::MAX,
     name: "UNDEFINED",

@@ -1,4 +1,4 @@
-//! Compares the memory of small jobs with results computed by hand.
+//! Compares the memory usage of small jobs with results computed by hand.
 
 use super::*;
 use serde_json::Value;
@@ -78,8 +78,8 @@ fn lifetimes_run_from_the_write_to_the_last_read() {
 
 #[test]
 fn memory_that_is_freed_is_there_for_what_follows_at_once() {
-    // a exists from 0 to 10, and b, which is never read, exists from 10 on. There are 8 bytes before
-    // and after 10, and never 16.
+    // a exists from 0 to 10, and b, which is never read, exists from 10 on. Memory use is 8 bytes before and after 10,
+    // and never 16.
     let tensors = tensors(&[(0, "a", 8, true), (1, "a", 8, false), (2, "b", 8, true)]);
     let memory =
         TensorMemory::compute_lifetimes(&tensors, ran(&[("p", 0, 4), ("q", 4, 10), ("r", 10, 12)]));

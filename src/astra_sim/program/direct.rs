@@ -29,7 +29,7 @@ pub(super) fn partner_distance(position: LinePosition, i: u32) -> u32 {
 }
 
 /// Returns the number of credits that step `i` needs. Also returns the number of messages that must arrive before the
-/// step, even if they are not processed yet.
+/// step; they need not be processed yet.
 pub(super) fn required_credits_and_messages(
     phase: &AstraPhase,
     position: LinePosition,

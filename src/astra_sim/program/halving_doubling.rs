@@ -7,13 +7,14 @@
 //!
 //! An all-gather also supports other numbers of members. With L = ⌊log2 n⌋, a member sends L messages over the
 //! distances ⌊n/2⌋, ⌊n/4⌋ and so on. The all-gather terminates if all members form pairs at each distance. A member may
-//! then lack data from some members: with 6 members and the distances 3 and 1, each gets the data of only 3 others.
+//! then lack data from other members. For example, with 6 members and the distances 3 and 1, each member gets the data
+//! of only 3 others.
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
 use chakram_hardware::collective::LinePosition;
 
-/// A message: the distance to the partner, and the size.
+/// Distance to the partner that receives a message, and the message's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HalvingPacket {
     pub distance: u32,
@@ -46,7 +47,7 @@ pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
 pub(super) fn nth_packet(phase: &AstraPhase, position: LinePosition, p: u32) -> HalvingPacket {
     let levels = level_count(position);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
-    // One truncation gives the same size as truncating at each halving.
+    // A single truncation at the end gives the same size as a truncation after each halving.
     let halved = |times: u32| phase.equal_part(phase.amount, power(times));
     let doubled = |amount: BufferShare, times: u32| AstraPhase::multiplied(amount, power(times));
     match phase.part {

@@ -1,5 +1,5 @@
-//! `doubleBinaryTree`: data goes up a binary tree and down again, which gives an all-reduce. Chunks alternate between
-//! two mirrored trees.
+//! `doubleBinaryTree`: an all-reduce that sends data up a binary tree and down again. Chunks alternate between two
+//! mirrored trees.
 //!
 //! With n = 2^L members, the root has one subtree: a complete binary tree of the other n-1 members. An in-order
 //! traversal numbers this subtree along the line. The root is the last member of the line, or the first in the mirrored
@@ -63,8 +63,8 @@ impl TreeRole {
         }
     }
 
-    /// Returns the credits that a member has at the start: one for a leaf, because the leaf's data first passes the
-    /// endpoint.
+    /// Returns the credits that a member has at the start. A leaf has one, because its own data first passes through
+    /// the endpoint.
     pub fn initial_credits(self) -> u32 {
         u32::from(matches!(self, Self::Leaf { .. }))
     }
