@@ -2,14 +2,14 @@
 //!
 //! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner bus is on the
 //! NPU's side of the outer bus, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time.
-//! With latency L, overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G. The bytes arrive after a
-//! further L + o, truncated to whole ns. Normally, the offset is o. If the side was sending before, the offset is the
-//! larger of o and the part of g that remains after the side's last transfer. After more than eight transfers in a row,
-//! a side yields to the other side.
+//! With latency L, overhead o, gap g and gap per byte G, a transfer of b bytes leaves a side after offset + (b-1)G. It
+//! arrives after a further L + o, truncated to whole ns. The offset is normally o. If the side's previous action was a
+//! send, the offset is the larger of o and the rest of the gap g after that send. After more than eight transfers in a
+//! row, a side yields to the other side.
 //!
-//! A reduction begins on arrival and takes ⌊b/100⌋ · delay + 50 ns. A side runs one reduction at a time. A transfer
-//! that returns then crosses the bus in the other direction. Every transfer that begins or ends at the NPU side of the
-//! outer bus also crosses the inner bus.
+//! A reduction begins on arrival and takes ⌊b/100⌋ · delay + 50 ns. A side runs one reduction at a time. After the
+//! reduction, a round-trip transfer crosses the bus in the other direction. Every transfer that begins or ends at the
+//! NPU side of the outer bus also crosses the inner bus.
 
 use super::LogGpParams;
 use chakram_base::units::{Span, Time};
@@ -27,7 +27,7 @@ const AGENT: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_AGENT: usize = 3;
 
-/// Kinds of events at one side of a bus. An event's number is side · 3 + this constant.
+/// Kinds of events that a side of a bus handles. The number that identifies an event is side · 3 + kind.
 const SENT: u32 = 0;
 const RECEIVED: u32 = 1;
 const REDUCED: u32 = 2;
@@ -51,7 +51,7 @@ enum BusContinuation {
     Reduce,
 }
 
-/// A transfer. A transfer. While it crosses the inner bus, it also stores how it continues on the outer bus.
+/// A transfer. A transfer. While the transfer crosses the inner bus, it also stores how it continues on the outer bus.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTransfer {
     bytes: u32,
@@ -60,8 +60,8 @@ struct QueuedTransfer {
     reduces: bool,
     returns: bool,
     token: CompletionToken,
-    /// For the inner bus: true if the transfer makes a round trip. After the inner bus, the transfer continues with
-    /// `then`.
+    /// True if a transfer on the inner bus makes a round trip. After it has crossed the inner bus, the transfer
+    /// continues with `then`.
     round_trip: bool,
     then: BusContinuation,
 }
@@ -158,14 +158,14 @@ impl SharedBus {
         ended
     }
 
-    /// Continues after an event that completed a transfer, once the caller has handled the completion.
+    /// Continues after an event that completed a transfer. The caller must have handled the completion.
     pub fn resume_after_event(
         &mut self,
         now: Time,
         event: u32,
         clock: &mut impl BusEventScheduler,
     ) {
-        // A transfer that has crossed the inner bus may allow a side of the outer bus to send.
+        // When a transfer has crossed the inner bus, a side of the outer bus may be able to send.
         if event / 3 >= INNER_NPU as u32 {
             self.start_next_transfer(now, NPU, clock);
         }
@@ -221,7 +221,7 @@ impl SharedBus {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
-            // A busy side sends as soon as it becomes free, so only a free side must be started here.
+            // A busy side starts its next transfer when it becomes free, so start only a free side here.
             if other.state == BusSideState::Free {
                 self.start_next_transfer(now, other_side(side), clock);
             }
@@ -264,7 +264,7 @@ impl SharedBus {
         let mut after = |ns: f64, side: usize, what: u32| {
             clock.schedule_event(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
         };
-        // Schedule the arrival before the departure, because this decides their order if both are at the same instant.
+        // Schedule the arrival before the departure, so that it comes first if both are at the same instant.
         after(arrives, other_side(side), RECEIVED);
         after(leaves, side, SENT);
     }

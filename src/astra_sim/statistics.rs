@@ -9,8 +9,8 @@ use chakram_trace::graph::{Graph, NodeKind};
 /// A rank's work, known before the rank runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankWorkTotals {
-    /// Sum of kernel durations. ASTRA-sim does not count this time as *exposed communication*. If all nodes take their
-    /// recorded durations (a pure replay), this is the sum over all nodes except host work.
+    /// Sum of the durations of kernels. ASTRA-sim does not count this time as *exposed communication*. If all nodes
+    /// take their recorded durations (a pure replay), this is the sum over all nodes except host work.
     pub busy: Span,
     /// True if any node is host work.
     pub host: bool,
@@ -24,12 +24,12 @@ pub struct RankWorkTotals {
     pub nothing: bool,
     /// True if [`counts_as`] classifies a [`NodeKind::Compute`] node as something other than a kernel.
     pub stand_ins: bool,
-    /// How well kernels use the NPU; `None` unless the system file enables the roofline.
+    /// Mean utilization of the NPU by kernels; `None` unless the system file enables the roofline.
     pub roofline: Option<RooflineMeans>,
 }
 
-/// Means over kernel time and host time, in which host nodes count as 0. As in ASTRA-sim, the total time is one
-/// nanosecond too long.
+/// Means over the total time of kernels and host nodes; host nodes count as 0 FLOP/s and 0 bytes/s. As in ASTRA-sim,
+/// the total time is one nanosecond too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RooflineMeans {
     /// Fraction of the total time that compute-bound kernels take; the peak FLOP/s limits such kernels.
@@ -43,7 +43,7 @@ pub struct RooflineMeans {
 }
 
 impl RankWorkTotals {
-    /// Computes the work of a graph that an [`AstraTraceReader`](super::AstraTraceReader) built for `inputs`.
+    /// Adds up the work in a graph that an [`AstraTraceReader`](super::AstraTraceReader) built for `inputs`.
     pub fn sum_work(graph: &Graph, inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let mut work = Self::default();
@@ -108,7 +108,7 @@ impl RooflineSums {
             self.bound += ns;
         }
         self.compute += ns * reached / peak;
-        // A kernel without FLOPs is limited only by its bytes.
+        // Only the bandwidth limits a kernel without FLOPs.
         let memory = match flops {
             0 => 1.0,
             _ => reached / intensity / bandwidth,
@@ -151,9 +151,9 @@ mod tests {
             "local-mem-bw": 100, "all-reduce-implementation": ["ring"]}"#;
         let inputs = inputs(system);
         // 20,000 FLOPs on 1,000 bytes give 20 FLOPs per byte. Such a kernel takes 20 ns at the peak, and uses half of
-        // the bandwidth. 1,000 FLOPs on 1,000 bytes give 1 FLOP per byte. Such a kernel takes 10 ns at the bandwidth,
-        // and uses a tenth of the peak. 2,900 bytes without FLOPs take 29 ns at the bandwidth. 2,000 ns of host work
-        // count as 0 FLOPs on 0 bytes.
+        // the bandwidth. 1,000 FLOPs on 1,000 bytes give 1 FLOP per byte. Such a kernel takes 10 ns at the full
+        // bandwidth, and uses a tenth of the peak. A kernel with 2,900 bytes and no FLOPs takes 29 ns. The 2,000 ns of
+        // host work count as 0 FLOPs on 0 bytes.
         let nodes = [
             (KERNEL(20_000, 1_000), 0),
             (KERNEL(1_000, 1_000), 0),
@@ -163,7 +163,7 @@ mod tests {
         ];
         let work = RankWorkTotals::sum_work(&read(&inputs, &nodes), &inputs);
         assert_eq!(work.busy, Span::from_ns(20 + 10 + 29));
-        // The means are over 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
+        // The total time is 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
         let found = work.roofline.unwrap();
         for (found, expected) in [
             (found.compute_bound, 20.0 / 2060.0),
@@ -195,7 +195,8 @@ mod tests {
             own: None,
             host: false,
         };
-        // The sum includes all nodes except host nodes: 3 us + 4 us, and 1 ns for the node without a recorded duration.
+        // Busy time includes all nodes except host nodes: 3 us + 4 us, and 1 ns for the node without a recorded
+        // duration.
         let graph = read(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
         let work = RankWorkTotals::sum_work(&graph, &inputs);
         assert_eq!(work.busy, Span::from_ns(7_001));

@@ -1,11 +1,11 @@
 //! Computes the closed form of a phase that all members begin together on idle links.
 //!
 //! If a message's time depends only on its step, and not on its sender, all members act in the same way at the same
-//! time. A member then receives its partner's message exactly when its own message arrives at its partner. One member
-//! therefore represents all members. In a ring, every step follows the previous step. With K messages of time c,
-//! endpoint delay e, and reductions of time r after ρ of the messages, the phase takes K(c + e) + e + ρr. If all
-//! messages of a member leave over one link, a message waits there for earlier messages, and the wait is equal at every
-//! member.
+//! time. A member's message then reaches its partner at exactly the time when the member receives a message itself. One
+//! member therefore represents all members. In a ring, every step begins after the previous step. With K messages of
+//! time c, endpoint delay e, and reductions of time r after ρ of the messages, the phase takes K(c + e) + e + ρr. If
+//! all messages of a member leave over one link, a message waits there for the member's earlier messages. This wait is
+//! equal at every member.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueAssignment};
@@ -39,14 +39,14 @@ enum MemberEvent {
 }
 
 impl SymmetricLine<'_> {
-    /// Returns the duration of the phase, or `None` unless the duration is proven equal for all members.
+    /// Returns the duration of the phase, or `None` if the duration is not proven equal for all members.
     pub fn phase_duration(
         &self,
         endpoint: Span,
         reduction: impl Fn(BufferShare) -> Span,
     ) -> Option<Span> {
         match self.stage.algorithm {
-            // Members of a tree behave differently from one another.
+            // Members of a tree have different roles, so no member represents the others.
             AstraAlgorithm::DoubleBinaryTree => None,
             AstraAlgorithm::Ring => self.ring_duration(endpoint, reduction),
             _ if self.costs_are_equal() => self.simulate_phase(endpoint, reduction, |_, _| ()),
@@ -86,7 +86,7 @@ impl SymmetricLine<'_> {
         Some(delays)
     }
 
-    /// Returns how many of a ring's messages are reduced on arrival.
+    /// Returns the number of a ring's messages that members reduce on arrival.
     fn reduced_message_count(&self) -> u32 {
         match self.stage.part {
             PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => self.stage.size - 1,
@@ -120,7 +120,7 @@ impl SymmetricLine<'_> {
     }
 
     /// Returns true if messages from every sender take the same time, as they do along a whole dimension of the
-    /// machine. All lines of a sub-grid are equal, so the first line represents them.
+    /// machine. All lines of a sub-grid have equal costs, so the first line represents them.
     fn costs_are_equal(&self) -> bool {
         if self.is_whole_dimension() {
             return true;
@@ -162,7 +162,8 @@ impl SymmetricLine<'_> {
         let start = self.stage.initial_credits(self.slot, position);
         let all = start + self.stage.receive_count(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
-        // If all messages of the member leave over one link, the time until which that link is busy.
+        // Time until which the member's link is busy. It stays zero unless all messages of the member leave over one
+        // link.
         let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {
@@ -170,8 +171,8 @@ impl SymmetricLine<'_> {
             number += 1;
             due.push(Reverse((at, number, what)));
         };
-        // The member represents all members. When this member sends a message, it also receives the corresponding
-        // message from its partner.
+        // The member represents all members. When the member's message arrives at a partner, the member therefore
+        // receives the corresponding message itself.
         push(&mut due, endpoint, MemberEvent::Credits(start));
         while let Some(Reverse((now, _, what))) = due.pop() {
             if what != MemberEvent::Arrival {

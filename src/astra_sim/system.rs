@@ -7,7 +7,7 @@ use super::input_entry::InputValue;
 use chakram_base::setting::SettingKey;
 use std::path::PathBuf;
 
-/// Priority among waiting chunks of different collectives.
+/// Order in which waiting chunks of different collectives start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingPolicy {
     /// The latest collective comes first.
@@ -21,7 +21,7 @@ pub enum SchedulingPolicy {
 /// How an all-reduce is decomposed over several dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveOptimization {
-    /// An all-reduce of the whole chunk in each dimension in turn.
+    /// The dimensions run an all-reduce of the whole chunk, one after another.
     Baseline,
     /// Reduce-scatters from the innermost dimension outward and all-gathers back inward, so that
     /// outer dimensions carry fewer bytes.
@@ -41,8 +41,8 @@ pub struct PerCollectiveKind<T> {
     pub all_to_all: T,
 }
 
-/// For each kind of collective, its implementations: one per dimension, innermost first. An empty list means that the
-/// file states no implementation, so such a collective cannot run.
+/// Implementations of each kind of collective: one per dimension, innermost first. An empty list means that the file
+/// states no implementation, so such a collective cannot run.
 pub type CollectiveImplementations = PerCollectiveKind<Vec<CollectiveImplementation>>;
 
 /// A LogGP bus between an NPU and its memory agent.
@@ -61,7 +61,7 @@ pub struct LogGpParams {
 /// Contents of a system file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SystemFile {
-    /// Priority among the chunks of several collectives; last in, first out if absent.
+    /// Order in which chunks of several collectives start; last in, first out if absent.
     pub scheduling: SchedulingPolicy,
     /// How an all-reduce is decomposed; the baseline if absent.
     pub optimization: CollectiveOptimization,
@@ -76,7 +76,7 @@ pub struct SystemFile {
     pub implementations: CollectiveImplementations,
     /// For each kind of collective, the prefix of a custom algorithm's trace files.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
-    /// File with prefixes for single nodes (see [`super::PerNodeImplementationFile`]).
+    /// File that assigns custom algorithms to single nodes (see [`super::PerNodeImplementationFile`]).
     pub per_node_custom: Option<PathBuf>,
     /// `local-mem-bw`, in GB/s of 10^9 bytes, above 0.
     pub local_memory_bandwidth: Option<f64>,
@@ -88,7 +88,7 @@ pub struct SystemFile {
     pub trace: bool,
     /// True if every node takes its recorded duration.
     pub replay_only: bool,
-    /// True if the run tracks the memory of tensors.
+    /// True if the run tracks the memory that tensors occupy.
     pub track_memory: bool,
     /// Prefix of the memory files that the run writes, which are named `PREFIX.RANK.json`.
     pub memory_trace: String,

@@ -1,10 +1,10 @@
-//! Reads the tensors that a trace's nodes read and write. The attributes `inputs` and `outputs` list each tensor as a
-//! pair of texts: its name, and its size in bytes.
+//! Reads the tensors that a trace's nodes read and write. The attributes `inputs` and `outputs` list each tensor as two
+//! strings: its name and its size in bytes.
 //!
-//! A size is the whole number at the beginning of its text, as `std::stoul` parses it: white space, a sign, and at
-//! least one decimal digit, within 64 bits. `std::stoul` ignores text after the digits, so `1048576.0`, STAGE's
-//! notation, is 1,048,576 bytes, and `1e6` is one byte. The parser rejects sizes below 0; ASTRA-sim takes such sizes
-//! modulo 2^64.
+//! A size is the whole number at the beginning of its string, as `std::stoul` parses it: optional white space and sign,
+//! then at least one decimal digit. The number must fit in 64 bits. `std::stoul` ignores text after the digits, so
+//! `1048576.0`, STAGE's notation, is 1,048,576 bytes, and `1e6` is one byte. The parser rejects sizes below 0;
+//! ASTRA-sim takes such sizes modulo 2^64.
 
 use super::{InputNote, lenient};
 use chakram_base::setting::SettingKey;
@@ -28,7 +28,8 @@ pub(super) struct TensorUse {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankTensors {
     pub(super) names: Vec<String>,
-    /// Uses of tensors, in ascending order of nodes. A node's reads precede its writes, in the order of its lists.
+    /// Uses of tensors, in ascending order of nodes. Each node's reads come first, then its writes, both in the order
+    /// of the node's lists.
     pub(super) uses: Vec<TensorUse>,
 }
 
@@ -40,7 +41,7 @@ const HINT: &str =
 const IDLE: [u64; 2] = [0, 1];
 
 impl RankTensors {
-    /// Reads a rank's tensors from the contents of its file; notes call this file `file`. Tensors of size 0 are
+    /// Reads a rank's tensors from the contents of its trace file, which notes call `file`. Tensors of size 0 are
     /// skipped. With `lenient`, nodes that never run are omitted. A node without lists has no tensors and causes a
     /// note.
     ///
@@ -122,7 +123,7 @@ impl TensorReader {
         }
         for ((list, name), write) in lists.iter().zip(["inputs", "outputs"]).zip([false, true]) {
             match list {
-                // As in ASTRA-sim, a value of another type means that there are no tensors.
+                // As in ASTRA-sim, a node whose attribute is not a list has no tensors.
                 Some(list) => {
                     self.read_list(id, name, &list.as_texts()?.unwrap_or_default(), write)?
                 }

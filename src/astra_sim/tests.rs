@@ -9,7 +9,7 @@ use chakram_trace::format::write::{Sink, TraceWriter};
 use chakram_trace::graph::Graph;
 use std::num::NonZeroU32;
 
-/// Returns flags that name each file by a single letter and are otherwise defaults.
+/// Returns default flags, with a single letter as the name of each file.
 pub fn flags() -> AstraFlags {
     AstraFlags {
         model: AnalyticalNetwork::Unaware,
@@ -31,7 +31,7 @@ pub fn flags() -> AstraFlags {
     }
 }
 
-/// Reads inputs that consist of two NPUs and this system file.
+/// Reads inputs with two NPUs and the system file `system`.
 pub fn inputs(system: &str) -> AstraInputs {
     let read = |role: &str| match role {
         "system" => system.to_owned(),

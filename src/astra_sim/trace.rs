@@ -3,10 +3,10 @@
 //! An NPU runs at most one host operation and one kernel at a time. Collectives, sends, loads and stores also run one
 //! at a time. Receives are not limited. Streams are ignored. A host node takes its recorded duration in whole
 //! microseconds. A kernel also takes its recorded duration if the system file disables the roofline. In a pure replay,
-//! every node takes its recorded duration. Without a recorded duration, such a node takes 1 ns. If the roofline is
-//! enabled, a kernel of f FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A kernel of 0 bytes is skipped. A
-//! kernel of 0 FLOPs takes ⌊b / bandwidth⌋ ns, although ASTRA-sim never finishes it. A broadcast takes its recorded
-//! duration and does not count as communication.
+//! every node takes its recorded duration. A node without a recorded duration takes 1 ns. If the roofline is enabled, a
+//! kernel of f FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A kernel of 0 bytes is skipped. A kernel of
+//! 0 FLOPs takes ⌊b / bandwidth⌋ ns, although ASTRA-sim never finishes it. A broadcast takes its recorded duration and
+//! does not count as communication.
 //!
 //! If [`Quirk::OneAtATime`] is corrected, loads and stores run one at a time, and each collective and send has its own
 //! lane. If [`Quirk::WholeNs`] is corrected, kernel durations are rounded to picoseconds.
@@ -21,12 +21,12 @@ use chakram_trace::format::{CollectiveKind, GroupName, MemoryLocation, Op, Trace
 use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding};
 
 /// Lanes: one for kernels, one for all other work that leaves the NPU, and one for loads and stores if they are
-/// separate. After these come lanes for single nodes: for receives of a pure replay, and for communication that waits
-/// for no other communication.
+/// separate. Lanes for single nodes have higher numbers. Receives of a pure replay, and communication that waits for no
+/// other communication, use such lanes.
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;
-/// Kinds of nodes for which only the duration matters. The node's FLOPs encode the kind.
+/// Kinds of nodes that the replay models only by their duration. Such a node stores its kind in its FLOPs.
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
@@ -53,7 +53,7 @@ pub struct AstraRankGraph {
 }
 
 /// Returns ASTRA-sim's kind for a [`NodeKind::Compute`] node; an [`AstraTraceReader`] must have built the graph. The
-/// kind is a kernel, nothing, or communication or memory that has only a recorded duration.
+/// node is a kernel, does nothing, or is communication or a memory access that has only a recorded duration.
 #[inline]
 pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
     if graph.lanes()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
@@ -158,7 +158,7 @@ struct TraceReaderState<'a> {
     own: u32,
     /// The most recently checked collective.
     last: Option<(CollectiveKind, u64, u64, Option<u32>)>,
-    /// First collective that ASTRA-sim skips, and the number of such collectives.
+    /// The first collective that ASTRA-sim skips, and the number of collectives that it skips.
     nowhere: Option<(u64, u64)>,
 }
 
@@ -254,8 +254,8 @@ impl TraceReaderState<'_> {
                     }
                 }
                 let seen = (*kind, *bytes, id, *dimensions);
-                // Successive collectives are often equal, so check equal collectives once. With per-node algorithms,
-                // the result of the check also depends on the node.
+                // Successive collectives are often equal, so check each run of equal collectives only once. With
+                // per-node algorithms, the result of the check also depends on the node.
                 if self.last != Some(seen) || !self.reader.inputs.per_node.is_empty() {
                     let groups = &self.reader.inputs.groups;
                     let members = u32::try_from(id).ok().and_then(|id| groups.get(id));
@@ -278,8 +278,7 @@ impl TraceReaderState<'_> {
         i64::from(lane_count(self.reader.inputs.quirks) + self.own - 1)
     }
 
-    /// Gives their own lanes to operations that ASTRA-sim runs one at a time, if
-    /// [`Quirk::OneAtATime`] is corrected.
+    /// If [`Quirk::OneAtATime`] is corrected, gives the node a lane of its own unless it is a load or store.
     fn assign_separate_lane(&mut self, node: &mut NodeView<'_>) {
         if self.reader.inputs.quirks.has_quirk(Quirk::OneAtATime) {
             return;
@@ -317,8 +316,8 @@ impl TraceReaderState<'_> {
     }
 }
 
-/// Returns an operation that occupies its lane for its recorded duration. The operation's FLOPs encode what kind of
-/// node it represents.
+/// Returns an operation that occupies its lane for its recorded duration. The operation stores the kind of node that it
+/// represents in its FLOPs.
 fn timed_op(stands_for: u64) -> Op<'static> {
     Op::Compute {
         flops: stands_for,

@@ -1,4 +1,4 @@
-//! Reads the keys of a YAML mapping with their lines. Only this module uses `serde_saphyr`.
+//! Reads the keys of a YAML mapping, with the line of each key. Only this module uses `serde_saphyr`.
 //!
 //! The reader rejects aliases and merged keys, so the result is never longer than the text.
 
@@ -26,7 +26,7 @@ pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, I
     Ok(mapping.0)
 }
 
-/// Returns parser limits that suffice for any file of ASTRA-sim, and that reject documents which expand beyond their
+/// Returns parser limits that suffice for any ASTRA-sim file, and that reject documents that expand to more than their
 /// text.
 fn parser_options() -> Options {
     let mut budget = Budget::default();

@@ -128,12 +128,10 @@ pub struct AstraSimArgs {
     /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Arguments that have no meaning in chakram and were removed from the command line; notes
-    /// report them.
+    /// Arguments that chakram does not use and removed from the command line; notes report them.
     #[arg(skip)]
     pub ignored: Vec<InputNote>,
-    /// True if the program was called by the name of one of ASTRA-sim's programs, so that it prints
-    /// ASTRA-sim's lines.
+    /// True if the program was called by the name of an ASTRA-sim program, so that it prints ASTRA-sim's lines.
     #[arg(skip)]
     pub original: bool,
 }
@@ -201,9 +199,8 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Returns true if ASTRA-sim's own lines are printed and logged. ASTRA-sim's lines are printed
-    /// if the program was called by the name of one of ASTRA-sim's programs, and if the user asked
-    /// for no other format.
+    /// Returns true if the run prints and logs the same lines as ASTRA-sim. This is the case if the program was called
+    /// by the name of an ASTRA-sim program and the user asked for no other format.
     fn prints_transcript(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }

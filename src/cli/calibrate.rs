@@ -115,7 +115,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             );
         }
     };
-    // Parse the new text, to check that the machine file is valid.
+    // Check that the new machine file is valid.
     Machine::parse(&text, &path)?;
     ReportDestination::create_at_path(&mut *out, &args.output, outputs)?
         .write_output(|out| out.write_all(text.as_bytes()))?;
@@ -208,7 +208,7 @@ fn correct_by_steps(
     Ok((columns.default_machine().to_owned(), corrected))
 }
 
-/// Returns the comment that starts a section of a machine file; the source of the values must follow this comment.
+/// Returns the comment that starts a section of a machine file. The caller appends the source of the section's values.
 fn section_comment(title: &str) -> String {
     format!("\n# {title} by `chakram calibrate` from ")
 }

@@ -69,8 +69,8 @@ pub fn compare_machines<'a>(
     }
 }
 
-/// Calls `work` with each index below `count` on `threads` threads; by default, there is one thread per core. On a
-/// terminal, shows progress; `doing` names the work and the counted items.
+/// Calls `work` with each index below `count` on `threads` threads, by default one per core. On a terminal, shows
+/// progress; `doing` names the work and the counted items.
 pub fn parallel_map<T: Send + Sync>(
     doing: (&'static str, &'static str),
     count: usize,
@@ -103,8 +103,8 @@ pub fn parallel_map<T: Send + Sync>(
     results.map(|r| r.expect("every index was taken")).collect()
 }
 
-/// Returns the name of each machine in its file. If several machines have the same name, returns
-/// their names on the command line instead.
+/// Returns the name that each machine's file states. For machines with the same name, returns their names on the
+/// command line instead.
 fn distinct_names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     let own = |machine: &&Machine| machine.name().to_owned();
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
@@ -132,8 +132,8 @@ impl FailedReplays {
         }
     }
 
-    /// Returns the error of the first failed machine on the command line, because this error
-    /// determines the exit code.
+    /// Returns the error of the failed machine that is first on the command line, because this error determines the
+    /// exit code.
     pub fn first_failure(&self) -> Option<&ReplayError> {
         self.0.first().map(|(_, error)| error)
     }

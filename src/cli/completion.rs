@@ -24,7 +24,7 @@ use std::process::ExitCode;
 /// Environment variable with which a shell asks for completions; its value is the shell's name.
 const VARIABLE: &str = "COMPLETE";
 
-/// Returns `command` with completion of machines and models: presets and files.
+/// Returns `command` with completion for the names of machines and models, both presets and files.
 pub fn add_completers(command: Command) -> Command {
     let names: Vec<_> = command
         .get_subcommands()
@@ -155,8 +155,8 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Returns the section of the manual page that follows the options. Commands keep their lines; the
-/// lines of paragraphs are joined.
+/// Returns the section of the manual page that follows the options. Keeps the line breaks of
+/// commands, and joins the lines of paragraphs.
 fn closing_section(text: &str) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["NOTES"]);

@@ -1,4 +1,4 @@
-//! Options of the compute model, which times kernels, as arguments and as text in reports.
+//! Parses the options of the compute model, which times kernels, and describes them in reports.
 
 use super::given::{ReplayOptionGroup, ReplayOptionGroupArgs};
 use chakram_base::setting::{SettingChoice, SettingKey};
@@ -131,8 +131,8 @@ impl<G> ReplayOptionGroupArgs<G> {
     }
 }
 
-/// Formats a factor of usual size as a decimal number, without the additional digits of its binary
-/// form.
+/// Formats a factor of usual size as a decimal number, without the extra digits of its exact binary
+/// value.
 fn format_factor(factor: f64) -> String {
     if factor == 0.0 || (1e-4..1e6).contains(&factor) {
         factor.to_string()

@@ -227,8 +227,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     Ok(ExitCode::from(3))
 }
 
-/// Returns the text of `path` if the file is a report. A report's content begins like JSON, and the
-/// file's name does not have a trace's extension.
+/// Returns the text of `path` if the file is a report. A file is a report if its content begins like JSON and its name
+/// does not have a trace's extension.
 fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
         let text = read_text(std::io::stdin().lock(), 0)
@@ -387,7 +387,7 @@ fn compare_rank_files(
     let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].losses_of_rank(rank, second));
     let same = contents[0] == contents[1];
     let mut traces = if same {
-        // The files are equal, but may be damaged, so check one of them.
+        // The two files are equal but may be damaged, so check one of them.
         [RawTrace::read_trace(contents[0]), RawTrace::read_trace(b"")]
     } else {
         differences::parse_both_traces(contents)

@@ -39,7 +39,7 @@ pub struct EditArgs {
     output: OutputTraceArgs,
 }
 
-/// JSON summary of a job's edits.
+/// JSON summary of the edits to a job.
 #[derive(Serialize)]
 struct EditDocument {
     ranks_before: usize,
@@ -47,7 +47,7 @@ struct EditDocument {
     edits: Vec<EditRow>,
 }
 
-/// Prints the numbers of items that each edit changed.
+/// Prints the number of items that each edit changed.
 pub(super) fn print_edit_rows(rows: &[EditRow], out: &mut dyn Write) -> std::io::Result<()> {
     for row in rows {
         writeln!(

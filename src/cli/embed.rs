@@ -68,14 +68,14 @@ fn write_setting_as_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) ->
     }
 }
 
-/// The limits of the process before a command, which are restored on drop.
+/// Limits that the process had before a command; dropping this value restores them.
 struct PreviousLimits {
     memory: Option<Bytes>,
     ratio: u64,
 }
 
 impl PreviousLimits {
-    /// Sets the limits that the command line gives, and remembers the old limits.
+    /// Sets the limits from the command line, and remembers the old limits.
     fn apply_given_limits(given: &LimitArgs) -> Self {
         Self {
             memory: given.max_memory.map(bounds::set_memory_limit),
@@ -99,7 +99,7 @@ impl Drop for PreviousLimits {
 ///
 /// # Errors
 ///
-/// Fails if the command ends with an error. The fields of the failure contain the facts in its message.
+/// Fails if the command ends with an error. The failure's fields carry the same facts as its message.
 pub fn execute_command(
     arguments: Vec<OsString>,
     wants_nodes: bool,
@@ -108,7 +108,7 @@ pub fn execute_command(
     let (parsed, words) = parse_line(arguments);
     let mut cli = match parsed {
         Ok(cli) => cli,
-        // Help texts and version texts are output, not failures.
+        // The help and version texts are output, not failures.
         Err(error) if !error.use_stderr() => {
             return Ok(CommandOutput {
                 text: error.to_string().into_bytes(),

@@ -45,7 +45,7 @@ impl CheckFormat {
     }
 }
 
-/// The options of `chakram replay` that are stored with a baseline.
+/// Options of `chakram replay` that a baseline stores.
 #[derive(Debug, Parser)]
 #[command(name = "replay options", no_binary_name = true)]
 struct BaselineOptions {
@@ -386,8 +386,8 @@ mod tests {
     use clap::{Command, CommandFactory};
     use std::collections::BTreeSet;
 
-    /// Options of `replay` under other headings only select the report or repeat the job, so they do not change a
-    /// prediction.
+    /// A baseline omits the options of `replay` under other headings, because they only select the report or repeat the
+    /// job.
     #[test]
     fn baselines_take_every_option_of_replays_about_times_and_traces() {
         let about = |command: &Command| -> BTreeSet<String> {

@@ -122,8 +122,8 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
         out.write_all(list_csv(&found).as_bytes())?;
         return Ok(super::exit_code(listing.uncommitted_tail()));
     }
-    // Numbers and spaces take 26 columns. Reserve 26 further columns for the metadata, and give the names the
-    // remainder.
+    // The columns of numbers and the spaces between columns are 26 characters wide. Reserve another 26 characters for
+    // the metadata, and give the remaining width to the names.
     let columns = plain_style().width;
     let longest = columns.saturating_sub(52);
     let names = found.iter().map(|row| clip_middle(&row.name, longest));

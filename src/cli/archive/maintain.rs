@@ -77,8 +77,8 @@ pub struct MergeArgs {
     from: Vec<PathBuf>,
 }
 
-/// Adds the workloads of the other archives. If two different workloads have the same name, adds no
-/// workload.
+/// Adds the workloads of the other archives. Adds nothing if two different workloads have the same
+/// name.
 pub fn merge_archives(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let sources = args.from.iter().map(|path| super::open_archive(path));
     let sources: Vec<Archive> = sources.collect::<Result<_, _>>()?;

@@ -161,8 +161,8 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the default name of a workload: the name of the case or folder; if there is neither, the prefix of the
-/// files.
+/// Returns the default name of a workload: the name of the case or folder, or the prefix of the files if there is
+/// neither.
 fn default_workload_name(
     paths: &[PathBuf],
     files: &[chakram_trace::format::file::RankFile],
@@ -187,8 +187,7 @@ fn folder_of(path: &Path) -> PathBuf {
     path.parent().map_or_else(PathBuf::new, Path::to_owned)
 }
 
-/// Removes repeated paths to the same file. Fails if two different files would have the same name
-/// in the archive.
+/// Removes all paths to a file except the first. Fails if two different files would have the same name in the archive.
 fn remove_repeated_paths(
     mut files: Vec<(String, PathBuf)>,
 ) -> Result<Vec<(String, PathBuf)>, String> {

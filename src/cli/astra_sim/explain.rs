@@ -1,5 +1,5 @@
-//! Shows the effect of each quirk on the makespan. Three kinds of replays are compared: with all
-//! quirks, with one quirk corrected, and with all quirks corrected.
+//! Shows the effect of each quirk on the makespan. Compares three kinds of replays: with all quirks, with one quirk
+//! corrected, and with all quirks corrected.
 
 use super::{AstraSimArgs, replay};
 use crate::compare::parallel_map;
@@ -24,7 +24,7 @@ enum QuirkVariation {
 }
 
 impl QuirkVariation {
-    /// Returns all variations, in the order of the table's rows.
+    /// Returns all variations in the order in which the table lists them.
     fn all_variations() -> Vec<Self> {
         let ones = Quirk::all_quirks().map(Self::One);
         let all = [Self::Nothing].into_iter().chain(ones);
@@ -44,7 +44,7 @@ impl QuirkVariation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QuirkReplayResult {
     After(Span),
-    /// The quirk has no meaning on the chosen network.
+    /// The quirk has no effect on the chosen network.
     NotApplicable,
     /// The replay was rejected, deadlocked, or would never end.
     Failed {

@@ -21,7 +21,7 @@ pub struct RankStatistics {
     exposed: i64,
     time: RankBusyTime,
     work: RankWorkTotals,
-    /// Peak memory of tensors in bytes, if the inputs request tracking of memory.
+    /// Peak memory that tensors occupy, in bytes; `None` unless the inputs request memory tracking.
     pub peak_memory: Option<u64>,
 }
 
@@ -42,14 +42,13 @@ impl RankStatistics {
 }
 
 impl RankStatistics {
-    /// Returns true if ASTRA-sim throws an exception when it prints this rank's statistics, because the rank has nodes
-    /// that are neither kernels nor communication.
+    /// Returns true if the rank has nodes that are neither kernels nor communication. ASTRA-sim then throws an
+    /// exception when it prints the rank's statistics.
     pub fn throws_when_printed(&self) -> bool {
         self.work.host || self.work.memory || self.work.nothing
     }
 
-    /// Replaces the overlap by ASTRA-sim's value: time of kernels plus time of communication minus total
-    /// time.
+    /// Replaces the overlap by ASTRA-sim's value: kernel time plus communication time minus total time.
     pub fn with_astra_sim_overlap(mut self) -> Self {
         let both = self.time.kernels.0 / 1000 + self.time.communication.0 / 1000;
         self.time.overlap = Span::from_ns(both.saturating_sub(self.finish));
@@ -80,8 +79,8 @@ pub fn render_rank_end(row: &RankStatistics) -> String {
     )
 }
 
-/// Renders the lines of a rank's statistics. Unless `always` is true, the line about overlap is
-/// rendered only if kernels and communication overlap.
+/// Renders the lines of a rank's statistics. Omits the line about overlap if kernels and communication do not overlap,
+/// unless `always` is true.
 pub fn render_rank_statistics(row: &RankStatistics, always: bool) -> String {
     let mut out = String::new();
     write_lines(&mut out, row, always).expect("a string grows as needed");
@@ -205,7 +204,7 @@ struct RankDocument {
     peak_memory_bytes: Option<u64>,
 }
 
-/// JSON object with the utilization relative to the roofline.
+/// JSON object with utilizations relative to the roofline.
 #[derive(Debug, Serialize)]
 struct RooflineUtilization {
     compute_bound: f64,

@@ -44,8 +44,8 @@ pub fn run(
 enum ReplayAttempt {
     /// All output was written.
     Done,
-    /// Nothing was printed, because collectives that were timed by formula may have changed the order of ASTRA-sim's
-    /// lines. The caller must replay every collective step by step.
+    /// Nothing was printed, because formulas gave the times of collectives and this may have changed the order of
+    /// ASTRA-sim's lines. The caller must replay every collective step by step.
     LostOrder,
 }
 
@@ -183,8 +183,8 @@ pub fn engine_options(args: &AstraSimArgs) -> ReplayOptions {
         // order of lines.
         stepwise: args.stepwise
             || (args.prints_transcript() && args.timeline.file_path().is_some()),
-        // ASTRA-sim prints ranks that finish at the same time in the order in which they end, so
-        // the engine must keep this order.
+        // If several ranks finish at the same time, ASTRA-sim prints them in the order of their last events, so the
+        // engine must keep this order.
         ordered_ends: args.prints_transcript(),
         ..ReplayOptions::default()
     }
@@ -203,7 +203,7 @@ pub fn replay_to_outcome(
     Ok(outcome)
 }
 
-/// Iterates over an instance's nodes in the order in which they completed.
+/// Iterates over an instance's nodes in order of completion.
 fn completed_nodes<'a>(
     workload: &'a Workload,
     spans: &'a SpanRecorder,

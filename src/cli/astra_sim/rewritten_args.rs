@@ -11,7 +11,7 @@ use std::path::Path;
 /// Name of the subcommand that replays like ASTRA-sim.
 const NAME: &str = "astra-sim";
 
-/// File names of ASTRA-sim's two programs, and the network model of each.
+/// File names of ASTRA-sim's two programs, each with its network model.
 const PROGRAMS: [(&str, &str); 2] = [
     ("AstraSim_Analytical_Congestion_Unaware", "unaware"),
     ("AstraSim_Analytical_Congestion_Aware", "aware"),
@@ -30,8 +30,8 @@ pub struct RewrittenArgs {
 
 /// Rewrites a command line of ASTRA-sim for chakram. The first word is the program's name. If the first word is the
 /// name of one of ASTRA-sim's programs, adds the subcommand and the network model. Removes arguments that the
-/// subcommand does not have, because ASTRA-sim ignores unknown arguments. Also removes a separate word after a flag
-/// whose value must follow `=`.
+/// subcommand does not have, because ASTRA-sim ignores unknown arguments. Also removes the next word after a flag whose
+/// value must follow `=`.
 pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
     let mut to = RewrittenArgs::default();
@@ -59,8 +59,8 @@ pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> Rewritten
         return to;
     }
     let command = LimitArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
-    // The previous flag, if its value is optional or must be attached with `=`. A separate word after this flag is
-    // ignored.
+    // The previous flag if it takes an optional value or a value attached with `=`, otherwise `None`. A separate word
+    // after this flag is ignored.
     let mut before = None;
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();
@@ -120,8 +120,8 @@ fn ignored_argument_note(command: &Command, argument: &str, flag: Option<String>
     InputNote::about_flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
-/// Place of a known argument's value: the argument has no value, the value is the next word, or the value is missing
-/// because the argument has no `=`.
+/// Where the value of a known argument is: the argument takes no value, the value is the next word, or the value is
+/// missing because the argument has no `=`.
 enum FlagValuePlace {
     Nothing,
     Behind,
@@ -157,8 +157,8 @@ fn find_known(command: &Command, argument: &str) -> Option<FlagValuePlace> {
         });
         return arg.or(help);
     }
-    // `-qofile` means `-q -o file`: the first letter with a value takes the rest of the word or the
-    // next word.
+    // `-qofile` means `-q -o file`: the first letter that takes a value takes the rest of the word or, if there is
+    // none, the next word.
     let mut letters = argument.strip_prefix('-')?.chars();
     let mut last = None;
     while let Some(letter) = letters.next() {

@@ -1,13 +1,12 @@
 //! Prints ASTRA-sim's own lines, for scripts that parse ASTRA-sim's output and log.
 //!
 //! A line is `[time] [logger] [level] text`, the default format of the logging library that
-//! ASTRA-sim uses. Lines of level `info` and above go to standard output: the rings of NPU 0 and,
-//! when an NPU finishes, its end and its statistics. `log.log` in the log folder gets the same
-//! lines. With `trace-enabled`, the log also gets a line each time a node is issued or completes.
-//! Times are UTC; `SOURCE_DATE_EPOCH` replaces the current time.
+//! ASTRA-sim uses. Standard output gets the lines of level `info` and above. They report the rings of NPU 0 and, when
+//! an NPU finishes, its end time and its statistics. `log.log` in the log folder gets the same lines. With
+//! `trace-enabled`, the log also gets a line each time a node is issued or completes. Times are UTC;
+//! `SOURCE_DATE_EPOCH` replaces the current time.
 //!
-//! If a rank has host nodes, memory nodes, or nodes without work, its statistics stop after their
-//! first line.
+//! If a rank has host nodes, memory nodes, or nodes without work, only the first line of its statistics is printed.
 
 use super::render::{self, RankStatistics};
 use chakram_astra_sim::{AstraAlgorithm, AstraInputs, NodeTypes};
@@ -54,8 +53,7 @@ impl<'a> TranscriptRecorder<'a> {
         }
     }
 
-    /// Returns true if ASTRA-sim prints lines about a node. ASTRA-sim prints no lines about nodes
-    /// that complete immediately.
+    /// Returns true if ASTRA-sim's log has lines about a node. It has none about nodes that complete immediately.
     fn prints_node_lines(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload
@@ -64,8 +62,8 @@ impl<'a> TranscriptRecorder<'a> {
         self.traces && kind != NodeKind::Nothing && !skipped
     }
 
-    /// Returns the recorded events in the order in which they occurred. Ranks without nodes finish at the start, in the
-    /// order of ranks, as in ASTRA-sim.
+    /// Returns the recorded events in the order in which they occurred. As in ASTRA-sim, ranks without nodes finish
+    /// first, in rank order.
     fn list_events(&self) -> Vec<TranscriptEvent> {
         let mut events = self.events.clone();
         let empty = (0..self.left.len()).filter(|&i| {
@@ -115,11 +113,11 @@ impl Observer for TranscriptRecorder<'_> {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Detects whether ASTRA-sim's order of lines is kept although formulas give the times of collectives. Lines about
+/// Detects whether a replay that times collectives by formulas still keeps ASTRA-sim's order of lines. Lines about
 /// members of the same collective always keep their order. All lines keep their order if no other node completes
 /// between the start and the end of a collective. If another node completes during a collective, a step of the
-/// collective could coincide with another event. An NPU handles the events of an instant in the order in which the
-/// first event of that instant was scheduled.
+/// collective could coincide with another event. NPUs with events at the same instant take turns in the order in which
+/// each NPU's first event of that instant was scheduled.
 #[derive(Debug, Default)]
 pub struct LineOrderObserver {
     /// Time at which the last node that is not a collective completed.
@@ -186,8 +184,8 @@ impl TranscriptLines {
     }
 }
 
-/// Renders all lines of a run. `rows` are the instances that finished; `types` are the node types
-/// if nodes are traced; and `clock` is the time stamp.
+/// Renders all lines of a run. `rows` are the instances that finished; `types` are the node types if nodes are traced;
+/// `clock` is the timestamp.
 pub fn render_lines(
     transcript: &TranscriptRecorder<'_>,
     inputs: &AstraInputs,
@@ -269,10 +267,10 @@ fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
     }
 }
 
-/// Returns each ring of NPU 0, with its size and the distance between neighbours, in the order in which ASTRA-sim
+/// Returns the size of each ring of NPU 0 and the distance between neighbours on it, in the order in which ASTRA-sim
 /// creates the rings. All-reduce, reduce-scatter, all-gather and all-to-all each have one ring per dimension in their
-/// list of algorithms, except for dimensions with a double binary tree. A list entry for all dimensions stands for a
-/// single ring of all NPUs, and is always the last entry.
+/// list of algorithms, except for dimensions with a double binary tree. A list entry for all dimensions gives a single
+/// ring of all NPUs, and is always the last entry.
 fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npu_count());
@@ -299,7 +297,8 @@ fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     rings
 }
 
-/// Returns the time stamp of lines (`2026-03-26 09:41:07.123`): the current time, or `SOURCE_DATE_EPOCH`.
+/// Returns the timestamp that begins each line (`2026-03-26 09:41:07.123`): the current time, or `SOURCE_DATE_EPOCH` if
+/// it is set.
 #[allow(clippy::disallowed_types, reason = "only what is printed bears it")]
 pub fn format_clock_time() -> String {
     let fixed = std::env::var("SOURCE_DATE_EPOCH").ok();
@@ -311,8 +310,9 @@ pub fn format_clock_time() -> String {
     format_date(fixed.unwrap_or_else(present))
 }
 
-/// Formats a time, given in ms since 1970, by the Gregorian calendar. Years begin in March, so that a leap day is the
-/// last day of its year. Every fourth year has a leap day, except centuries that are not multiples of 400.
+/// Formats a time in ms since 1970 as a date of the Gregorian calendar. The code counts years from March, so that a
+/// leap day is the last day of its year. Every fourth year has a leap day, except centuries that are not multiples of
+/// 400.
 fn format_date(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);

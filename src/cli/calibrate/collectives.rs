@@ -14,8 +14,8 @@ use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 
-/// Returns `text`, the contents of `machine`'s file, with the collectives from the logs at `paths`,
-/// and a summary of these collectives.
+/// Adds the collectives from the logs at `paths` to `text`, the contents of `machine`'s file.
+/// Returns the new contents and a summary of the collectives.
 ///
 /// # Errors
 ///

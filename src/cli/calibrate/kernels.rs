@@ -20,9 +20,8 @@ use std::path::PathBuf;
 /// Maximum number of rows in the summary's table.
 const SHOWN: usize = 12;
 
-/// Returns `text`, the contents of `machine`'s file, with the kernels that were recorded in the job
-/// at `traces`, and a summary of these kernels. If `by_rank` is true, each rank gets its own NPU
-/// class.
+/// Adds the kernels recorded in the job at `traces` to `text`, the contents of `machine`'s file. Returns the new
+/// contents and a summary of the kernels. If `by_rank` is true, each rank gets its own NPU class.
 ///
 /// # Errors
 ///
@@ -72,7 +71,7 @@ pub(super) fn add_recorded_kernels(
     let summary = summarize_kernels(&found);
     let mut priced = found;
     if by_rank {
-        // An NPU whose rank was not measured uses the times of all ranks in its class.
+        // If an NPU's rank was not measured, the NPU uses times from all measured ranks in its class.
         let measured: BTreeSet<usize> = priced.iter().map(|kernel| kernel.class).collect();
         let mut shared_class = vec![0; machine.classes().len()];
         for npu in (0..npus).map(Npu) {
@@ -132,7 +131,7 @@ fn kernel_tables(found: &[KernelTimesBySize], machine: &Machine, job: &str) -> S
     text
 }
 
-/// Returns a table of the kernels that take the most time.
+/// Returns a table of the kernels with the largest total times.
 fn summarize_kernels(found: &[KernelTimesBySize]) -> String {
     let mut table = TextTable::new([
         left_aligned_column("KERNELS", 36),

@@ -12,8 +12,8 @@ use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::Path;
 
-/// Returns `text`, the contents of `machine`'s file, with the GEMMs from the table at `path`, and a
-/// summary of these GEMMs.
+/// Adds the GEMMs from the table at `path` to `text`, the contents of `machine`'s file. Returns the new contents and a
+/// summary of the GEMMs.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! NPU classes for the ranks of a captured job.
+//! Gives the ranks of a captured job their own NPU classes.
 
 use super::{SECTIONS, quote_toml, section_comment};
 use chakram_base::ids::Npu;
@@ -7,8 +7,9 @@ use chakram_hardware::machine::Machine;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Returns `text`, the contents of `machine`'s file, with new NPU classes: each NPU of `ranks` that shares its class
-/// with other NPUs gets a class `CLASS-RANK`. The new class is a copy of the old class. Other NPUs keep their class.
+/// Returns `text`, the contents of `machine`'s file, with new NPU classes. Each NPU in `ranks` that shares its class
+/// with other NPUs gets its own class `CLASS-RANK`. The new class is a copy of the old class. Other NPUs keep their
+/// class.
 pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
     let npus = machine.topology().npu_count();
     let members =
@@ -72,8 +73,8 @@ fn is_heading(line: &str) -> bool {
         .any(|title| line.starts_with(section_comment(title).trim_start()))
 }
 
-/// If `section` is a table of the class `class`, returns its header before and after the class's
-/// name.
+/// Returns the parts of the section's header before and after the class's name, or `None` if `section` is not a table
+/// of the class `class`.
 fn class_header<'s>(section: &'s str, class: &str) -> Option<(&'s str, &'s str)> {
     let start = ["[npu.", "[[npu."]
         .iter()
@@ -116,7 +117,7 @@ mod tests {
             assert_eq!(named(&after, npu).1, named(&before, npu).1);
             assert_eq!(named(&after, npu).2, named(&before, npu).2);
         }
-        // A class that has only one NPU is not split again.
+        // Classes that have only one NPU are not split again.
         assert_eq!(split_rank_classes(&text, &after, &(0..4).collect()), text);
     }
 }

@@ -72,8 +72,8 @@ pub fn convert_detected(
     run(&ConvertArgs::from_arg_matches(&matches)?, out)
 }
 
-/// If the first word resembles the name of a source and is not a file, fails with a suggestion, as for `chakram convert
-/// nvprof profile -o job`.
+/// Fails with a suggestion if the first word is not a file but resembles the name of a source. For example, `chakram
+/// convert nvprof profile -o job` fails.
 pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error>> {
     let first = args.inputs[0].to_string_lossy();
     let is_word = !first.is_empty() && first.chars().all(|c| c.is_ascii_alphanumeric());

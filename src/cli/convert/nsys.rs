@@ -1,5 +1,4 @@
-//! `chakram convert nsys`: converts Nsight Systems reports, which are exported to SQLite, to
-//! traces.
+//! `chakram convert nsys`: converts Nsight Systems reports that were exported to SQLite to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg, comm_kernels, text};
 use crate::traces;

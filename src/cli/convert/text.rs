@@ -19,7 +19,7 @@ fn write_more(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Resul
     }
 }
 
-/// Prints `summary` as text. `input` is the word, such as JSON, for the inputs whose size is printed.
+/// Prints `summary` as text. `input` names the kind of input, such as JSON, before the printed input size.
 pub fn write_summary(
     summary: &ConversionSummary,
     input: &str,
@@ -480,7 +480,7 @@ fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> 
     out.write_all(lines.as_bytes())
 }
 
-/// Returns a note about all ranks whose count, `of`, is above zero: `ranks 0-7: 1,234 kernels …`.
+/// Returns a note about all ranks for which the count `of` is above zero: `ranks 0-7: 1,234 kernels …`.
 fn describe_rank_counts(
     ranks: &[RankConversionSummary],
     of: fn(&RankConversionSummary) -> u64,
@@ -503,7 +503,7 @@ fn ranks_of(of: &[u32]) -> String {
     }
 }
 
-/// Writes `parts` with commas between them, in lines of at most 100 columns.
+/// Writes `parts`, separated by commas, in lines of at most 100 columns.
 fn write_wrapped(out: &mut dyn Write, start: &str, parts: &[String]) -> io::Result<()> {
     if parts.is_empty() {
         return Ok(());

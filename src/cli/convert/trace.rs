@@ -137,8 +137,8 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives a job's files their final names, together with a new job file. If the input's job file is at the output's
-/// path, the job file stays, because the outputs are the same traces in another format.
+/// Gives a job's files their final names, together with a new job file. If the output's path already has the input's
+/// job file, this file is kept, because the outputs are the same traces in another format.
 fn commit_job(
     prefix: &Path,
     jobs: &[ConvertTask],
@@ -170,7 +170,7 @@ fn commit_job(
     )?)
 }
 
-/// The caller later gives all output files their final names at the same time.
+/// The output has a temporary name until the caller renames all outputs together.
 fn convert_one(
     job: &ConvertTask,
     args: &ConvertTraceArgs,

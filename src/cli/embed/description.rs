@@ -1,5 +1,5 @@
-//! The commands and their options as data, from which bindings for other languages generate
-//! functions.
+//! Describes the commands and their options as data, so that bindings for other languages can
+//! generate functions.
 
 use crate::build_whole_command;
 use clap::{Arg, ArgAction, Command};

@@ -57,7 +57,7 @@ fn format_ns(ps: i128) -> String {
     format!("{sign}{}.{:03}", ps / 1000, ps % 1000)
 }
 
-/// Renders the table of effects as text. A cycle in the text is 1 ns.
+/// Renders the table as text. The text calls a time of 1 ns a cycle.
 pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
     let mut table = TextTable::new([
         left_aligned_column("corrected", 0),
@@ -67,7 +67,7 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
         left_aligned_column("what is done instead", 0),
     ])
     .with_indent(0)
-    // Wrap sentences; otherwise the table would shorten them as it shortens names.
+    // Limit the width so that sentences wrap, because the table would otherwise shorten them as it shortens names.
     .limit_width(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
         let [cycles, by, percent] = match row.known_makespan() {
@@ -87,7 +87,7 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
     table.to_text(plain_style())
 }
 
-/// Renders the table of effects as CSV, with one row per replay. A cell is empty if the replay does not have its value.
+/// Renders the table as CSV, with one row per replay. A cell is empty if its replay lacks the value.
 pub fn render_csv(rows: &[QuirkRow], before: Span) -> String {
     let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {

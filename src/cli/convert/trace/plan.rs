@@ -78,7 +78,7 @@ pub(super) fn plan_outputs(
     let mut finder = TraceFinder::new(verify);
     for input in inputs {
         let name = input.file_name().and_then(|name| name.to_str());
-        // A file with a rank in its name is part of a job; any other file is a single trace.
+        // A file whose name contains a rank is part of a job; any other file is a single trace.
         let is_job = name.is_some_and(|name| name.ends_with(job::ENDING));
         if input.as_os_str() == "-" {
             sources.push((None, None));

@@ -20,7 +20,7 @@ pub(super) struct ConvertedTrace {
     pub nodes: usize,
     /// Number of nodes whose record has zero bytes.
     pub empty: usize,
-    /// For a salvaged input: the report of the losses, and the error of the compression, if any.
+    /// Report of the losses and any compression error, if the input was salvaged.
     pub salvaged: Option<(SalvageReport, Option<String>)>,
 }
 
