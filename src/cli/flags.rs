@@ -1,4 +1,4 @@
-//! Flags of the settings that the library's messages name, and parsers of their values.
+//! Command-line flags for the settings that the library's messages name, and parsers for their values.
 
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_report::settings::option_of_key;
@@ -41,8 +41,8 @@ pub fn flag_of(setting: SettingKey) -> String {
     Flag(setting).to_string()
 }
 
-/// Returns the flag for a key of the library. If the key is not a setting, the flag has the name of
-/// the key.
+/// Returns the flag for a key that the library uses. If the key is not a setting, the flag has the same name as the
+/// key.
 pub fn flag_of_key(key: &str) -> String {
     match option_of_key(key) {
         Some(setting) => flag_of(setting),
@@ -50,7 +50,7 @@ pub fn flag_of_key(key: &str) -> String {
     }
 }
 
-/// Replaces keys in braces in `text` by flags: `with {zero} 3` becomes `with --zero 3`.
+/// Replaces each key that `text` has in braces by its flag: `with {zero} 3` becomes `with --zero 3`.
 pub fn replace_keys_by_flags(text: &str) -> String {
     let is_key = |key: &&str| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     let mut parts = text.split('{');
@@ -71,8 +71,7 @@ pub fn replace_keys_by_flags(text: &str) -> String {
     out
 }
 
-/// Parses the words of a choice. On the command line, hyphens replace the underscores in these
-/// words.
+/// Returns a parser for the words of a choice. On the command line, hyphens replace the underscores in these words.
 pub fn parser_of_choices<T: SettingChoice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let hyphened = |word: &str| word.replace('_', "-");
     let values = T::CHOICES.iter().map(move |(_, word, summary)| {
@@ -94,7 +93,7 @@ mod tests {
     use serde::Deserialize;
     use serde::de::value::{self, U32Deserializer};
 
-    /// Returns the commands for which messages name the flag of `setting`; empty if every command has the flag.
+    /// Returns the commands whose messages may name the flag of `setting`; empty means every command.
     fn commands(setting: SettingKey) -> &'static [&'static str] {
         use SettingKey::*;
         match setting {

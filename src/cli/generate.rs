@@ -1,4 +1,4 @@
-//! `chakram generate`: microbenchmarks and training steps, which are written to files or replayed
+//! `chakram generate`: writes microbenchmarks and training steps to files, or replays them
 //! directly.
 
 mod dry_run;

@@ -1,4 +1,5 @@
-//! Replay options, as flags and as settings, so that the effect of each option on a replay can be checked.
+//! Parses replay options both as flags and as settings, so that the program can check the effect of each option on a
+//! replay.
 
 use super::flags::{flag_of, replace_keys_by_flags};
 use chakram_base::setting::SettingKey;
@@ -11,7 +12,7 @@ use std::marker::PhantomData;
 
 /// Help heading for options of the timing model.
 pub(super) const MODEL: &str = "Timing model";
-/// Help heading for options that concern traces.
+/// Help heading for options about traces.
 pub(super) const TRACES: &str = "Traces";
 
 /// A group of the replay options.
@@ -20,7 +21,7 @@ pub trait ReplayOptionGroup {
     fn has_option(key: SettingKey) -> bool;
 }
 
-/// Options of one group that are on the command line.
+/// Options on the command line that belong to one group.
 #[derive(Clone, Debug)]
 pub struct ReplayOptionGroupArgs<G> {
     given: GivenOptions,
@@ -43,7 +44,7 @@ impl<G> ReplayOptionGroupArgs<G> {
         &self.given
     }
 
-    /// Returns the settings that the options on the command line give.
+    /// Returns the settings that result from the options on the command line.
     pub fn parsed_settings(&self) -> &ReplaySettings {
         &self.settings
     }

@@ -1,5 +1,5 @@
-//! Formats the help of all commands: options are grouped in two columns, and lines have at most the
-//! width of the terminal or 100 columns.
+//! Formats the help of all commands: options are grouped, in two columns. Lines are at most as wide as the terminal,
+//! and at most 100 columns.
 //!
 //! `-h` leaves out rare options (options with `hide_short_help`). `--help` shows all options, with
 //! the meanings of their values.
@@ -20,7 +20,7 @@ const TEXT: usize = 30;
 const NARROW_TEXT: usize = 10;
 const WIDE: usize = 60;
 
-/// Length of a help text, which determines the options that the text lists.
+/// Length of a help text: long texts also list rare options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelpLength {
     /// Common options.
@@ -176,9 +176,8 @@ impl HelpPage {
         if self.width < WIDE { NARROW_TEXT } else { TEXT }
     }
 
-    /// Writes a command of an example. A command that is too long is broken into several lines so
-    /// that a shell still accepts it. The purpose of the command follows on the same line, or
-    /// precedes the command as a comment.
+    /// Writes an example's command. Breaks a command that is too long into several lines so that a shell still accepts
+    /// it. Writes the command's purpose on the same line, or as a comment before the command.
     fn write_example(&mut self, text: &str, indent: &str) {
         if indent.len() + text.chars().count() <= self.width {
             self.text += &format!("{indent}{text}\n");
@@ -205,7 +204,7 @@ impl HelpPage {
         self.text += &format!("\n{style}{text}:{style:#}\n");
     }
 
-    /// Writes `text` after `lead`; all further lines begin with `next`.
+    /// Writes `text` after `lead`, and begins all further lines with `next`.
     fn write_paragraph(&mut self, text: &str, lead: &str, next: &str) {
         let options = Options::new(self.width)
             .initial_indent(lead)
@@ -219,8 +218,8 @@ impl HelpPage {
         }
     }
 
-    /// Writes `name`, and then `text` from the column `column` on. If the name is too long, the
-    /// text begins on a new line.
+    /// Writes `name`, and then `text` beginning at column `column`. If the name is too long, the text begins on a new
+    /// line.
     fn write_row(&mut self, indent: usize, name: &str, text: &str, column: usize) {
         let style = clap::builder::Styles::styled();
         let style = style.get_literal();
@@ -316,7 +315,7 @@ pub fn help_text_of(arg: &Arg) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelpClosingPart {
     Blank,
-    /// A heading, or sentences. The line breaks of the source text are not kept.
+    /// A heading, or sentences. Its lines are wrapped anew, without the line breaks of the source text.
     Paragraph(String),
     /// A command line, optionally followed by its purpose.
     Command(String),

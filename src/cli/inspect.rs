@@ -31,7 +31,7 @@ const FILTERS: &str = "Filters";
 
 mod list;
 
-/// Options that show details that the text omits.
+/// Options that the text recommends to show omitted details.
 const HINTS: RenderHints = RenderHints {
     all: "--format json",
     all_paths: "--format json, or --rank R",
@@ -170,8 +170,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         return Err(args.describe_missing_rank(found).into());
     }
     let title = job::name_of(&args.traces, &files);
-    // Write a listing directly, because a listing is streamed, but the destination collects a whole
-    // text.
+    // Write a listing directly: a listing is streamed, but the destination would first collect the whole text.
     if args.list && !args.critical_path {
         return args.list_nodes(&files, out, outputs);
     }
@@ -207,7 +206,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// If files have faults, prints a warning with their number to standard error.
+/// Prints a warning with the number of faults in the files to standard error, unless there are none.
 fn warn_of_faults(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
@@ -284,7 +283,7 @@ impl InspectArgs {
         words
     }
 
-    /// Formats the filter as text, except for ranks; empty if there is no filter.
+    /// Formats the filters except the filter for ranks; empty if there are none.
     fn format_node_filter(&self) -> String {
         let options = self
             .filter_options()
@@ -301,7 +300,7 @@ impl InspectArgs {
         self.threads.map_or_else(cores, NonZeroUsize::get)
     }
 
-    /// Returns the limit of rows on the command line, or the default of the format.
+    /// Returns the maximum number of rows from the command line, or the format's default.
     fn row_limit(&self) -> usize {
         let default = match self.format {
             InspectFormatArg::Text => LISTED,
@@ -375,7 +374,7 @@ impl InspectArgs {
                 .map(|track| (track, faults))
                 .map_err(|e| e.in_file(&file.path))
         };
-        // Every file must be readable, because the path may pass through any rank.
+        // Every file must be readable, because the critical path may pass through any rank.
         for_each_in_order(
             files,
             self.thread_count(),

@@ -1,4 +1,4 @@
-//! `--repeat`, `--starts` and `--with`: several runs of a job, and several jobs on one machine.
+//! `--repeat`, `--starts` and `--with`: launches a job several times, or several jobs on one machine.
 
 use super::load;
 use super::output::{RankMapArg, ReplayRunArgs, ReportDestination, parse_placement};
@@ -20,11 +20,10 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Help heading for options that concern launches (runs of a job).
+/// Help heading for options about launches (runs of a job).
 const LAUNCHES: &str = "Launches";
 
-/// Maximum number of launches of one job. The number is limited because each launch has a row in
-/// the report.
+/// Maximum number of launches of one job. The report has a row for each launch, so the number is limited.
 const MOST: usize = 1_000_000;
 
 /// Options for several launches of a job, and for several jobs.
@@ -45,7 +44,7 @@ pub struct JobLaunchArgs {
     on: Vec<RankMapArg>,
 }
 
-/// JSON document of a job that `--with` adds.
+/// JSON object of a job that `--with` adds.
 #[derive(Serialize)]
 struct ConcurrentJobDocument<'a> {
     job: &'a str,
@@ -136,8 +135,8 @@ impl JobLaunchArgs {
     ) -> Result<Vec<Job>, Box<dyn Error>> {
         let mut jobs = Vec::new();
         for ((path, on), found) in self.with.iter().zip(&self.on).zip(found) {
-            // Options that concern the reading of traces apply to all jobs, but options that
-            // concern ranks and groups apply only to the main job.
+            // Options for reading traces apply to all jobs, but options for ranks and groups apply only to the main
+            // job.
             let loading = JobOptions {
                 groups: None,
                 ranks: None,

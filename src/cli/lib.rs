@@ -157,8 +157,7 @@ enum CliCommand {
 #[derive(Debug)]
 struct DeferredArgs<A>(A);
 
-/// True if the arguments of all commands are built at once, as help, completion and the manual
-/// need.
+/// True if the arguments of all commands are built at once, for help, completion and the manual.
 static WHOLE: AtomicBool = AtomicBool::new(false);
 
 impl<A: Args> Args for DeferredArgs<A> {
@@ -204,13 +203,13 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     };
     let matches = command.try_get_matches_from_mut(&arguments);
     let matches = matches.map_err(|error| suggest::add_suggestions(error, &command, &arguments))?;
-    // Do not drop the command: dropping its thousands of parts would take as long as parsing a
-    // short line, and the program ends soon.
+    // Do not drop the command. Dropping its thousands of parts would take as long as parsing a short line, and the
+    // program ends soon anyway.
     std::mem::forget(command);
     Cli::from_arg_matches(&matches)
 }
 
-/// Returns the parsed command line or an error, and the words of the rewritten command line.
+/// Returns the parsed command line or an error, together with the words of the rewritten command line.
 fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
     // Rewrite the arguments before clap parses them, because ASTRA-sim accepts some arguments that clap rejects.
     let arguments = astra_sim::rewrite_arguments(arguments);
@@ -232,7 +231,7 @@ pub fn main() -> ExitCode {
 /// Runs the program with `arguments` and returns its exit code. The first argument is the program's
 /// name.
 pub fn run_with_arguments(arguments: Vec<OsString>) -> ExitCode {
-    // If an environment variable is set, a shell runs the program only to complete words.
+    // If a shell has set the completion variable, the program only completes words.
     let folder = env::current_dir().ok();
     let completed = CompleteEnv::with_factory(build_command_with_completers)
         .try_complete(arguments.iter().cloned(), folder.as_deref());
@@ -241,8 +240,7 @@ pub fn run_with_arguments(arguments: Vec<OsString>) -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => error.exit(),
     }
-    // Watch signals first, because a signal may arrive at any time, and temporary files must then
-    // be removed.
+    // Install the signal handlers first: a signal may arrive at any time, and temporary files must then be removed.
     signals::install_handlers();
     progress::record_program_start();
     setting::register_setting_names(flags::write_setting_as_flag);
@@ -329,8 +327,8 @@ fn readable_inputs(command: &CliCommand) -> ReadableInputs {
     }
 }
 
-/// Returns true if the error means that the pipe of the output is closed. A closed pipe is not a
-/// failure, because a reader such as `head` may stop early.
+/// Returns true if the error means that the reader closed the output pipe. A closed pipe is not a failure, because a
+/// reader such as `head` may stop early.
 fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     let kind = |error: &(dyn Error + 'static)| {
         let json = error.downcast_ref::<serde_json::Error>();
@@ -371,13 +369,13 @@ fn print_chain(error: &(dyn Error + 'static)) {
     print_error(&error_text(error));
 }
 
-/// Returns the text of an error: the message, then its causes, then a suggested next step.
+/// Returns the text of an error: its message, its causes and a suggested next step.
 fn error_text(error: &(dyn Error + 'static)) -> String {
     let own = error.to_string();
     let (mut last, mut text) = (own.clone(), own.clone());
     let mut cause = error.source();
     while let Some(inner) = cause {
-        // If a failed write and the error around it have the same text, print it only once.
+        // A failed write and the error that wraps it may have the same text; print the text only once.
         let words = inner.to_string();
         if words != last {
             text += &format!("\n  because: {words}");

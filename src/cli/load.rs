@@ -20,7 +20,7 @@ pub struct VerifyArg {
 }
 
 impl VerifyArg {
-    /// Returns the level of checks before a replay: lengths, and for small jobs also hashes.
+    /// Returns the level of checks before a replay: file lengths and, for small jobs, hashes.
     pub fn verify_level_for_replay(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
@@ -29,7 +29,7 @@ impl VerifyArg {
         }
     }
 
-    /// Returns the level of checks for commands that read every byte anyway: lengths and hashes.
+    /// Returns the level of checks for commands that read every byte anyway: file lengths and hashes.
     pub fn verify_level_for_full_read(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
@@ -39,7 +39,7 @@ impl VerifyArg {
     }
 }
 
-/// The choice of one profiled step, for commands that do not replay.
+/// Selects a profiled step, for commands that do not replay.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ProfiledStepArg {
     /// Use only this profiled step, like `chakram slice`
@@ -81,7 +81,7 @@ impl JobArgs {
     }
 }
 
-/// Loads the job in `found`, and shows the progress on a terminal.
+/// Loads the job in `found`. On a terminal, shows the progress.
 pub fn load_job(found: &FoundTraces, name: String, options: &JobOptions) -> Result<Job, JobError> {
     let start = Instant::now();
     let job =
@@ -91,7 +91,7 @@ pub fn load_job(found: &FoundTraces, name: String, options: &JobOptions) -> Resu
     Ok(job)
 }
 
-/// Runs `work`, and shows the number of files read so far on a terminal.
+/// Runs `work`. On a terminal, shows the number of files read so far.
 pub fn run_with_load_progress<T>(work: impl FnOnce(&mut job::LoadProgress<'_>) -> T) -> T {
     let mut progress = None;
     work(&mut |done, total| {

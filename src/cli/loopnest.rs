@@ -116,8 +116,8 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns two lower bounds in cycles. The first bound assumes that all units multiply in every cycle, the second bound
-/// that each word is read from or written to memory only once.
+/// Returns two lower bounds in cycles. The first bound assumes that all units multiply in every cycle. The second bound
+/// assumes that each word is read from or written to memory only once.
 fn lower_bounds(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
@@ -230,7 +230,7 @@ struct MappingSearchCounts {
     best: u32,
 }
 
-/// The dimension of a loop, and the loop's number of iterations.
+/// Dimension of a loop, and number of iterations.
 type LoopBound = (&'static str, u64);
 
 #[derive(Serialize)]
@@ -239,7 +239,7 @@ struct MappingLevelRow {
     /// Loops of the mapping, from the outermost to the innermost.
     loops: Vec<LoopBound>,
     bytes: u64,
-    /// For each tensor, the number of words that are moved.
+    /// Number of words moved, by tensor.
     words: BTreeMap<&'static str, LevelWordCounts>,
 }
 

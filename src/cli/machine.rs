@@ -218,8 +218,8 @@ fn format_npus(machine: &Machine) -> String {
     }
 }
 
-/// Formats each dimension as `switch 8 @ 450 GB/s`. A topology of individual links is formatted as
-/// its kind and rate: `clos 4x4 @ 12.5 GB/s`.
+/// Formats each dimension as `switch 8 @ 450 GB/s`. If the topology consists of individual links, formats its kind and
+/// rate: `clos 4x4 @ 12.5 GB/s`.
 fn format_dimensions(machine: &Machine) -> Vec<String> {
     let graph = machine.topology().explicit_links();
     let dimensions = machine.topology().dimensions();
@@ -239,8 +239,7 @@ fn format_dimensions(machine: &Machine) -> Vec<String> {
     dimensions.iter().enumerate().map(words).collect()
 }
 
-/// Formats the network's properties that differ from the default:
-/// `, network ports, cut-through by 4096 B`.
+/// Formats the network properties that differ from their defaults: `, network ports, cut-through by 4096 B`.
 fn format_network(machine: &Machine) -> String {
     let mut text = String::new();
     if machine.network() != NetworkKind::default() {

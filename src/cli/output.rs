@@ -1,4 +1,4 @@
-//! Arguments of a replay and output of its report, for all commands that replay a workload.
+//! Parses the arguments of a replay and prints its report, for all commands that replay a workload.
 
 use super::custom_algorithm;
 use super::flags::flag_of;
@@ -109,12 +109,12 @@ pub struct JobToReplay<'a> {
     pub workload: &'a Workload,
     /// Name of the job in reports.
     pub name: &'a str,
-    /// The makespan with the opposite treatment of the profiler's cost: with this cost if the
-    /// replay subtracts it, otherwise without it. `None` if the cost is unknown.
+    /// Makespan with the profiler's overhead if the replay subtracts this overhead, otherwise makespan without it.
+    /// `None` if the overhead is unknown.
     pub other_profiler: Option<Span>,
-    /// Replays of the step with fewer micro-batches, for the extrapolation to the whole step.
+    /// Replays with fewer micro-batches, from which the whole step is extrapolated.
     pub shorter: Option<ShorterReplays>,
-    /// Counts of the items that the job's edits matched and changed.
+    /// Numbers of items that each edit of the job matched and changed.
     pub edits: Option<&'a EditReport>,
     /// Gains from faster parts of the machine, if the user asked for them.
     pub sensitivities: Option<&'a SensitivityReport>,
@@ -122,7 +122,7 @@ pub struct JobToReplay<'a> {
     pub stack: Option<&'a StackReport>,
 }
 
-/// Parses a price in dollars per hour of an NPU.
+/// Parses a price in dollars per NPU hour.
 pub fn parse_npu_hour_price(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_start_matches('$').parse().ok();
     let price = number.filter(|price| *price > 0.0 && *price <= Machine::MAX_PRICE);
@@ -219,8 +219,8 @@ impl ReplayRunArgs {
             .map_err(|refusal| refusal.to_string())
     }
 
-    /// Rejects options whose output is possible only for a single launch of a single job. `beside`
-    /// is true if other jobs share the machine.
+    /// Rejects options that can only show a single launch of a single job. `beside` is true if other jobs share the
+    /// machine.
     pub fn check_single_launch_options(&self, beside: bool) -> Result<(), String> {
         let given = [
             (self.timeline.file_path().is_some(), "--timeline"),
@@ -296,7 +296,7 @@ impl ReplayRunArgs {
 
     /// Rejects options that have no effect on a command that only writes traces and prints a summary.
     pub fn check_summary_alone(&self) -> Result<(), String> {
-        // The summary is also text or JSON.
+        // A summary can also be text or JSON, so accept `--format`.
         let run = Self {
             format: match self.format {
                 ReportFormatArg::Csv => ReportFormatArg::Csv,
@@ -310,7 +310,8 @@ impl ReplayRunArgs {
         }
     }
 
-    /// Replays a job that was built in memory from `inputs`, without edits and software stack, and prints the report.
+    /// Replays a job that was built in memory from `inputs`, and prints the report. The job has no edits and no
+    /// software stack.
     pub fn replay_built(
         &self,
         workload: &Workload,
@@ -365,7 +366,7 @@ impl ReplayRunArgs {
             .map(|path| to.other_outputs().create_file(&path))
             .transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
-        // If the host is simulated, its kernel launches are also counted as nodes.
+        // If the host is simulated, progress also counts its kernel launches as nodes.
         let progress =
             Progress::start_counting("replaying", "nodes", prepared.workload().node_count());
         let observers = ((timeline, pictures), progress.node_observer());
@@ -433,8 +434,7 @@ impl ReplayRunArgs {
         self.table == Some(ReportTableArg::Nodes)
     }
 
-    /// Adds the cost of the job to `report`, from the price and the number of tokens on the command
-    /// line.
+    /// Adds the job's cost to `report`. The price and the number of tokens come from the command line.
     pub fn state_cost(&self, report: &mut Report) {
         let own = report.cost.map(|cost| cost.dollars_per_npu_hour);
         report.state_cost(self.price.or(own), self.total_tokens);
@@ -475,7 +475,7 @@ impl ReplayRunArgs {
             .transpose()
     }
 
-    /// Prints to standard error the warnings and notes that the report's format does not show.
+    /// Prints warnings and notes that the report's format does not show to standard error.
     pub fn print_warnings(&self, report: &Report) -> Result<(), Box<dyn Error>> {
         if self.format == ReportFormatArg::Csv || self.prints_node_table() {
             for warning in &report.warnings {
@@ -563,7 +563,7 @@ impl ReplayRunArgs {
         Ok(options)
     }
 
-    /// Returns the NPU of each rank, if `--map` gives it.
+    /// Returns the NPU of each rank from `--map`, or `None` without `--map`.
     pub fn rank_map(&self) -> Option<&[Npu]> {
         self.timing
             .parsed_settings()

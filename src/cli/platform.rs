@@ -47,7 +47,7 @@ Examples:
     Import(ImportArgs),
 }
 
-/// A table to import, and the names that the table does not give.
+/// A table to import, and the values that the table lacks.
 #[derive(Debug, Args)]
 struct ImportArgs {
     /// The table, with a line of headings

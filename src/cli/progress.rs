@@ -1,8 +1,8 @@
 //! Progress of runs that take more than a second, on standard error if it is a terminal.
 //!
 //! The work stores its progress in an atomic number, and a separate thread draws it, so the working loops need not read
-//! a clock. The second is counted from the start of the program, so if several short pieces of work together take
-//! longer than a second, the later pieces show their progress.
+//! a clock. The second is counted from the start of the program. If several short pieces of work together take longer
+//! than a second, the later pieces therefore show their progress.
 
 use super::terminal;
 use chakram_base::ids::NodeIndex;
@@ -77,8 +77,8 @@ impl ProgressEndSignal {
 }
 
 impl Progress {
-    /// Starts to count `total` items that are called `unit`; a `total` of 0 means that the number is unknown. `doing`
-    /// is the name of the work, such as `replaying`.
+    /// Starts to count `total` items, which the display calls `unit`. A `total` of 0 means that the number is unknown.
+    /// `doing` is the name of the work, such as `replaying`.
     pub fn start_counting(doing: &'static str, unit: &'static str, total: u64) -> Self {
         let (done, end) = (
             Arc::new(AtomicU64::new(0)),
@@ -108,7 +108,7 @@ impl Progress {
         self.done.store(done, Ordering::Relaxed);
     }
 
-    /// Sets a note about the work, which is shown before the bar.
+    /// Sets a note about the work that the terminal shows before the bar.
     pub fn set_note(&self, note: String) {
         if self.is_shown() {
             *self.note.lock().unwrap_or_else(PoisonError::into_inner) = note;
@@ -199,7 +199,7 @@ fn write_time_left(state: &ProgressState, out: &mut dyn fmt::Write) {
     };
 }
 
-/// Writes the number of items per second; at 10 or more, without decimals.
+/// Writes the number of items per second, without decimals from 10 on.
 fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     let rate = state.per_sec();
     // Ignore errors, because a terminal that accepts no output must not stop the work.
@@ -223,7 +223,7 @@ impl Observer for NodeCounter<'_> {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Sink that counts nodes, and passes them on to another sink.
+/// Sink that counts nodes and forwards them to another sink.
 pub struct CountedSink<'p, S>(pub &'p Progress, pub &'p mut S);
 
 impl<S: Sink> Sink for CountedSink<'_, S> {

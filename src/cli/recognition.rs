@@ -1,8 +1,8 @@
 //! Recognizes the inputs of other tools, and suggests the command that reads them.
 //!
-//! Every command accepts any path, and its reader reports errors in the terms of its own format. Therefore the format
-//! of inputs is recognized only after a command has failed. If the failing path is on the command line and contains
-//! another tool's format, this module replaces the error by an error that names the format.
+//! Every command accepts any path, and its reader describes errors in terms of the format that it expects. Therefore
+//! this module recognizes the format of an input only after a command has failed. If the failing path is on the command
+//! line and contains another tool's format, this module replaces the error by an error that names the format.
 
 use crate::terminal::quote_shell_word;
 use chakram_astra_sim::AstraInputKind;
@@ -15,7 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Inputs that a command can read. Inputs of any other kind are considered foreign.
+/// Inputs that a command can read. All other inputs are foreign to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadableInputs {
     /// chakram's own files: traces, machines, tables.
@@ -28,13 +28,14 @@ pub enum ReadableInputs {
     AnySource,
 }
 
-/// If `error` is about an input on the command line `words` that is not `readable`, returns a better error to print.
+/// Returns a better error to print if `error` is about an input that is on the command line `words` but is not
+/// `readable`.
 pub fn explain_input_error(
     error: &(dyn Error + 'static),
     words: &[OsString],
     readable: ReadableInputs,
 ) -> Option<String> {
-    // Recognition needs memory, so leave an error about memory unchanged.
+    // Recognition needs memory, so keep the original error if little memory is left.
     if bounds::remaining_bytes() < NEEDED {
         return None;
     }
@@ -128,8 +129,7 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
     }
     let (noun, hint) = match RecognizedInput::recognize_file(path)? {
         RecognizedInput::Foreign(_) if readable == ReadableInputs::AnySource => return None,
-        // Leave the error unchanged, because the Nsight reader reports what is missing in the
-        // database.
+        // Keep the original error, because the Nsight reader reports what the database lacks.
         RecognizedInput::Foreign(_)
             if readable == ReadableInputs::Source(TraceSource::Nsys) && nsys::is_database(path) =>
         {
@@ -161,7 +161,7 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
 
 /// Returns a command line that converts an input of `source`.
 fn conversion_command(source: TraceSource, input: &str) -> String {
-    // Some options of this command have no default, so the user must choose their values.
+    // Some commands have options without a default, so the suggestion includes a placeholder for them.
     let (options, output) = match source {
         TraceSource::Text => (" --npus N", "job"),
         TraceSource::Msccl => (" --size SIZE", "job"),
@@ -174,8 +174,8 @@ fn conversion_command(source: TraceSource, input: &str) -> String {
     )
 }
 
-/// Returns true if the name of the file has the ending of a trace but no rank. Entries of archives can also be traces,
-/// but entries are not files.
+/// Returns true if the name of the file has the ending of a trace but no rank. An entry of an archive can also be a
+/// trace, but it is not a file.
 fn is_misnamed_trace(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
@@ -210,8 +210,7 @@ fn existing_inputs(words: &[OsString]) -> Vec<PathBuf> {
     inputs
 }
 
-/// Splits `--option=value` into option and value. A word that is not an option is returned as a
-/// value.
+/// Splits `--option=value` into option and value. Returns a word that is not an option as a value.
 fn split_option(word: &OsStr) -> (Option<&str>, &OsStr) {
     let both = word.to_str().and_then(|text| text.split_once('='));
     match both.filter(|(option, _)| option.starts_with("--")) {
@@ -249,8 +248,8 @@ fn is_named(text: &str, path: &Path) -> bool {
     })
 }
 
-/// Maximum size in bytes of a file that is recognized as an ASTRA-sim input. Files of ASTRA-sim are small, because they
-/// are written by hand.
+/// Maximum size in bytes of a file that is recognized as an ASTRA-sim input. People write these files by hand, so they
+/// are small.
 const MAX_ASTRA_SIM: u64 = 1 << 16;
 
 fn detect_astra_sim_input_kind(path: &Path) -> Option<AstraInputKind> {

@@ -62,14 +62,14 @@ pub struct WaitingNodeIdentity {
     pub why: String,
 }
 
-/// A failed command: the message, and the facts in the message as fields.
+/// A failed command: its message, and the facts from the message as separate fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandFailure {
     /// Kind of failure, so that a caller can decide how to react.
     pub kind: FailureKind,
     /// The whole message, including causes and suggestions.
     pub message: String,
-    /// Description of the fault, without its place and without suggestions.
+    /// Description of the fault, without the place where it occurred and without suggestions.
     pub found: String,
     /// Description of the expected value, if the message gives it separately.
     pub expected: Option<String>,
@@ -99,7 +99,8 @@ pub struct CommandFailure {
     pub completed: Option<(u64, u64)>,
     /// Nodes that wait forever in a deadlock.
     pub waiting: Vec<WaitingNodeIdentity>,
-    /// Nodes of a deadlock's cycle: each node waits for the next node.
+    /// Nodes of a deadlock's cycle: each node waits for the next node, and the last waits for the
+    /// first.
     pub cycle: Vec<NodeIdentity>,
     /// Bytes that were needed, and the memory limit.
     pub memory: Option<(u64, u64)>,
@@ -131,7 +132,7 @@ fn replace_flags_by_argument_names(text: &str) -> String {
         if i > 0 {
             out.push('`');
         }
-        // In the split text, parts at odd indices were inside backquotes.
+        // The text is split at backquotes, so parts at odd indices were inside them.
         if i % 2 == 1 {
             out += part;
             continue;
@@ -172,7 +173,7 @@ fn strip_flag_values(text: &str) -> String {
 }
 
 impl CommandFailure {
-    /// Converts an error to a failure, with the facts of the error and of its causes.
+    /// Converts an error to a failure that carries the facts of the error and its causes.
     pub fn from_error(error: &(dyn Error + 'static)) -> Self {
         let mut failure = Self::default();
         failure.set_message(&error_text(error));
@@ -181,8 +182,8 @@ impl CommandFailure {
             failure.take_known_fields(error);
             next = error.source();
         }
-        // Check for an interruption here, because the chain of causes may not contain it: commands
-        // with many points or runs convert errors to text.
+        // Check for an interruption here, because the chain of causes may lack it: commands that
+        // run many replays convert their errors to text.
         if let Err(interruption) = interrupt::check_interruption() {
             failure.take_interruption(&interruption);
         }

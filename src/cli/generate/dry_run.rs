@@ -28,7 +28,7 @@ use std::process::ExitCode;
 struct DryRunReport<'r> {
     name: &'r str,
     summary: &'r PlanSummary,
-    /// Name of the machine, and the locations of groups on it.
+    /// Name of the machine, and the locations of the plan's groups on the machine.
     on: Option<(&'r str, Vec<SameExtentGroups>)>,
     room: StageMemory,
     stack: Option<&'r StackReport>,
@@ -55,8 +55,8 @@ fn npus_of_assigned_cores(plan: &ParallelismPlan, machine: &Machine) -> Option<V
     }
 }
 
-/// Prints the work, memory and communication of the request `asked` and, if a machine is given, the
-/// placement on `machine`.
+/// Prints the work, memory and communication of the request `asked`. If there is a `machine`, also
+/// prints the placement on it.
 pub fn run(
     asked: TrainingRequest,
     machine: Option<&Machine>,

@@ -15,7 +15,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Edits with the same effect as an option of the plan, each with the name of that option.
+/// Edits that have the same effect as a plan option, each with the option's name.
 const PLAN_OPTIONS: &[(&str, &str)] = &[
     ("batch", "--micro-batch, with --batch"),
     ("sequence", "--tokens"),
@@ -33,7 +33,7 @@ const PLAN_OPTIONS: &[(&str, &str)] = &[
 /// Minimum size of a trace's node, in bytes.
 const NODE_BYTES: u64 = 64;
 
-/// Parses edits. Rejects an edit that a plan option can express.
+/// Parses edits. Rejects an edit if a plan option can express it.
 pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
     let mut edits = Vec::new();
     for word in words {
@@ -113,7 +113,7 @@ fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box
     })
 }
 
-/// A generated job, and the edits that are applied to it.
+/// A generated job, and the edits to apply to it.
 pub struct EditedGeneratedJob {
     found: FoundTraces,
     edits: Vec<JobEdit>,
@@ -134,7 +134,7 @@ impl EditedGeneratedJob {
         })
     }
 
-    /// Edits the job and writes it. Returns a text that names the files, together with the edited job.
+    /// Edits the job and writes it. Returns a sentence that names the files, and the edited job.
     pub fn write_edited(
         &self,
         job: &GeneratedJob,

@@ -17,14 +17,14 @@ use std::error::Error;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Total number of nodes in all traces above which a note warns about large files before they are written.
+/// If all traces together have more nodes than this, a note warns about large files before they are written.
 const MANY: u64 = 20_000_000;
 
 /// Rules that decide which ranks share a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSharingRules {
-    /// True if identical ranks share one file by hard links. If false, or if the file system has no
-    /// hard links, each rank gets a copy of the file.
+    /// True if identical ranks share one file by hard links. If `link` is false, or if the file system has no hard
+    /// links, each rank gets a copy of the file.
     pub link: bool,
     /// True if ranks that differ only in peers, groups and cores also share a file.
     pub members: bool,
@@ -47,8 +47,8 @@ pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str
     metadata
 }
 
-/// Writes the traces of all ranks. Returns text that names the files. `machine` is the name of the
-/// machine for which the job is generated.
+/// Writes the traces of all ranks. Returns a sentence that names the files. `machine` is the name of the machine for
+/// which the job is generated.
 pub fn write_traces(
     job: &GeneratedJob,
     output: &Path,
@@ -59,7 +59,7 @@ pub fn write_traces(
     let link = sharing.link;
     let mut outputs = JobOutputs::new(output, "", outputs)?;
     let mut written: BTreeMap<(bool, u32), OutputHandle> = BTreeMap::new();
-    // For each rank, the members that its trace represents.
+    // The ranks that share one trace, looked up by any of these ranks.
     let mut members: BTreeMap<u32, Rc<TraceMemberRanks>> = BTreeMap::new();
     if sharing.members {
         for of in job.find_equal_rank_ranges()?.into_iter().map(Rc::new) {
@@ -80,7 +80,7 @@ pub fn write_traces(
             format_count(nodes, "node")
         ))?;
     }
-    // Hard links are created in almost no time, but copies take time, so the progress also counts the nodes of copies.
+    // Creating a hard link takes almost no time, but copying a file does, so progress also counts the nodes of copies.
     let all = match link {
         true => nodes,
         false => (0..job.rank_count()).map(|rank| job.node_count(rank)).sum(),

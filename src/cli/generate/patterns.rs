@@ -1,4 +1,4 @@
-//! Arguments for each pattern of generated work. Each pattern is a subcommand.
+//! Arguments for each traffic pattern that the command generates. Each pattern is a subcommand.
 
 use super::TraceDestinationArgs;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};

@@ -8,7 +8,7 @@ use chakram_workloads::generate::{
 };
 use std::error::Error;
 
-/// A step with only some of its micro-batches simulated.
+/// A training step of which only some micro-batches are simulated.
 pub struct ShortenedStep {
     whole: TrainingPattern,
     simulated: u32,
@@ -16,9 +16,8 @@ pub struct ShortenedStep {
     turn: u32,
 }
 
-/// Number of replays that are compared: with all simulated micro-batches, with one turn less, and
-/// with two turns less. A turn is the smallest number of micro-batches after which the schedule
-/// repeats.
+/// Number of replays to compare: one with all simulated micro-batches, one with a turn less, and one with two turns
+/// less. A turn is the smallest number of micro-batches after which the schedule repeats.
 const TURNS: u32 = 3;
 
 impl ShortenedStep {
@@ -57,7 +56,7 @@ impl ShortenedStep {
         })
     }
 
-    /// Returns the job whose micro-batches are the simulated micro-batches minus `less` turns.
+    /// Returns the job with the simulated micro-batches minus `less` turns.
     pub fn job_with_fewer_turns(&self, less: u32) -> Result<GeneratedJob, GenerateError> {
         let mut pattern = self.whole.clone();
         let plan: &mut ParallelismPlan = &mut pattern.plan;

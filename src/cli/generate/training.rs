@@ -41,7 +41,7 @@ pub struct TrainingArgs {
     /// Software stack, preset or file: kernels, launches, plan options
     #[arg(long, value_name = "STACK")]
     stack: Option<String>,
-    /// Contents of the stack file, which is read only once.
+    /// Contents of the stack file, read at first use.
     #[arg(skip)]
     read_stack: OnceLock<SoftwareStack>,
     /// Simulate N micro-batches of the step and extrapolate to all
@@ -84,7 +84,7 @@ impl TrainingArgs {
     }
 }
 
-/// A plan that is given by a file, by options, or by a file and options that override its values.
+/// A plan from a file, from options, or from a file with values that options override.
 #[derive(Debug, Args)]
 struct PlanArgs {
     /// Read the plan from this file; options override it
@@ -103,7 +103,7 @@ struct PlanArgs {
     flags: PlanFlags,
 }
 
-/// Reads a file with the orders of passes.
+/// Reads the order of each stage's passes from a file.
 fn read_pass_orders(path: &Path) -> Result<StagePassOrders, Box<dyn Error>> {
     let name = path.display();
     let text = chakram_base::config::read_input(path)
@@ -113,7 +113,7 @@ fn read_pass_orders(path: &Path) -> Result<StagePassOrders, Box<dyn Error>> {
 }
 
 impl PlanArgs {
-    /// Returns the plan without the option `left_out`, and the source of the plan.
+    /// Returns the plan as it is without the option `left_out`, and the source of the plan.
     fn resolve_plan(
         &self,
         left_out: Option<&str>,

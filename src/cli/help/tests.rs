@@ -62,8 +62,8 @@ fn short_help_is_short_and_long_help_has_every_option() {
 }
 
 /// Indented lines of closing texts are commands or entries. Every other line must be full, which
-/// means that the first word of the next line would not fit. Therefore the help contains no line
-/// breaks of the source.
+/// means that the first word of the next line would not fit. Full lines show that the help does not
+/// keep the line breaks of the source.
 #[test]
 fn closing_paragraphs_are_wrapped_once() {
     let command = crate::build_command_with_completers();
@@ -97,8 +97,8 @@ fn closing_paragraphs_are_wrapped_once() {
     assert!(filled > 100, "{filled} pairs of lines");
 }
 
-/// Tests that source lines of a paragraph are joined, and that a command over several lines becomes
-/// one command.
+/// Tests that the lines of a paragraph are joined, and that a command on several source lines
+/// becomes one command.
 #[test]
 fn closing_texts_are_paragraphs_commands_and_entries() {
     use HelpClosingPart::*;

@@ -36,7 +36,7 @@ impl NodeListing {
     ///
     /// # Errors
     ///
-    /// Fails if no file can be read (with the error of the first file), or if `out` fails.
+    /// Fails with the first file's error if no file can be read, or if writing to `out` fails.
     pub fn write_nodes(
         &self,
         files: &[RankFile],

@@ -64,7 +64,7 @@ pub(super) struct MachineDetails<'a> {
     tiles: Option<TilesDocument>,
 }
 
-/// Dies and cores of a machine of tiles. A core is given by its coordinates x and y.
+/// Dies and cores of a machine of tiles. Each core is a pair of coordinates, x and y.
 #[derive(Serialize)]
 struct TilesDocument {
     dies: [u32; 2],
@@ -76,9 +76,9 @@ struct TilesDocument {
     half_duplex: bool,
     barrier_ps: Option<u64>,
     faulty_cores: Vec<[u32; 2]>,
-    /// Each faulty link, given by the core at its lower end and by its dimension.
+    /// Faulty links: the core at the link's lower end, and the link's dimension.
     faulty_links: Vec<([u32; 2], usize)>,
-    /// For each port of the memory at the edges, the core at this port.
+    /// Core at each port of the edge memory.
     memory_ports: Vec<[u32; 2]>,
     #[serde(flatten)]
     ratios: Option<TileRatios>,
@@ -88,7 +88,7 @@ struct TilesDocument {
 struct NpuClassDocument<'a> {
     name: &'a str,
     peak_flop_per_s: Map<String, Value>,
-    /// The value is null if the machine file does not give the bandwidth.
+    /// Null if the machine file does not state the bandwidth.
     memory_bandwidth_bytes_per_s: Option<f64>,
     memory_latency_ps: Option<u64>,
     memory_capacity_bytes: Option<u64>,
@@ -117,11 +117,11 @@ struct RemoteMemoryDocument<'a> {
     attachment: &'static str,
     bandwidth_bytes_per_s: f64,
     latency_ps: u64,
-    /// The value is null if the capacity is unknown.
+    /// Null if the capacity is unknown.
     capacity_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     design: Option<PoolDesign<'a>>,
-    /// NPUs at the ports of the memory; absent if the ports are at tiles.
+    /// NPUs at the memory's ports; absent if the ports are at tiles.
     #[serde(skip_serializing_if = "<[Npu]>::is_empty")]
     at: &'a [Npu],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -269,7 +269,7 @@ impl<'a> RemoteMemoryDocument<'a> {
     }
 }
 
-/// Returns the name of `value` in machine files, from a table of all values.
+/// Looks up the name of `value` in `all`, the table of the names that machine files use.
 fn name_of<T: PartialEq>(all: &[(T, &'static str)], value: &T) -> &'static str {
     let found = all.iter().find(|(known, _)| known == value);
     found.map_or("", |(_, name)| name)
@@ -287,8 +287,8 @@ mod tests {
         assert_eq!(remote["through"], "in-node");
         let design = &remote["design"];
         assert_eq!(design["in_node_bandwidth_bytes_per_s"], 256e9);
-        // A memory pool has its own chunk size; the chunk size of a single channel belongs to the
-        // channel's dimension.
+        // A memory pool has a chunk size of its own, but a single channel uses the chunk size of
+        // its dimension.
         assert_eq!(design["chunk_bytes"], 64_000);
         assert_eq!(remote.get("chunk_bytes"), None);
         let machine = Machine::load_preset("hiermem").unwrap();

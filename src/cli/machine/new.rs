@@ -1,5 +1,4 @@
-//! `chakram machine new`: creates a machine file from the values of a datasheet and a similar
-//! machine.
+//! `chakram machine new`: creates a machine file from datasheet values and a similar machine.
 
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};

@@ -18,7 +18,7 @@ const PUBLISHED: [(&str, [f64; 3]); 3] = [
 pub(super) struct TileRatios {
     /// SRAM in MB per TFLOP/s of fp16.
     sram_mb_per_tflop_per_s: f64,
-    /// Maximum number of links between a core and its nearest port.
+    /// Maximum number of links between a core and the nearest memory port.
     hops_to_dram: u32,
     /// Bandwidth of a link on a die, divided by one port's bandwidth.
     link_to_dram_port: f64,
@@ -78,8 +78,8 @@ impl TileRatios {
 mod tests {
     use super::*;
 
-    /// PALM's Table VI gives 3.75 MB / 16 TFLOP/s = 0.234. A link has 1024 / 256 = 4 times the
-    /// bandwidth of one of the 80 ports. On a die of 4 x 4 cores with ports at rows 1 and 2 of both
+    /// With PALM's Table VI, the SRAM ratio is 3.75 MB / 16 TFLOP/s = 0.234. A link has 1024 / 256 = 4 times the
+    /// bandwidth of one memory port; there are 80 ports. On a die of 4 x 4 cores with ports at rows 1 and 2 of both
     /// sides, cores such as (1, 0) are 2 links away from a port.
     #[test]
     fn the_wafer_has_the_ratios_of_its_table() {
@@ -90,8 +90,8 @@ mod tests {
         assert_eq!(ratios.link_to_dram, 4.0 / 80.0);
     }
 
-    /// PALM's Table I gives 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9. 850,000 cores with 48 kB each
-    /// have 40.8 GB, so 40.8 GB / 15 PFLOP/s = 2.727; the table has 40 GB.
+    /// The SRAM ratios in PALM's Table I are 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9. For 850,000 cores with 48
+    /// kB each, that is 40.8 GB, the ratio is 40.8 GB / 15 PFLOP/s = 2.727; the table uses 40 GB.
     #[test]
     fn products_have_published_ratios_beside_theirs() {
         let of = |name: &str| TileRatios::of_machine(&Machine::load_preset(name).unwrap()).unwrap();

@@ -64,8 +64,8 @@ fn a_model_is_shown_with_layers_that_are_alike_together() {
         text.contains("1,557,611,200") && text.contains("1,753,351,782,400 per sample"),
         "{text}"
     );
-    // A multiplication counts as two FLOPs; forward and backward pass together have three times the
-    // FLOPs of the forward pass.
+    // A multiplication counts as two FLOPs, and both passes together need three times the FLOPs of
+    // the forward pass.
     assert!(
         text.contains("3.5067e12 per sample, forward; 1.0520e13 with backward"),
         "{text}"
@@ -78,8 +78,9 @@ fn a_model_is_shown_with_layers_that_are_alike_together() {
         text.contains("attention 25 heads x 64, causal, dropout"),
         "{text}"
     );
-    // The layers take 20 lines: 1 heading, 3 layers, and 3 + 10 + 3 operators. Before the layers,
-    // the text has 2 lines, 6 totals and 2 empty lines.
+    // The layers take 20 lines: 1 heading, 3 lines for layers, and 3 + 10 + 3 lines for operators.
+    // Before the layers, the text has 10 lines: 2 lines of introduction, 6 totals and 2 empty
+    // lines.
     assert_eq!(text.lines().count(), 20 + 10, "{text}");
     let text = output(&["show", "resnet-18"]).unwrap();
     assert!(
@@ -100,9 +101,10 @@ fn json_has_every_number() {
     let core = &model["layers"][1]["operators"][2];
     assert_eq!(core["name"], "attention.core");
     assert_eq!(core["sizes"]["kv_heads"], 8);
-    // The products of attention have 2 x 32 heads x 16 x 16 tokens x 128 multiplications.
+    // The two matrix products of attention have 2 x 32 heads x 16 x 16 tokens x 128
+    // multiplications.
     assert_eq!(core["macs"], 2_097_152);
-    // The counts of the layers add up to the model's totals.
+    // The layers' counts add up to the model's totals.
     let layers = model["layers"].as_array().unwrap();
     for key in [
         "parameters",

@@ -129,7 +129,7 @@ fn render_operators(model: &Model, element: u64) -> String {
     table.to_text(plain_style())
 }
 
-/// Formats a number; 0 becomes a dash.
+/// Formats a number, with a dash for 0.
 fn format_count(number: u64) -> String {
     match number {
         0 => "-".to_owned(),

@@ -39,7 +39,7 @@ impl NodeTableSink {
     }
 }
 
-/// Reaction to a peak memory that exceeds the NPUs' memory.
+/// Action if peak memory exceeds the NPUs' capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemoryOverflowAction {
     /// Warn in the report

@@ -29,7 +29,7 @@ impl<'a> ReportDestination<'a> {
         }
     }
 
-    /// Creates a destination in the file `path`. The file gets its name only when the report is
+    /// Creates a destination in the file `path`. The file has a temporary name until the report is
     /// complete. `-` means standard output.
     ///
     /// Fails if the file cannot be created, or if it is an input of the command.
@@ -91,7 +91,7 @@ impl<'a> ReportDestination<'a> {
         self.write_output(|out| out.write_all(text.as_bytes()))
     }
 
-    /// Runs `write`, and passes on the output at every flush. A file is created at the first flush.
+    /// Runs `write`, and forwards its output at every flush. A file is created at the first flush.
     /// If the command is interrupted, the file keeps everything that was flushed.
     pub fn write_streamed_output(
         &mut self,
@@ -122,7 +122,7 @@ impl<'a> ReportDestination<'a> {
         Ok(file.commit()?)
     }
 
-    /// Runs `write`, and writes its output when it is complete.
+    /// Runs `write`, and writes all its output when `write` is done.
     pub fn write_output(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,

@@ -15,7 +15,7 @@ use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::path::Path;
 
-/// A machine, with its source and its changes.
+/// A machine with its source, and the changes from the command line.
 #[derive(Debug)]
 pub struct LoadedMachine {
     /// The parsed machine, with all changes.
@@ -26,9 +26,9 @@ pub struct LoadedMachine {
     pub file: String,
     /// Name and hash of the machine file, if hashes are requested.
     pub input: Option<HashedInput>,
-    /// Values that differ between the machine file and the preset of the same name.
+    /// Values in which the machine file differs from the preset of the same name.
     pub edits: Vec<MachineEdit>,
-    /// The machine without `--fill-domains`, on which jobs leave some NPUs of each rack unused.
+    /// The machine without `--fill-domains`, on which jobs leave some NPUs in each rack unused.
     pub unfilled: Option<Machine>,
     /// The machine without the changes of keys, if there are any.
     pub unchanged: Option<Machine>,
@@ -55,8 +55,7 @@ fn describe_machine_key_change(set: &MachineValueChange, text: &str) -> EditRow 
 }
 
 impl LoadedMachine {
-    /// Applies the kernel times of `stack` to the machines for comparison (`unfilled` and
-    /// `unchanged`).
+    /// Also applies the kernel times of `stack` to `unfilled` and `unchanged`, the machines for comparisons.
     pub fn apply_kernel_times_of_stack(&mut self, stack: &SoftwareStack) -> Result<(), StackError> {
         for other in [&mut self.unfilled, &mut self.unchanged]
             .into_iter()
@@ -86,8 +85,9 @@ impl LoadedMachine {
 }
 
 impl LoadedMachine {
-    /// Describes the edits of a job, and the changes of the machine and of kernel times: their counts, and the makespan
-    /// of the `original` job without any of them. Returns `None` if nothing is changed. `rows` are the job's edits.
+    /// Describes the edits of a job and the changes of the machine and of kernel times. The description has counts, and
+    /// the makespan of the `original` job without edits and changes. Returns `None` if nothing is changed. `rows` are
+    /// the job's edits.
     pub fn report_edits(
         &self,
         original: &Workload,
@@ -119,7 +119,7 @@ impl ReplayRunArgs {
         let mut loaded = match settings.machine_values() {
             [] => LoadedMachine {
                 input,
-                // An unchanged preset has no edits, so do not parse it again.
+                // A preset under its own name has no edits, so do not parse its file again.
                 edits: match is_named {
                     true => Vec::new(),
                     false => edits_from_preset(&machine, &text, &file),

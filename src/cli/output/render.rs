@@ -1,4 +1,4 @@
-//! Renders reports in the requested format, including a description of the options that affected the reports.
+//! Renders reports in the requested format, and describes the options that affected them.
 
 use super::ReplayRunArgs;
 use super::args::{MemoryOverflowAction, ReportFormatArg, ReportTableArg};
@@ -63,7 +63,8 @@ impl ReplayRunArgs {
             }
             ReportFormatArg::Json => {
                 let mut options = self.options_json(absent);
-                // Add the options that concern launches, because only the command knows them.
+                // Keep the options about launches that the command has stored in the report, because only the command
+                // knows them.
                 options.extend(report.provenance.take().unwrap_or_default().options);
                 report.provenance = Some(Provenance::new(options, inputs));
                 return report::json::write_json(
@@ -88,7 +89,7 @@ impl ReplayRunArgs {
         basis
     }
 
-    /// Renders the HTML page of a report, with the same facts as its JSON.
+    /// Renders the HTML page of a report, with the same facts as the report's JSON.
     pub(super) fn render_page(
         &self,
         report: &Report,
@@ -172,7 +173,7 @@ impl ReplayRunArgs {
         report::compare::html(comparison, &basis, &self.equal_time_notes(comparison))
     }
 
-    /// Returns notes about times that are equal on all machines because of the options.
+    /// Returns a note for each option that makes times equal on all machines.
     fn equal_time_notes(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
         let mut notes = Vec::new();
         let Some((column, report)) = comparison.reference_machine() else {

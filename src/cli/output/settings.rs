@@ -1,5 +1,5 @@
-//! The options and machine keys on the command line, as settings of a run. Each setting comes with the run without this
-//! setting.
+//! The options and machine keys on the command line, as settings of a run. Each setting comes with the run that results
+//! without it.
 
 use super::{LoadedMachine, ReplayRunArgs};
 use crate::given::settings_without;
@@ -9,8 +9,8 @@ use chakram_jobs::{GivenSetting, MachineEdit, ReplayOption, RunWithoutSetting};
 use std::borrow::Cow;
 
 impl ReplayRunArgs {
-    /// Returns a replay's settings: the options on the command line (`options`), and the values
-    /// that the machine `loaded` changes in its preset.
+    /// Returns a replay's settings: the command line's `options`, and the values in which the machine `loaded` differs
+    /// from its preset.
     pub fn replay_settings<'a>(
         &'a self,
         loaded: &'a LoadedMachine,
@@ -37,7 +37,7 @@ impl ReplayRunArgs {
                             })
                         })))
                     }
-                    // Exact options never change results, so do not compare runs without them.
+                    // Exact options never change results, so a run without them needs no comparison.
                     _ if ReplayOption::find_by_key(*key).is_some_and(|option| option.is_exact) => {
                         None
                     }

@@ -1,4 +1,4 @@
-//! The file of a timeline, and the part of the replay that the timeline shows.
+//! Writes a timeline file, and selects the part of the replay that it shows.
 
 use super::ReportDestination;
 use chakram_base::units::{Span, Time};
@@ -116,7 +116,7 @@ impl TimelineFile {
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
 
-    /// Completes a timeline, and then gives the temporary file its final name.
+    /// Completes a timeline, and then renames the temporary file to its final name.
     pub fn finish_timeline(
         timeline: Option<TimelineWriter<'_, TimelineSink>>,
         path: Option<&Path>,

@@ -57,12 +57,11 @@ impl NeighbourHops {
     }
 }
 
-/// Extent of a group along each dimension; groups that differ only by translation have the same
-/// extent.
+/// Extent of a group along each dimension. Groups that differ only in position have the same extent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedExtent {
-    /// True if the members form a grid, which consists of all combinations of their coordinates. If
-    /// the members form no grid, a collective is a single ring over all members.
+    /// True if the members form a grid, that is, if every combination of their coordinates is a member. If the members
+    /// form no grid, a collective runs as a single ring over all members.
     pub regular: bool,
     /// Dimensions along which the members' coordinates differ, innermost first.
     pub along: Vec<DimensionMembers>,
@@ -83,7 +82,7 @@ pub struct DimensionMembers {
     pub apart: Option<u32>,
 }
 
-/// Value of [`SameExtentGroups::family`] for the ranks of a pipeline, which do not form a group.
+/// Value of [`SameExtentGroups::family`] for the ranks of a pipeline. These ranks do not form a group.
 const STAGES: &str = "stages";
 
 /// Locates all groups and, if the plan has several stages, the ranks of each pipeline. `npus` contains the NPU of each
@@ -106,7 +105,7 @@ pub fn locate_groups(
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
             let (count, hops) = alike.entry(shared_extent(&at, topology)).or_default();
             *count += 1;
-            // The route of a pipeline is not closed, because the last stage sends nothing to the first stage.
+            // In a pipeline, do not count a route from the last stage to the first, because no data takes this route.
             hops.count_routes(&at, family != STAGES, topology);
         }
         let tiled = topology.tile_grid().is_some();
@@ -165,8 +164,8 @@ mod tests {
     }
 
     /// On a wafer with dies of 4 x 4 tiles, the tiles (0,0), (1,0), (1,1), (0,1) form a ring of
-    /// neighbours. In the order 0, 2, 1, 3, the routes between neighbours have 2, 1, 2 and 1 links.
-    /// The tiles (3,0) and (4,0) are on different dies.
+    /// neighbours. If the order is 0, 2, 1, 3, the routes between neighbours have 2, 1, 2 and 1 links. The tiles (3,0)
+    /// and (4,0) are on different dies.
     #[test]
     fn neighbours_on_tiles_are_links_apart() {
         let machine = Machine::load_preset("wafer-5x4").unwrap();

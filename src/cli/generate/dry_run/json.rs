@@ -59,7 +59,7 @@ struct GroupKindDocument<'a> {
     neighbours: Option<NeighbourLinksDocument>,
 }
 
-/// Links between a member of a group and the next member, on a machine of tiles.
+/// Numbers of links between a group's member and the next member, on a machine of tiles.
 #[derive(Serialize)]
 struct NeighbourLinksDocument {
     mean_links: f64,

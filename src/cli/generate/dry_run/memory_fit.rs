@@ -25,8 +25,8 @@ pub struct StageMemory {
 }
 
 impl StageMemory {
-    /// Compares the needs of stages with `capacity`. If `capacity` is `None`, compares the needs
-    /// with the capacities of the stages' NPUs.
+    /// Compares the memory that stages need with `capacity`. If `capacity` is `None`, uses the capacities of the
+    /// stages' NPUs instead.
     pub fn new(
         summary: &PlanSummary,
         plan: &ParallelismPlan,
@@ -54,8 +54,8 @@ impl StageMemory {
             })
             .collect();
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
-            // Remote memory stores the bytes that exceed a stage's own capacity. So a stage with more own memory needs
-            // less remote memory.
+            // Remote memory stores the bytes that exceed a stage's own capacity. A stage with more memory of its own
+            // therefore needs less remote memory.
             let peak = RankMemoryPeak::new(
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,
@@ -68,8 +68,8 @@ impl StageMemory {
             let is_beyond = own.is_some_and(|own| stage.peak > own);
             (is_beyond && !fits).then(|| (i, format_stage_memory(i, stage, capacity.unwrap_or(0))))
         });
-        // Compare the ratios peak / capacity without division: multiply each peak by the other
-        // capacity.
+        // Compare the ratios peak / capacity exactly: multiply each peak by the other stage's capacity instead of
+        // dividing.
         let share = |(i, _): &(usize, &StageSummary)| capacities[*i].map(|bytes| bytes.max(1));
         let fullest = stages.clone().filter(|stage| share(stage).is_some());
         let fullest = fullest.rev().max_by(|a, b| {
@@ -89,7 +89,7 @@ impl StageMemory {
         self.capacities.iter().any(Option::is_some)
     }
 
-    /// Describes, in one line, the stages that do not fit. Returns `None` if all fit.
+    /// Describes in one line the stages whose memory does not fit. Returns `None` if all stages fit.
     pub fn describe_excess(&self) -> Option<String> {
         let fullest = self.fullest?;
         let (_, text) = self.too_large.iter().find(|(stage, _)| *stage == fullest)?;
@@ -102,8 +102,8 @@ impl StageMemory {
     }
 }
 
-/// Formats the memory that a stage needs: ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB, weights
-/// 20.0 GB``.
+/// Formats the memory that a stage needs, by tensor class: ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB,
+/// weights 20.0 GB``.
 fn format_stage_memory(index: usize, stage: &StageSummary, capacity: u64) -> String {
     let mut parts: Vec<_> = TensorClass::ALL.iter().zip(stage.memory).collect();
     parts.retain(|(_, bytes)| *bytes > 0);

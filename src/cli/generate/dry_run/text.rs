@@ -37,7 +37,7 @@ fn write_text(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Res
     write_communication(out, &dry.summary.stages, style)
 }
 
-/// Returns the number of parameters; if some weights are frozen, also the number of trained parameters.
+/// Returns the number of parameters and, if some weights are frozen, the number of trained parameters.
 fn format_parameter_count(summary: &PlanSummary) -> String {
     let [all, trained] = [summary.parameters, summary.trained_parameters].map(format_thousands);
     match summary.trained_parameters == summary.parameters {
@@ -181,7 +181,7 @@ fn write_group_locations(
     )
 }
 
-/// Formats the members along a dimension: `2 of 8 nvlink, stride 4`.
+/// Formats a group's members along a dimension: `2 of 8 nvlink, stride 4`.
 fn format_dimension_members(along: &DimensionMembers) -> String {
     let apart = match along.apart {
         Some(1) => String::new(),

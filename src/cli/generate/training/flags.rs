@@ -13,8 +13,8 @@ use std::error::Error;
 pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
 
 impl PlanFlags {
-    /// Replaces values of `plan` by the values on the command line, except for the option
-    /// `left_out`, and returns the plan.
+    /// Returns `plan` with the values on the command line, except the value of the option
+    /// `left_out`.
     pub(super) fn apply_to_plan(
         &self,
         plan: ParallelismPlan,
@@ -29,7 +29,7 @@ impl PlanFlags {
         Ok(draft.finish_plan()?)
     }
 
-    /// Returns each plan option on the command line: its key and its values.
+    /// Returns the key and the values of each plan option on the command line.
     pub(super) fn given_values(&self) -> impl Iterator<Item = (&'static str, String)> {
         let given = self.0.iter();
         given.map(|(option, words)| (option.key, words.join(",")))

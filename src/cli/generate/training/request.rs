@@ -18,16 +18,16 @@ pub(super) const STACK: &str = "stack";
 
 /// The training run that the arguments describe.
 pub struct TrainingRequest {
-    /// The model and its plan. If the plan gives no memory capacity, the plan uses the capacity of
-    /// the machine's NPUs.
+    /// The model and its plan. The plan uses the memory capacity of the machine's NPUs, unless it
+    /// sets a capacity itself.
     pub training: TrainingPattern,
     /// Name of the model on the command line.
     pub name: String,
-    /// Memory capacity that the plan itself gives, in bytes.
+    /// Memory capacity that the plan itself sets, in bytes.
     pub capacity: Option<u64>,
     /// Source of the plan.
     pub origin: PlanFileText,
-    /// Plan options that the software stack decided, if the user chose a stack.
+    /// Plan options that come from the software stack; `None` if the user chose no stack.
     pub stack: Option<StackReport>,
 }
 
@@ -46,7 +46,7 @@ impl PlanFileText {
 }
 
 impl TrainingArgs {
-    /// Resolves the model and the plan; if there is a machine, binds the plan to `machine`.
+    /// Resolves the model and the plan, and binds the plan to `machine` if there is one.
     pub fn resolve_request(
         &self,
         machine: Option<&Machine>,

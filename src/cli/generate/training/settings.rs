@@ -1,5 +1,5 @@
-//! Plan options as settings of a run. Each setting comes with the job that results without its option, so that options
-//! without an effect can be found.
+//! Plan options as settings of a run. Each setting comes with the job that results without its option, so that the
+//! program can detect options without an effect.
 
 use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
@@ -11,7 +11,7 @@ use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern
 use std::borrow::Cow;
 
 impl TrainingArgs {
-    /// Returns, as settings, the plan options on the command line. `workload` is the job on `machine` with all these
+    /// Returns the plan options on the command line as settings. `workload` is the job on `machine` with all these
     /// options.
     pub fn plan_settings<'a>(
         &'a self,
@@ -42,7 +42,7 @@ impl TrainingArgs {
         settings.collect()
     }
 
-    /// Returns, as a setting of a run, the software stack that the user chose. `machine` is the machine without the
+    /// Returns the software stack that the user chose as a setting of a run. `machine` is the machine without the
     /// stack.
     pub fn stack_setting<'a>(
         &'a self,
@@ -72,8 +72,8 @@ impl TrainingArgs {
         })
     }
 
-    /// Some settings change the machine. If the plan then takes other facts from the changed machine than from
-    /// `machine`, replaces the setting's job by the job for the changed machine.
+    /// Replaces the job of each setting that changes the machine by the job for the changed machine. A setting keeps
+    /// its job if the plan takes the same facts from the changed machine as from `machine`.
     pub fn rebind_plan_to_changed_machine<'a>(
         &'a self,
         settings: &mut [GivenSetting<'a>],
@@ -84,7 +84,7 @@ impl TrainingArgs {
             let run = std::mem::replace(&mut setting.without, Box::new(|| None));
             setting.without = Box::new(move || {
                 let mut found = run()?;
-                // If the stack has no durations for the changed machine, there is no run on this machine.
+                // If the stack has no durations for the changed machine, no run on this machine is possible.
                 if let (Some(stack), Some(other)) = (self.load_stack().ok()?, &found.machine) {
                     found.machine = Some(Cow::Owned(stack.apply_stack_durations(other).ok()?.0));
                 }
@@ -108,8 +108,8 @@ impl TrainingArgs {
         }
     }
 
-    /// Returns the job of `training` if it has the same ranks and numbers of nodes as `workload`. Otherwise returns
-    /// `None`, because the results differ anyway.
+    /// Returns the job of `training` if it has as many ranks and nodes as `workload`. Otherwise returns `None`, because
+    /// the results differ anyway.
     fn job_without_plan_option(
         &self,
         training: TrainingPattern,
