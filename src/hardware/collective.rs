@@ -1,10 +1,10 @@
-//! Execution of collectives. A collective runs in stages over the phases of a group. In each stage, a small program per
-//! member computes the member's next step on demand.
+//! Execution of collectives. A collective runs in stages; each stage works along one phase, that is, one dimension that
+//! the group spans. In each stage, a small program per member computes the member's next step on demand.
 //!
-//! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension
-//! that the group spans. [`CollectiveAlgorithm::nth_send`] returns a member's next message, and the number of
-//! receptions that the message depends on. The event loop runs these programs step by step. If members start together
-//! on identical paths, formulas (closed forms) give the times of these programs.
+//! Message schedules are never materialised. A [`CollectiveStage`] names the operation that the members perform in one
+//! phase. [`CollectiveAlgorithm::nth_send`] returns a member's next message, and the number of receptions that the
+//! message depends on. The event loop runs these programs step by step. If members start together on identical paths,
+//! closed-form formulas predict when these programs end.
 //!
 //! Reductions take no time of their own: NPU memory is many times faster than the network, so reductions keep up with
 //! arriving bytes.
@@ -67,10 +67,10 @@ pub use pipeline::ChunkingSettings;
 pub use protocol::{CollectiveProtocol, fastest_protocol_time as find_fastest_time_protocol};
 pub use stage_assignment::{ChunkProperties, StageAssignment, assign_stages, outward_phases};
 
-/// The operation that a collective performs along one phase.
+/// The operation that members perform in one phase of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectivePrimitive {
-    /// Each member of a line ends with one part of the sum of all buffers.
+    /// Each member of a line (the members along one dimension) ends with one part of the sum of all buffers.
     ReduceScatter,
     /// Each member of a line ends with the parts of all members.
     AllGather,
@@ -98,10 +98,10 @@ impl CollectivePrimitive {
     }
 }
 
-/// The part of a collective in one phase.
+/// One stage of a collective: an operation in one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveStage {
-    /// Index of the phase in the extent.
+    /// Index of the phase among the phases of the group's extent.
     pub phase: usize,
     /// Operation that the members perform in this stage.
     pub primitive: CollectivePrimitive,
@@ -135,8 +135,8 @@ impl CollectiveStage {
 /// … in this order.
 /// - On its way outward, a reduce-scatter has buffers of S, S/n_0, S/(n_0 n_1), ….
 /// - An all-gather goes inward, and has the same buffer in each phase.
-/// - An all-reduce is a reduce-scatter and then an all-gather. If `fused`, one stage replaces the two stages of the last
-///   phase.
+/// - An all-reduce is a reduce-scatter and then an all-gather. If `fused` is true, a single all-reduce stage replaces
+///   the two stages in the last phase.
 /// - An all-to-all sends the whole buffer S through every dimension.
 /// - Reduce and gather go outward, and broadcast and scatter go inward, along the lines that have data.
 /// - A barrier is an all-gather without data.
@@ -237,10 +237,10 @@ pub struct LinePosition {
 }
 
 impl LinePosition {
-    /// Returns the position of the member at `position` along `phase`, in a collective rooted at position `root`.
-    /// Returns `None` if the member's line takes no part in this stage. A line consists of members that differ only in
-    /// their index in one phase. In a rooted collective, a line takes part only if its indices in all inner phases
-    /// equal the root's; other lines neither have nor need data.
+    /// Finds the line along `phase` that contains the member at `position`, and returns the member's place in this
+    /// line. `root` is the position of the collective's root. Returns `None` if the member's line takes no part in this
+    /// stage. A line consists of members that differ only in their index in one phase. In a rooted collective, a line
+    /// takes part only if its indices in all inner phases equal the root's; other lines neither have nor need data.
     pub fn new(
         extent: &GroupExtent,
         stage: &CollectiveStage,

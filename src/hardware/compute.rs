@@ -78,9 +78,9 @@ impl PeakRates {
 /// recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ComputeModel {
-    /// The recorded duration. The NPU class's curves time a kernel without a recorded duration. If the curves or the
-    /// kernel's shape are missing, the roofline model times the kernel. If an efficiency is given, a kernel without a
-    /// recorded duration is always timed by roofline at this fraction of the peak rates.
+    /// The recorded duration. Without a recorded duration, the NPU class's curves determine the kernel's time. If the
+    /// curves or the kernel's shape are missing, the roofline model determines the time. If an efficiency is given, a
+    /// kernel without a recorded duration always takes its roofline time at this fraction of the peak rates.
     Recorded(RooflineEfficiency),
     /// The same duration as with [`Self::Recorded`], times a factor.
     Scaled(f64, RooflineEfficiency),
@@ -110,8 +110,8 @@ impl Default for ComputeModel {
     }
 }
 
-/// Fraction of the peak rates that kernels reach: more than 0 and at most 1. The default of 1 does not count as a value
-/// that the user stated.
+/// Fraction of the peak rates that kernels reach: more than 0 and at most 1. The default of 1 does not count as set by
+/// the user.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RooflineEfficiency {
     fraction: f64,
@@ -132,7 +132,7 @@ impl RooflineEfficiency {
         self.fraction
     }
 
-    /// Returns true if the user stated the efficiency.
+    /// Returns true if the user set the efficiency.
     pub fn is_stated(self) -> bool {
         self.stated
     }
@@ -174,7 +174,7 @@ pub struct KernelProfile<'a> {
 pub enum KernelTiming {
     /// Duration that the requested model predicts.
     Modeled(Span),
-    /// Recorded duration, because FLOPs, bytes or a peak rate are missing for the model.
+    /// Recorded duration, because the model lacks the kernel's FLOPs or bytes, or a peak rate.
     Fallback(Span),
     /// Recorded duration, because the kernel was recorded on an NPU of another maker.
     Kept(Span),
@@ -194,7 +194,7 @@ pub enum KernelTiming {
         /// Energy in picojoules.
         energy: f64,
     },
-    /// The duration by roofline, because none was recorded.
+    /// Roofline duration, because no duration was recorded.
     Estimated(Span),
     /// Lower bound of the duration from the bytes moved, because FLOPs are unknown and no duration was recorded.
     BytesAlone(Span),
@@ -234,7 +234,7 @@ impl ComputeModel {
         }
     }
 
-    /// Returns true if kernels timed by roofline run at the full peak rates because no fraction of the peaks was given.
+    /// Returns true if roofline times assume the full peak rates, because no fraction of the peaks was given.
     pub fn assumes_full_peak_rates(self) -> bool {
         match self {
             Self::Roofline(efficiency)
@@ -309,8 +309,8 @@ impl ComputeModel {
         }
     }
 
-    /// Returns the duration of `kernel` on a class with these peaks, this memory bandwidth and these curves, and the
-    /// basis of this duration. Without a bandwidth, the roofline and the curves give no time.
+    /// Returns the duration of `kernel`, and the basis of this duration, on a class with these peaks, memory bandwidth
+    /// and curves. Without a bandwidth, the roofline and the curves give no time.
     pub fn price_kernel(
         &self,
         kernel: &KernelProfile<'_>,
@@ -576,8 +576,8 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(price(fp8), KernelTiming::Fallback(Span(5_000_000)));
-        // A kernel that has neither a peak for its format nor a recorded duration has no known duration. Without FLOPs,
-        // its bytes determine the duration: 1e6 / 2e12 s.
+        // If the class has no peak for a kernel's format and no duration was recorded, the kernel has no known
+        // duration. Without FLOPs, its bytes determine the duration: 1e6 / 2e12 s.
         let generated = KernelProfile {
             recorded: Span::ZERO,
             ..fp8

@@ -1,4 +1,5 @@
-//! The algorithms by name. Each algorithm implements some primitives; a substitute runs for all other primitives.
+//! The collective algorithms that a machine file can name. Each algorithm implements some primitives; a substitute runs
+//! for all other primitives.
 
 use super::line_cost::LineCostModel;
 use super::{
@@ -9,7 +10,7 @@ use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 use std::fmt;
 
-/// The algorithm of a stage along one dimension.
+/// Algorithm that members use in one stage, along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveAlgorithm {
     /// Members pass data from neighbour to neighbour, around a ring of all members.
@@ -32,8 +33,9 @@ pub enum CollectiveAlgorithm {
 
 /// An algorithm that the caller implements, for members of one dimension.
 ///
-/// Each member of a line sends the messages that [`Self::nth_send`] returns, one after another. Each step waits until
-/// the member has received the stated number of messages. The engine handles late members, chunks and contention.
+/// Each member of a line sends the messages that [`Self::nth_send`] returns, one after another. Before each step, the
+/// member waits until it has received the number of messages that the step requires. The engine handles late members,
+/// chunks and contention.
 pub trait UserAlgorithmModel: fmt::Debug + Sync {
     /// Name of the algorithm in reports.
     fn name(&self) -> &'static str;
@@ -211,10 +213,10 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Approximates a stage among `n` members that has no closed form: by equal messages, sent one after another.
-    /// Returns the size and the number of the equal messages. The number of messages is at least 1. Trees and the
-    /// doubling algorithms send the whole buffer from level to level, and `direct` sends the whole buffer to one member
-    /// after another. All algorithms other than trees, doubling and `direct` send shares.
+    /// Approximates a stage among `n` members by a series of equal messages, for stages without a closed form. Returns
+    /// the size and the number of the equal messages in this series. The number of messages is at least 1. Trees and
+    /// the doubling algorithms send the whole buffer from level to level, and `direct` sends the whole buffer to one
+    /// member after another. All algorithms other than trees, doubling and `direct` send shares.
     pub(super) fn approximate_serial_messages(
         self,
         stage: &CollectiveStage,

@@ -33,9 +33,9 @@
 //! min(k, n−k). With halving and doubling, a message over n/2 places therefore takes n/2 times the time of a message to
 //! a neighbour. The ring algorithm sends only to neighbours. If every two NPUs have a path of their own (fully
 //! connected, or through a switch), c = 1. If a root sends or collects, the root's port passes one message at a time,
-//! so c = 1. In trees, the routes of one level do not overlap, so again c = 1. The formulas are meant for networks with
-//! contention. On the contention-free network, messages that share a wire do not slow one another, so another algorithm
-//! may be faster than the chosen one.
+//! so c = 1. In trees, the messages of one level use disjoint routes, so again c = 1. The formulas are meant for
+//! networks with contention. On the contention-free network, messages that share a wire do not slow one another, so
+//! another algorithm may be faster than the chosen one.
 //!
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm is faster than the best
 //! reduce-scatter followed by the best all-gather.

@@ -15,8 +15,8 @@ use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
 use std::ops::Range;
 
-/// One change of the order in which members act at an instant. The order changes when each member receives the messages
-/// of one range.
+/// A change of the order in which members act at the same instant. The order changes when the members receive the
+/// messages in one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberOrderChange {
     /// Index of the stage in which the messages are sent.
@@ -30,7 +30,7 @@ pub struct MemberOrderChange {
 pub struct CollectiveRequest {
     /// Node id of the collective at the member that issued the collective first.
     pub node: u64,
-    /// Kind of the collective.
+    /// Kind of the collective, for example all-reduce.
     pub kind: CollectiveKind,
     /// Payload bytes, equal to `comm_size` in the trace.
     pub bytes: u64,
@@ -39,7 +39,7 @@ pub struct CollectiveRequest {
     /// Index of the table that gives the bytes for each pair of members. `None` if all pairs exchange the same number
     /// of bytes.
     pub splits: Option<u32>,
-    /// Sequence number in the replay, which distinguishes collectives in flight.
+    /// Sequence number, unique among the replay's collectives in flight.
     pub number: u32,
 }
 
@@ -58,7 +58,7 @@ pub struct GroupMembers<'a> {
 pub struct ReceiveSource {
     /// The sender's index in the line.
     pub from: u32,
-    /// Index of the sender's step that sends the message.
+    /// Index of the step in which the sender sends the message.
     pub step: u32,
 }
 
@@ -75,9 +75,9 @@ impl ChunkQueueSpec {
     /// First index of private queues, which exist only while one collective is in flight.
     pub const APART: u32 = 1 << 31;
 
-    /// A collective ([`CollectiveRequest::number`]) has `count` private queues; returns the index of its queue
-    /// `number`. Indices repeat after 2^31. Two collectives in flight with indices that far apart would therefore share
-    /// a queue.
+    /// Returns the index of private queue `number` of a collective that has `count` private queues. `collective` is the
+    /// collective's sequence number ([`CollectiveRequest::number`]). Indices wrap around after 2^31 queues. Two
+    /// collectives in flight would share a queue only if their indices were 2^31 apart.
     #[inline]
     pub fn private_queue_index(collective: u32, count: u32, number: u32) -> u32 {
         Self::APART | collective.wrapping_mul(count).wrapping_add(number)
@@ -213,7 +213,7 @@ pub struct AlgorithmDescriber(Box<DescribeFn>);
 type DescribeFn = dyn Fn(CollectiveKind, &GroupExtent, &Topology, u64) -> String + Send + Sync;
 
 impl AlgorithmDescriber {
-    /// Creates a describer that calls `say`.
+    /// Creates a describer that formats with `say`.
     pub fn new(
         say: impl Fn(CollectiveKind, &GroupExtent, &Topology, u64) -> String + Send + Sync + 'static,
     ) -> Self {
@@ -249,7 +249,7 @@ impl fmt::Debug for AlgorithmDescriber {
 
 /// The engine's interface to an implementation of collectives.
 pub trait CollectiveBackend {
-    /// The work of a chunk along one phase.
+    /// The work that a chunk does in one phase.
     type Stage: Copy + fmt::Debug;
 
     /// Locates a group's members on the machine, and splits the group into phases.
@@ -481,15 +481,15 @@ pub trait IssueDiscipline: CollectiveBackend {
         false
     }
 
-    /// Returns the class of the passage with this queue slot: the chunk's ring direction or its tree. A message matches
-    /// only if its sender and its receiver have equal classes.
+    /// Returns the class of the chunk that passes with this queue slot: its ring direction or its tree. A message
+    /// matches only if its sender and its receiver have equal classes.
     fn slot_class(&self, _queue_slot: u16) -> u16 {
         0
     }
 
     /// Returns the number of steps after which the member at `line` posts the receive for a message from index `from`.
-    /// The sender has another direction or tree than the member, and expects the receive after `recv_posted` steps.
-    /// Returns `None` if the member posts no receive for this message.
+    /// The sender uses a different direction or tree, and expects the receive after `recv_posted` steps. Returns `None`
+    /// if the member posts no receive for this message.
     fn steps_before_receive(
         &self,
         _stage: &Self::Stage,
@@ -502,8 +502,8 @@ pub trait IssueDiscipline: CollectiveBackend {
     }
 
     /// Translates the step that a receiver requests into a step of the member at `line`. The receiver, at index `to`,
-    /// has another ring direction or tree than the member, and requests step `step`. Returns `None` if no step of the
-    /// member sends the requested message.
+    /// uses a different ring direction or tree, and requests step `step`. Returns `None` if no step of the member sends
+    /// the requested message.
     fn requested_step(
         &self,
         _stage: &Self::Stage,

@@ -1,6 +1,6 @@
-//! If the machine does not state a collective's number of chunks, this module chooses the number. The result is the
-//! smallest sufficient number from 1 to [`MOST`]. A number is sufficient if the collective takes at most 0.5 % longer
-//! than with the best number.
+//! Chooses a collective's number of chunks if the machine does not set this number. The result is the smallest
+//! sufficient number from 1 to [`MOST`]. A number is sufficient if the collective takes at most 0.5 % longer than with
+//! the best number.
 //!
 //! In a pipeline of chunks, each stage of a chunk has a *life* and an *interval*. The life is the time from the stage's
 //! start to its end. The next chunk may enter the phase after the interval. A flow shop model of chunks and phases
@@ -13,9 +13,9 @@
 //! | otherwise, with a root | formula of [`auto`](super::auto), no loads | busiest port's time; ring both ways: life |
 //! | all others | the same | life |
 //!
-//! Along one dimension several chunks never help if a closed form exists and one chunk is active at
-//! a time: each chunk only repeats the latencies of all stages. Along several dimensions, several
-//! chunks keep all dimensions busy; in trees, several chunks keep all levels busy.
+//! Along one dimension several chunks never help if a closed form exists and one chunk is active at a time: each
+//! additional chunk would only repeat the latencies of all stages. Along several dimensions, several chunks keep all
+//! dimensions busy; in trees, several chunks keep all levels busy.
 //!
 //! The estimate is exact for a schedule that has only closed forms and one active chunk, and for a single tree stage.
 //! Estimates for all other schedules only select the number of chunks and never enter a result.
@@ -23,17 +23,17 @@
 //! A number of chunks is tried only if its lower bound is below the best time so far. The bound is the work of the
 //! busiest phase plus the least time before and after this phase. If trees are simulated message by message, numbers of
 //! chunks are first tried in steps of an eighth of the current number. Numbers around the best number are tried last.
-//! The search ends when the messages of all trials together exceed two bounds: [`MOST_MESSAGES`], and the messages of
-//! [`MOST_TRIALS`] collectives with the most chunks. In trees of 2 to 31 members, a collective with the chosen number
-//! of chunks takes at most 1.5 % longer than with the best number from 1 to 128. This bound applies if sending the
-//! whole buffer takes 0.3 to 20,000 times the latency.
+//! The search ends when the total number of messages in all trials exceeds two bounds: [`MOST_MESSAGES`], and the
+//! number of messages in [`MOST_TRIALS`] trials with the maximum number of chunks. In trees of 2 to 31 members, a
+//! collective with the chosen number of chunks takes at most 1.5 % longer than with the best number from 1 to 128. This
+//! bound applies if sending the whole buffer takes 0.3 to 20,000 times the latency.
 //!
 //! # Free algorithms
 //!
-//! If the algorithm of a dimension is free (`auto`), trees are tried too, each with its own best number of chunks. A
-//! tree and a double tree each replace the algorithm that is fastest for one chunk. An all-reduce tries trees in the
-//! outermost dimension, and a broadcast or reduce tries trees in every dimension. The tree is kept if it ends the
-//! collective earlier.
+//! If the machine leaves a dimension's algorithm open (`auto`), trees are tried too, each with its own best number of
+//! chunks. In such a trial, a tree or a double tree replaces the algorithm that is fastest with one chunk. An
+//! all-reduce tries trees in the outermost dimension, and a broadcast or reduce tries trees in every dimension. A tree
+//! is kept if the collective then ends earlier.
 
 use super::flow_shop::{FlowShopInput, simulate_flow_shop};
 use super::line_cost::LineCostModel;
@@ -206,7 +206,8 @@ fn candidate_counts(most: u32) -> impl Iterator<Item = u32> {
 
 impl ChunkCountProblem<'_> {
     /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
-    /// form. The result is also true on tiles: members' routes cross there, so the time of several chunks is unknown.
+    /// form. Also returns true on tiles: members' routes cross there, so the time of several chunks cannot be
+    /// predicted.
     fn is_trivial(&self, pipeline: ChunkingSettings) -> bool {
         if self.topology.tile_grid().is_some() {
             return true;
@@ -399,7 +400,7 @@ impl ChunkCountProblem<'_> {
         StageFlow::new(&line, assignment.algorithm, &assignment.stage)
     }
 
-    /// For a stage of a collective with `chunks` chunks, returns the life and the interval. For trees, the result is
+    /// Returns the life and the interval of a stage if the collective has `chunks` chunks. For trees, the result is
     /// only a lower bound if `exact` is false.
     fn estimate_stage_cost(
         &self,

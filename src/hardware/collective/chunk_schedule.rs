@@ -2,7 +2,7 @@
 //!
 //! A collective is split into chunks. Each chunk takes a *route*: a list of stages, with the bytes of each stage. All
 //! routes have the same number of stages. Routes differ in the order of phases and in the size of the chunks. If all
-//! chunks have one size and visit the phases in one order, there is one route.
+//! chunks have the same size and visit the phases in the same order, they share one route.
 //!
 //! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each phase for the whole
 //! collective, identically at every member. If each member chose its own order, a member could occupy a phase that
@@ -30,7 +30,7 @@ pub struct AdmissionOrder {
     pub capacity: Vec<u32>,
 }
 
-/// Schedule that takes the chunks of a collective through their stages.
+/// Routes of a collective's chunks through their stages.
 #[derive(Clone, Debug)]
 pub struct ChunkSchedule<S> {
     stages: Vec<S>,
@@ -103,7 +103,7 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// Returns the schedule in which a chunk's stage has up to `strands` concurrent parts (2 if a ring is used in both
+    /// Returns the schedule with up to `strands` concurrent parts per chunk and stage (2 if a ring is used in both
     /// directions).
     pub fn with_strands(self, strands: u32) -> Self {
         Self { strands, ..self }

@@ -3,7 +3,7 @@
 //! A script is a dependency graph of operations: sends, receives and waits. An operation starts as soon as its
 //! predecessors have completed. Operations that can start at the same time start in the order of the script. A script
 //! has no lanes, so any number of operations may be in progress at once. A receive completes when it has started and
-//! its message has arrived. The backend decides when a send completes. Scripts state the sizes of messages, so the
+//! its message has arrived. The backend decides when a send completes. Scripts define the message sizes, so the
 //! collective's own size is ignored. A member completes the collective when all operations of its script have
 //! completed.
 
@@ -190,7 +190,7 @@ impl ScriptOp {
 
 impl ScriptExecutor {
     /// Delivers the event `cue` to one member of a collective in flight, and appends the next actions of the member's
-    /// script to `acts`. On the first event, `script` returns the index of the script.
+    /// script to `acts`. On the member's first event, `script` is called for the index of the member's script.
     pub fn advance_script(
         &mut self,
         scripts: &ScriptedAlgorithm,

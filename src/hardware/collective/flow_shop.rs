@@ -56,11 +56,11 @@ pub struct FlowShopInput<'a> {
 pub struct FlowShopResult {
     /// Time at which the last chunk leaves its last stage.
     pub end: Span,
-    /// For each queue, the passages of chunks in the order in which they began.
+    /// For each queue, the stages of chunks in the order in which they began.
     pub order: Vec<Vec<StageEntry>>,
 }
 
-/// The beginning of a chunk's stage.
+/// The passage of a chunk through a stage, reported when the passage begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagePassage {
     /// The chunk and the stage.
@@ -164,7 +164,7 @@ pub fn simulate_flow_shop<S: Copy>(
     simulate_flow_shop_observed(chunk_schedule, stages, |_| ())
 }
 
-/// Simulates the same as [`simulate_flow_shop`], and calls `on_begin` for each passage when it begins.
+/// Like [`simulate_flow_shop`], but also calls `on_begin` for each passage when the passage begins.
 pub fn simulate_flow_shop_observed<S: Copy>(
     chunk_schedule: &ChunkSchedule<S>,
     stages: FlowShopInput<'_>,
@@ -245,7 +245,8 @@ mod tests {
 
     #[test]
     fn two_queues_are_a_pipeline() {
-        // With stages of 5 and 3 ns, the slower stage is never idle, and the last chunk's 3 ns follow: 4 · 5 + 3.
+        // With stages of 5 and 3 ns, the first stage is never idle, and the last chunk then takes another 3 ns: 4 · 5 +
+        // 3.
         assert_eq!(end(&[5, 3], &[0, 1], 4, 1), 23);
         // With stages of 3 and 5 ns, the second stage waits 3 ns for the first chunk, and then takes 4 · 5 ns.
         assert_eq!(end(&[3, 5], &[0, 1], 4, 1), 23);
@@ -281,8 +282,8 @@ mod tests {
             (end.0 / 1000, chunks(0), chunks(1))
         };
         // Chunk 0 is in queue 0 from 0 to 4 ns. Chunk 1 arrives at 3 ns, after chunk 2, so chunk 2 follows from 4 to 8
-        // ns and chunk 1 from 8 to 11 ns. Queue 1 has chunk 1 until 3 ns, chunk 0 from 4 to 8 ns, and chunk 2 from 8 to
-        // 12 ns.
+        // ns and chunk 1 from 8 to 11 ns. Chunk 1 is in queue 1 until 3 ns, chunk 0 from 4 to 8 ns, and chunk 2 from 8
+        // to 12 ns.
         assert_eq!(
             order(IntraDimensionPolicy::Fifo),
             (12, vec![0, 2, 1], vec![1, 0, 2])

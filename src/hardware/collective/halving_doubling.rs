@@ -20,7 +20,7 @@
 //! | broadcast, reduce, gather, scatter | a binomial tree ([`binomial`]) | see there |
 //!
 //! If partners start at different times, messages could arrive out of order, and the receiver would mistake an early
-//! message for another. Therefore, message i counts only after its receiver has taken step i.
+//! message for a different one. Therefore, message i counts only after its receiver has taken step i.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomial};
@@ -43,7 +43,7 @@ pub(super) fn nth_exchange(
     }
 }
 
-/// Returns the number of exchanges: log2 n, or none if n is no power of two.
+/// Returns the number of exchanges: log2 n, or 0 if n is not a power of two.
 pub(super) fn exchange_count(line: LinePosition) -> u32 {
     if line.size.is_power_of_two() {
         line.size.ilog2()

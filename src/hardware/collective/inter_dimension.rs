@@ -42,7 +42,7 @@ impl InterDimensionPolicy {
     ];
 }
 
-/// Number of grains in a chunk of equal size; every chunk is a whole number of grains.
+/// Number of grains in an equal chunk. A grain is the unit of chunk sizes: every chunk is a whole number of grains.
 const EQUAL: u32 = 256;
 
 /// Visiting order and size of a chunk.
@@ -56,7 +56,7 @@ pub(super) struct ChunkRoute {
 
 impl ChunkRoute {
     /// `whole` is the buffer of the collective. `chunks` is the number of chunks if all chunks have equal sizes. The
-    /// shares of a collective add up exactly to the whole if the whole is smaller than 2^56 bytes.
+    /// chunks' shares add up exactly to the whole if the whole is smaller than 2^56 bytes.
     pub fn share_of_buffer(&self, whole: BufferShare, chunks: u32) -> BufferShare {
         whole.parts_of(self.grains, EQUAL).nth_part(chunks)
     }

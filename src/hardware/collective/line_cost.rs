@@ -110,7 +110,7 @@ impl<'a> LineCostModel<'a> {
                 self.path_between(self.member_count() - 1, k - 1),
             );
             NetworkPath {
-                // Take the worse of both routes for each property. The devices belong to the route with the longer
+                // Take the worse of both routes for each property. Take the devices from the route with the longer
                 // latency.
                 latency: a.latency.max(b.latency),
                 others: if a.latency < b.latency {
@@ -164,7 +164,8 @@ impl<'a> LineCostModel<'a> {
         }
     }
 
-    /// Sums the times of exchanges at distances 1, 2, 4, … below the number of members; `time` takes (path, exponent).
+    /// Sums the times of exchanges at distances 1, 2, 4, … below the number of members; `time` is called with (path,
+    /// exponent).
     pub(super) fn sum_over_doublings(
         &self,
         time: impl Fn(LoadedPath, u32) -> TimeEstimate,

@@ -318,7 +318,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
         // If a stage takes no time, another operation's message at the last instant of the collective could come before
-        // the stage's last messages.
+        // the stage's last messages and delay them, so no closed form applies.
         if quiet.shared && spans.contains(&Span::ZERO) {
             return None;
         }

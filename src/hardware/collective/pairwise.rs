@@ -1,4 +1,5 @@
-//! Pairwise: one partner after another, each exchange after the previous one has ended.
+//! Pairwise: each member exchanges data with one partner at a time, and starts an exchange only after the previous
+//! exchange has ended.
 //!
 //! In round k = 1 … n−1, a member sends to the member k places ahead and receives from the member k places behind. If n
 //! is a power of two, a member instead exchanges with the member whose index is its own XOR k (R. Thakur, R.

@@ -27,7 +27,7 @@ pub struct PairBytesByPhase {
     equivalent: u64,
 }
 
-/// Bytes that members exchange along one phase. Index p · size + q contains the bytes from position p to index q of p's
+/// Bytes that members exchange in one phase. Index p · size + q contains the bytes from position p to index q of p's
 /// line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PairBytesInPhase {
@@ -39,8 +39,9 @@ struct PairBytesInPhase {
 }
 
 impl PairBytesByPhase {
-    /// Creates the sizes of a group. The member at position s has `bytes[s * n + t]` bytes for the member at position
-    /// t. Returns `None` if every member has `equal` bytes for every other member.
+    /// Computes the bytes that the members of `extent` exchange in each phase. The member at position s has `bytes[s *
+    /// n + t]` bytes for the member at position t. Returns `None` if every member has `equal` bytes for every other
+    /// member.
     pub fn new(extent: &GroupExtent, bytes: &[u64], equal: u64) -> Option<Self> {
         let n = extent.member_count();
         let mut pairs = bytes.iter().enumerate();
@@ -169,7 +170,7 @@ impl PairBytesByPhase {
 }
 
 impl PairBytesInPhase {
-    /// Returns the number of bytes that one member of a line sends to another; both are given by their index.
+    /// Returns the number of bytes that member `from` of a line sends to member `to`; both are indices in the line.
     #[inline]
     fn bytes_between(&self, line: LinePosition, from: u32, to: u32) -> u64 {
         let first = line.position - line.index * self.stride;
@@ -275,8 +276,8 @@ mod tests {
 
     #[test]
     fn a_round_without_a_message_is_over_at_once() {
-        // In rounds 1, 2 and 3, each of the 4 members exchanges with the member whose index is its own XOR 1, 2 and 3.
-        // Only two pairs exchange data: 0 with 3, and 0 with 1.
+        // In round k (1, 2 or 3), each of the 4 members exchanges with the member whose index is its own XOR k. Only
+        // two pairs exchange data: 0 with 3, and 0 with 1.
         let extent = shared_extent(&[4]);
         let mut bytes = vec![0; 16];
         (bytes[3], bytes[12], bytes[4]) = (7, 8, 6);

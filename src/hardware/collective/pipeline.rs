@@ -51,7 +51,7 @@ impl fmt::Display for ChunkingSettings {
 }
 
 impl Default for ChunkingSettings {
-    /// Chooses the number of chunks for each collective.
+    /// Leaves the number of chunks open, so that the number is chosen for each collective.
     fn default() -> Self {
         Self {
             chunks: None,

@@ -11,8 +11,8 @@
 //! | all-gather, reduce-scatter, of the whole buffer | `n - 1` | `(n - 1) / n` |
 //! | all-to-all | 1 | `(n - 1) / n` |
 //!
-//! Between two numbers of members with a given bandwidth, the bandwidth is interpolated linearly; outside this range,
-//! the bandwidth of the nearest number applies.
+//! Between two group sizes with fitted bandwidths, the bandwidth is interpolated linearly; outside this range, the
+//! bandwidth of the nearest size applies.
 //!
 //! On [links](super::curve) other than the fitted ones, `bandwidth` scales with the links' bandwidth, and `step` scales
 //! with the latency of the links between neighbours.

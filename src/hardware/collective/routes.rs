@@ -12,8 +12,8 @@ use chakram_base::units::BufferShare;
 use std::num::NonZeroU32;
 
 /// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. The
-/// pipeline states the number of chunks. Without a number there is one chunk, and there are never more chunks than
-/// bytes. Themis-flex may split chunks. With two trees, every other chunk uses the second tree.
+/// number of chunks comes from `pipeline`, or is 1 if `pipeline` has no number; there are never more chunks than bytes.
+/// Themis-flex may divide the chunks further. With two trees, every other chunk uses the second tree.
 pub(super) fn route_collective(
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupExtent, &Topology),

@@ -13,7 +13,7 @@ use chakram_base::units::BufferShare;
 /// A stage and the algorithm that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageAssignment {
-    /// The part of the collective in one phase.
+    /// The stage: an operation in one phase.
     pub stage: CollectiveStage,
     /// The algorithm of the phase's dimension.
     pub algorithm: CollectiveAlgorithm,

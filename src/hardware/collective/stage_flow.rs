@@ -25,14 +25,14 @@ struct FlowMessage {
     serialization: Span,
 }
 
-/// Messages of a member for one chunk.
+/// Messages that a member sends for one chunk.
 #[derive(Clone, Debug, Default)]
 struct MemberProgram {
     sends: Vec<FlowMessage>,
     receives: u32,
 }
 
-/// Programs for the members of a line.
+/// Message programs of a line's members, and the simulation of these programs.
 #[derive(Clone, Debug)]
 pub(super) struct StageFlow {
     /// Programs for each kind of chunk and each member. Members have two kinds of programs if chunks alternate between
@@ -52,8 +52,8 @@ struct MemberChunkState {
     received: u32,
 }
 
-/// Events of an instant, in the order in which the network handles them: a message has left, the first byte of a
-/// message is at the receiver's port, a message has arrived.
+/// Kinds of events, in the order in which the network handles events of the same instant: a message has left, the first
+/// byte of a message is at the receiver's port, a message has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FlowEvent {
     Left,

@@ -137,8 +137,8 @@ pub(super) fn estimate_cost(
     buffer: BufferShare,
 ) -> TimeEstimate {
     let n = line.member_count();
-    // At every level except the root's, two children share one port, so the second child's message adds a
-    // serialization.
+    // At every level except the root's, two children share one port, so the second child's message adds one
+    // serialization time.
     let once = line.sum_over_doublings(|way, j| {
         let passes = way.without_load().time_under_load(buffer);
         let first = way.time_of_first_byte(buffer) + passes;

@@ -1,4 +1,4 @@
-//! Attention in one kernel: prefill, the backward pass, and decoding of one token at a time.
+//! Fused attention (one kernel): prefill, the backward pass, and decoding of one token at a time.
 
 use chakram_base::units::Bandwidth;
 
@@ -11,8 +11,8 @@ pub struct AttentionWaves {
     pub tail: f64,
 }
 
-/// Time of attention from one query per sequence to all keys. Let the kernel move `Y` bytes for `b` sequences and `v`
-/// KV heads (heads of keys and values). Then `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
+/// Time of attention between one query per sequence and all keys. Let the kernel move `Y` bytes for `b` sequences and
+/// `v` KV heads (heads of keys and values). Then `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeCurve {
     /// Duration of the shortest kernel, in seconds.
@@ -74,7 +74,7 @@ pub struct AttentionCurve {
     pub waves: Option<AttentionWaves>,
     /// Curve for one query per sequence, or `None` if decoding was not measured.
     pub decode: Option<DecodeCurve>,
-    /// Compute rates for other head widths than the curve's, or `None` if they were not measured.
+    /// Compute rates for head widths that differ from the curve's, or `None` if they were not measured.
     pub widths: Option<HeadWidthFactors>,
 }
 
@@ -85,7 +85,7 @@ pub struct AttentionSizes {
     pub sizes: [u64; 6],
     /// True if queries attend to earlier keys only.
     pub causal: bool,
-    /// Bytes of an element.
+    /// Bytes per element.
     pub element: f64,
 }
 

@@ -9,7 +9,7 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
 use chakram_base::units::{Bandwidth, Span};
 
-/// Kernels that move bytes: `t = gap + max(floor, bytes / (fraction x bandwidth))`.
+/// Curve of memory-bound kernels: `t = gap + max(floor, bytes / (fraction x bandwidth))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryBoundCurve {
     /// Fraction of the memory's bandwidth that each [`MemoryBoundKernel`] reaches.
@@ -31,7 +31,7 @@ pub enum CurveClass {
     Gemm,
     /// Attention in one kernel.
     Attention,
-    /// Kernels that move bytes.
+    /// Memory-bound kernels.
     Moving,
 }
 
@@ -86,7 +86,7 @@ pub struct KernelCurves {
     pub attention: [Option<AttentionCurve>; Dtype::COUNT],
     /// Name of the attention kernel that was measured, or `None` if unknown.
     pub attention_kernel: Option<String>,
-    /// Curve of kernels that move bytes, for all number formats.
+    /// Curve of memory-bound kernels, for all number formats.
     pub moving: Option<MemoryBoundCurve>,
     /// Factors for continuous load that the curves above already include.
     pub kept: SustainedRates,

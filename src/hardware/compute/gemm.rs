@@ -1,5 +1,5 @@
-//! Time of a GEMM by tiles and waves: `batch` multiplications of an `m x k` by a `k x n` matrix. Each multiprocessor
-//! computes one tile at a time.
+//! Time of a GEMM, modelled by tiles and waves: `batch` multiplications of an `m x k` by a `k x n` matrix. Each
+//! multiprocessor computes one tile at a time.
 //!
 //! `d` is the number of bytes per operand element, and `r = efficiency peak / multiprocessors` is the FLOP/s of one
 //! multiprocessor. For each tile size `a x b` and each split of `k` into `s` parts:
@@ -37,9 +37,9 @@ pub struct GemmCurve {
     pub efficiency: f64,
     /// Number of multiprocessors; each computes one tile at a time.
     pub multiprocessors: f64,
-    /// Bytes per second of operands that each multiprocessor reads.
+    /// Rate at which each multiprocessor reads operands, in bytes per second.
     pub operands: f64,
-    /// Bytes per second of results that each multiprocessor writes.
+    /// Rate at which each multiprocessor writes results, in bytes per second.
     pub results: f64,
     /// Fraction of the memory's bandwidth that GEMMs reach.
     pub memory: f64,
@@ -80,7 +80,7 @@ const SPLITS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 const LEAST_PART: f64 = 128.0;
 /// A tile's loop over a smaller `k` takes the time of a loop over this `k`.
 const LEAST_LOOP: f64 = 32.0;
-/// Bytes of an element of the result, and of a partial sum.
+/// Bytes per element of the result, and per element of a partial sum.
 const RESULT: [f64; 2] = [2.0, 4.0];
 
 /// Combines two times that overlap imperfectly, by their norm of order 4.

@@ -12,10 +12,10 @@
 //! ```
 //!
 //! over the 32 nearest points. The interpolation is ordinary kriging (N. Cressie, Statistics for Spatial Data, 1993,
-//! section 3.2). 0.07 of the variance is attributed to effects of a single shape, which do not extend to other shapes.
-//! The scales of `x` minimise the leave-one-out error over a thousand GEMMs of A100s. A measured shape takes its
-//! measured time. The curve is not corrected for shapes outside the range of measured `m`, `n` or `k`, and for batches
-//! of multiplications.
+//! section 3.2). A share of 0.07 of the variance is attributed to effects of a single shape, which do not extend to
+//! other shapes. The scales of `x` minimise the leave-one-out error over a thousand GEMMs of A100s. A measured shape
+//! takes its measured time. The curve is not corrected for shapes outside the range of measured `m`, `n` or `k`, and
+//! for batches of multiplications.
 
 use super::gemm::GemmEstimate;
 
@@ -95,7 +95,8 @@ impl MeasuredGemms {
         })
     }
 
-    /// Returns the factor that corrects the curve's time of a shape. `None` outside the range of measured sizes.
+    /// Returns the factor that corrects the curve's time of a shape. Returns `None` outside the range of measured
+    /// sizes.
     pub fn interpolate_factor(&self, sizes: [u64; 3], curve: &GemmEstimate) -> Option<f64> {
         let mut ranges = self.within.iter().zip(sizes);
         if !ranges.all(|([least, most], size)| (*least..=*most).contains(&size)) {
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn only_the_nearest_points_count() {
-        // The 32 nearest points have similar times. Two distant points have other times, which must have no effect.
+        // The 32 nearest points have similar times. The times of two distant points differ, and must have no effect.
         let near = 0..NEAREST as u64;
         let mut points: Vec<_> = near
             .map(|i| ([64, 128, 1000 + i], 3e-6, curve(1e-6)))

@@ -32,10 +32,9 @@
 //!
 //! # Energy
 //!
-//! Energy is the sum over levels of bytes accessed × energy per byte, plus multiplications × energy
-//! per multiplication. [`LoopNestAccelerator`] states the sources of these numbers.
-//! [`LoopNestModel`] computes durations of kernels and layers for chip schedules, replays and
-//! sweeps.
+//! Energy is the sum over levels of bytes accessed × energy per byte, plus multiplications × energy per multiplication.
+//! [`GemminiSettings`] documents the sources of the energies. [`LoopNestModel`] computes durations of kernels and
+//! layers for chip schedules, replays and sweeps.
 
 mod accelerator;
 mod access;
@@ -60,7 +59,8 @@ pub type BoundLoop = (LoopDimension, u64);
 /// Assignment of a layer's loops to an accelerator's levels and array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopMapping {
-    /// Loops that run in time, by level. The innermost level comes first, and within a level the outermost loop.
+    /// Loops that run in time, by level. The innermost level comes first; within a level, the outermost loop comes
+    /// first.
     pub temporal: Vec<Vec<BoundLoop>>,
     /// Loops over the rows and the columns of the array.
     pub spatial: [BoundLoop; 2],

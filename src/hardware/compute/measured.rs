@@ -12,10 +12,10 @@
 //! ```
 //!
 //! Outside the measured range, time is proportional to work. The time per unit of work is the mean over all sizes
-//! within a factor of two of the nearest measured size. With a single size, the random error of this size would affect
-//! all estimates outside the range. The shortest time of any measured kernel is a lower bound, because it is the time
-//! of a launch. Times at equal work are averaged. Some kernels took no time because they ran inside other kernels. A
-//! time of zero applies only to kernels of the same size, and does not enter interpolations.
+//! within a factor of two of the nearest measured size. If only one size were used, its random error would affect all
+//! estimates outside the range. The shortest time of any measured kernel is a lower bound, because it is the time of a
+//! launch. Times at equal work are averaged. Some kernels took no time because they ran inside other kernels. A time of
+//! zero applies only to kernels of the same size, and does not enter interpolations.
 //!
 //! If an NPU's peaks or memory bandwidth differ from the measured NPU's, measured times are [carried
 //! over](super::recorded_on) in the same way as recorded times.
@@ -41,7 +41,7 @@ pub struct MeasuredTime {
 pub struct MeasuredKernel {
     /// Times in ascending order of FLOPs, then bytes.
     times: Vec<MeasuredTime>,
-    /// Pairs (work, seconds) in ascending order of work; no work occurs twice.
+    /// Pairs (work, seconds) in ascending order of work; each value of work occurs once.
     by_work: Vec<(f64, f64)>,
     /// Seconds per unit of work below the smallest and above the largest measured work.
     ends: [f64; 2],
@@ -229,7 +229,8 @@ mod tests {
         let kernel = MeasuredKernel::new(times, 0.1, 0.3).unwrap();
         assert_eq!(kernel.interpolate_seconds(100, 7, 0.5), (3.0, 0.1));
         assert_eq!(kernel.interpolate_seconds(400, 8, 0.5), (4.0, 0.1));
-        // A kernel with 100 FLOPs and other bytes takes the mean of the times with 100 FLOPs: (1 + 3) / 2.
+        // A kernel with 100 FLOPs but a different number of bytes takes the mean of the times with 100 FLOPs: (1 + 3) /
+        // 2.
         assert_eq!(kernel.interpolate_seconds(100, 8, 0.5), (2.0, 0.3));
         // In logarithms, 200 is halfway between 100 and 400, so the time is the geometric mean of 2 and 4.
         let (seconds, error) = kernel.interpolate_seconds(200, 8, 0.5);

@@ -59,8 +59,8 @@ impl RecordingClass {
         Self { maker, ..self }
     }
 
-    /// Returns this class for durations on a class of `maker`. If both makers are known and differ, kernels keep their
-    /// recorded times.
+    /// Returns this recording class, prepared for predictions on an NPU class of `maker`. If both makers are known and
+    /// differ, kernels keep their recorded times.
     pub(super) fn for_target_maker(self, maker: Option<&'static str>) -> Self {
         let differs = self
             .maker
@@ -180,8 +180,8 @@ mod tests {
             let model = ComputeModel::RecordedOn(source).for_npu_class(class);
             model.price_kernel(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
         };
-        // The 110 us do not change on MI300X, which is of another maker. On other classes the time is 10 + 100 x 2/5
-        // us.
+        // The 110 us do not change on MI300X, because MI300X has another maker. On other classes the time is 10 + 100 x
+        // 2/5 us.
         assert_eq!(price("mi300x"), KernelTiming::Kept(Span(110_000_000)));
         let carried = KernelTiming::Modeled(Span(50_000_000));
         assert_eq!((price("h200"), price("gpu")), (carried, carried));

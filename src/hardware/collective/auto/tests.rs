@@ -21,7 +21,7 @@ const PRIMITIVES: [CollectivePrimitive; 8] = [
     P::Scatter,
 ];
 
-/// Returns `n` NPUs at 50 GB/s (20 ps per byte) with 500 ns per link.
+/// Returns `n` NPUs and their group; links have 50 GB/s (20 ps per byte) and a latency of 500 ns.
 fn lines(shape: DimensionShape, n: u32) -> (Topology, GroupExtent) {
     lines_of(shape, n, (50e9, Span::from_ns(500)))
 }
@@ -121,7 +121,7 @@ fn distance_costs_latency_and_load_on_a_ring() {
         // The messages have 1, 2 and 4 shares of 400 ns each, and latencies of 500, 1,000 and 2,000 ns.
         (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 400),
         (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 3200),
-        // Two messages of S pass at each of two levels, and one message at the root's level: 5 x 3,200 ns.
+        // Two messages of size S pass at each of two levels, and one message passes at the root's level: 5 x 3,200 ns.
         (A::Tree, P::Reduce, 3500 + 5 * 3200),
         (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
     ];
@@ -169,24 +169,26 @@ fn size_decides() {
                 .0
         })
     };
-    // The buffer has 1,000 B, for 16 members on a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80
-    // ns. Direct: 8 x 500 + 64 x 2.5 ns.
+    // The 16 members on a ring have a buffer of 1,000 B. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 +
+    // 80 ns. Direct: 8 x 500 + 64 x 2.5 ns.
     assert_eq!(
         choose(DimensionShape::Ring, 16, P::AllGather, 1000),
         A::Direct
     );
-    // 10 MB take, in the same order, 15 x 12,500 ns, 4 x 400,000 ns and 64 x 25,000 ns, each plus latencies.
+    // With 10 MB, the same three algorithms take 15 x 12,500 ns, 4 x 400,000 ns and 64 x 25,000 ns, each plus
+    // latencies.
     assert_eq!(
         choose(DimensionShape::Ring, 16, P::AllGather, 10_000_000),
         A::Ring
     );
-    // The buffer has 1 kB, for 16 members on a switch. Halving and doubling: 1,000 x log2 16 + 4 x 20 ns. Direct: 1,000
-    // + 15 x 20 ns. Ring: 15 x 1,000 + 30 x 1.25 ns.
+    // The 16 members on a switch have a buffer of 1 kB. Halving and doubling: 1,000 x log2 16 + 4 x 20 ns. Direct:
+    // 1,000 + 15 x 20 ns. Ring: 15 x 1,000 + 30 x 1.25 ns.
     let broadcast = |bytes| choose(DimensionShape::Switch, 16, P::Broadcast, bytes);
     assert_eq!(broadcast(1000), A::Direct);
-    // 100 kB take, in the same order, 4 x (1,000 + 2,000) ns, 1,000 + 15 x 2,000 ns, and 15 x 1,000 + 30 x 125 ns.
+    // With 100 kB, the same three algorithms take 4 x (1,000 + 2,000) ns, 1,000 + 15 x 2,000 ns, and 15 x 1,000 + 30 x
+    // 125 ns.
     assert_eq!(broadcast(100_000), A::HalvingDoubling);
-    // 10 MB, halving and doubling: 4 x 201,000 ns. Ring: 30 x 12,500 + 15,000 ns.
+    // With 10 MB, halving and doubling takes 4 x 201,000 ns. With 10 MB, the ring takes 30 x 12,500 + 15,000 ns.
     assert_eq!(broadcast(10_000_000), A::Ring);
 }
 
@@ -204,7 +206,7 @@ fn a_small_all_reduce_of_a_ring_is_fused() {
 }
 
 /// A machine with `factor` times the latencies and 1 / `factor` of the bandwidths gets the same algorithms. Few of
-/// these buffers take a whole number of picoseconds, and the latencies create ties and near ties.
+/// these buffers take a whole number of picoseconds to send, and the latencies create ties and near ties.
 #[test]
 fn choices_do_not_depend_on_the_scale() {
     let mut state = 7_u64;
@@ -241,18 +243,18 @@ fn choices_do_not_depend_on_the_scale() {
             );
         }
     }
-    // One tree takes the same time as two trees and comes after two trees in the order, so one tree is never chosen.
-    // Recursive doubling comes after halving and doubling, so it is chosen only for an all-reduce, which halving and
-    // doubling do not support.
+    // A single tree takes as long as a double tree and comes later in the list of algorithms, so a single tree is never
+    // chosen. Recursive doubling comes after halving and doubling, so it is chosen only for an all-reduce, which
+    // halving and doubling do not support.
     assert!(
         chosen.iter().filter(|&&count| count > 100).count() >= 4,
         "{chosen:?}"
     );
 }
 
-/// Two members are on a switch without latency, with 1,001 B at a picosecond per byte. A broadcast takes 1,001 ps,
-/// either as one message of 1,001 ps or as two messages of 500.5 ps. Two rounded messages would take 1,002 ps. Formulas
-/// are not rounded, so the times tie, and the ring, which comes first, is chosen at any scale.
+/// Two members exchange 1,001 B over a switch without latency, at 1 ps per byte. A broadcast takes 1,001 ps, either as
+/// one message of 1,001 ps or as two messages of 500.5 ps. Two rounded messages would take 1,002 ps. Formulas are not
+/// rounded, so the times tie, and the ring, which comes first, is chosen at any scale.
 #[test]
 fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {

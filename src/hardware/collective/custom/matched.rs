@@ -1,16 +1,15 @@
 //! Matches receives to sends before a collective is simulated.
 //!
-//! Between two positions, the k-th receive of a label is matched to the k-th send of that label. Sends and receives are
-//! counted in program order: the topological order of operations in which lower indices come first. The matches
-//! therefore do not depend on the order of events at an instant. Dependency cycles are found here, before the
-//! simulation.
+//! For each sender, receiver and label, the k-th receive is matched to the k-th send. Sends and receives are counted in
+//! program order: the topological order of operations in which lower indices come first. The matches therefore do not
+//! depend on the order of events at an instant. Dependency cycles are found here, before the simulation.
 
 use super::{MemberScript, ScriptOp, ScriptedAlgorithm};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-/// Reason why an algorithm cannot run, with the position and the operation of its script.
+/// Reason why a custom algorithm cannot run, with the position and the operation at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptFault {
     /// A send or receive names a peer that does not exist.
@@ -102,7 +101,8 @@ impl ScriptedAlgorithm {
             pairs.extend(sends.into_iter().zip(receives));
         }
         for &((from, send), (to, receive)) in &pairs {
-            // The receive's index distinguishes the messages between two positions.
+            // The receive's index serves as the label, because the index is unique among the messages between two
+            // positions.
             for (position, part) in [(from, send), (to, receive)] {
                 let part = &mut scripts[position as usize].parts[part as usize];
                 if let ScriptOp::Send { label, .. } | ScriptOp::Receive { label, .. } = part {
@@ -168,8 +168,8 @@ fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> O
             }
         }
     }
-    // Each remaining operation of a script waits for another remaining operation. A search that follows these waits
-    // backwards therefore reaches a cycle.
+    // Each remaining operation of a script waits for another remaining operation. A walk along these waits therefore
+    // reaches a cycle.
     let mut before: BTreeMap<ScriptOpId, ScriptOpId> = BTreeMap::new();
     let left = all(&waiting, false);
     for &(position, part) in &left {

@@ -54,7 +54,7 @@ fn flexible_chunks_close_the_gap() {
     // size is 1/4; the loads become 11/16 and 5/8. Chunk 3 must add 1/16, so its size is 1/8; the loads become 23/32
     // and 11/16. Chunk 4 must add 1/32, so its size is 1/16, the minimum; the loads become 47/64 and 23/32. The
     // remaining gap of 1/64 would need a size of 1/32, below the minimum. Therefore, chunk 5 visits the dimensions in
-    // ascending order. The size of chunk 5 is the 1/16 that remains of the two whole chunks.
+    // ascending order. Chunk 5 gets the 1/16 that remains of the two whole chunks.
     assert_eq!(
         cut(FLEX, &[(2, 1.0), (2, 1.0)], 2),
         [
@@ -111,7 +111,7 @@ fn what_flexible_chunks_leave_alone() {
     let of = (FLEX.1, BufferShare::from_bytes(1000));
     let (ways, way_of) = choose_routes(FLEX.0, of, (&alone, &topology), 5);
     assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));
-    // Chunks are equal in two cases: the data does not shrink, or the data is so large that grains are not exact.
+    // Chunks are equal if the data does not shrink, or is too large to be divided into exact grains.
     let all_to_all = (
         InterDimensionPolicy::ThemisFlex,
         CollectiveKind::AllToAll,
@@ -136,7 +136,7 @@ fn what_flexible_chunks_leave_alone() {
 }
 
 /// On random machines the grains add up to the whole, and only the last chunk is smaller than 1/16. Each chunk except
-/// the last follows the rule to within a millionth. The test sums the loads independently.
+/// the last follows the rule of `themis.rs` to within a millionth. The test sums the loads independently.
 #[test]
 fn flexible_chunks_keep_the_rule() {
     let mut seed = 1_u64;

@@ -9,21 +9,20 @@
 //! than a sixteenth of the load that the chunk would add to the least loaded dimension. Loads that differ by less than
 //! [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
 //!
-//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`) uses the same order, but chunks that are ordered by loads
-//! have sizes of their own. In the Themis paper, all chunks are equal. A chunk ordered by loads visits the least
-//! loaded dimension first, and is just large enough to raise this dimension's load to the load of the most loaded
-//! dimension:
+//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`) uses the same order, but also computes the size of each chunk that
+//! is ordered by loads. In the Themis paper, all chunks are equal. A chunk ordered by loads visits the least loaded
+//! dimension first, and is just large enough to raise this dimension's load to the load of the most loaded dimension:
 //!
 //! ```text
 //! x (n−1)/n / B = L_most − L_least        so        x = (L_most − L_least) B n/(n−1) bytes
 //! ```
 //!
 //! where n and B belong to the least loaded dimension. A chunk in ascending order, such as the first, has the equal
-//! size E: the collective's bytes divided by `chunks` of the machine file. The last chunk takes the remainder.
-//! ASTRA-sim truncates x to whole bytes, sets no upper bound, and uses ascending order if x is less than E (newer
-//! versions) or less than 0.128 MiB (the first version).
+//! size E: the collective's bytes divided by the machine file's `chunks`. The last chunk takes the remainder. ASTRA-sim
+//! truncates x to whole bytes, sets no upper bound, and uses ascending order if x is less than E (newer versions) or
+//! less than 0.128 MiB (the first version).
 //!
-//! chakram's implementation differs from ASTRA-sim's in three points:
+//! chakram's implementation differs from ASTRA-sim's in three respects:
 //!
 //! - The lower bound is as in Themis: if x is less than E/16, the chunk has the equal size and ascending order.
 //!   Therefore, the number of chunks is from `chunks` to 16 · `chunks`.
@@ -106,7 +105,7 @@ impl<'a> ThemisBalancer<'a> {
             } else if self.flexible {
                 let equal = f64::from(EQUAL);
                 let closing = (gap / self.chunk_load_on_phase(least, 1.0) * equal).round();
-                // Call `max` first: it replaces NaN, which extreme rates produce, by the smallest size.
+                // `max` must come first: it replaces NaN, which extreme rates produce, with the smallest size.
                 grains = closing.max(equal * LEAST_GAP).min(equal) as u32;
             }
         }

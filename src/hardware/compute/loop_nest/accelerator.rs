@@ -8,9 +8,9 @@ use chakram_base::units::{Bytes, Frequency};
 pub enum LevelCapacity {
     /// The level has room for any layer.
     Unbounded,
-    /// Bytes that all tensors share.
+    /// All tensors share this number of bytes.
     Shared(u64),
-    /// Words for each tensor separately.
+    /// Each tensor has this number of words for itself.
     Words(u64),
 }
 
@@ -23,7 +23,8 @@ pub struct MemoryLevel {
     pub keeps: [bool; 3],
     /// Capacity of the level.
     pub capacity: LevelCapacity,
-    /// Bytes per cycle that the level's port passes, summed over both directions, or `None` if the port is no limit.
+    /// Bytes per cycle through the level's port, both directions together, or `None` if the port never limits a
+    /// mapping.
     pub bytes_per_cycle: Option<f64>,
     /// Energy of an access, in picojoules per byte.
     pub energy: f64,
@@ -67,12 +68,13 @@ impl LoopNestAccelerator {
 ///
 /// Rows run along c and columns along k (weight stationary), or rows along p and columns along k (output stationary).
 /// Energies are for 45 nm at 0.9 V (Horowitz, "Computing's Energy Problem", ISSCC 2014). An 8-bit multiplication takes
-/// 0.2 pJ, and a 32-bit addition 0.1 pJ. 64 bit of SRAM take 10 pJ at 8 KiB, 20 pJ at 32 KiB and 100 pJ at 1 MiB,
-/// interpolated and extrapolated on logarithmic scales. 64 bit of DRAM take 1.3 nJ. Registers take 0.42564 pJ per byte:
-/// Accelergy's value for 64 bytes in the outputs of Timeloop's tutorial.
+/// 0.2 pJ, and a 32-bit addition takes 0.1 pJ. An access to 64 bits of SRAM takes 10 pJ at 8 KiB, 20 pJ at 32 KiB and
+/// 100 pJ at 1 MiB; other capacities are interpolated or extrapolated on logarithmic scales. An access to 64 bits of
+/// DRAM takes 1.3 nJ. Registers take 0.42564 pJ per byte: Accelergy's value for a register file of 64 bytes in the
+/// outputs of Timeloop's tutorial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemminiSettings {
-    /// Rows and columns of units.
+    /// Numbers of rows and columns in the array.
     pub array: [u32; 2],
     /// Capacity of the scratchpad for weights and inputs.
     pub scratchpad: Bytes,
@@ -167,7 +169,7 @@ impl GemminiSettings {
     }
 }
 
-/// Returns the energy of an SRAM of `bytes`, in picojoules per byte.
+/// Returns the energy per byte of an SRAM with a capacity of `bytes`, in picojoules.
 fn sram_energy_per_byte(bytes: f64) -> f64 {
     let above = SRAM.iter().position(|(size, _)| *size >= bytes);
     let above = above.unwrap_or(SRAM.len() - 1).max(1);

@@ -42,8 +42,8 @@ struct TemporalLoop {
     step: u64,
 }
 
-/// Words that a level fills over all steps: for one unit, and in total for all units. The number for all units counts a
-/// word only once if several units share the word.
+/// Words filled into a level over all steps: for one unit, and in total for all units. The number for all units counts
+/// a word only once if several units share the word.
 #[derive(Clone, Copy, Debug)]
 struct TileLoads {
     own: u64,
@@ -405,8 +405,7 @@ impl MappedNest<'_> {
             * self.count_covered_inputs(1, lengths[1])
     }
 
-    /// Returns the number of inputs along a row or column that the intervals of at least one unit cover; an interval
-    /// has `length` inputs.
+    /// Returns the number of inputs along a row or column that at least one unit's interval of `length` inputs covers.
     fn count_covered_inputs(&self, along: usize, length: u64) -> u64 {
         let own = self.accelerator.own_levels;
         let inside = own.checked_sub(1).map_or([1; 7], |level| self.tiles[level]);

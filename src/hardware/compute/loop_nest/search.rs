@@ -1,8 +1,8 @@
 //! Searches for the mapping with the fewest cycles and, among equally fast mappings, the least energy.
 //!
 //! The search alternates between drawing a random mapping and changing a few choices of the best mapping so far. If the
-//! tiles of a drawn mapping do not fit, loops are moved outwards until they do. A seed always gives the same sequence
-//! of mappings, so more draws never give a worse result.
+//! tiles of a drawn mapping do not fit, loops are moved outwards until the tiles fit. A seed always gives the same
+//! sequence of mappings, so more draws never give a worse result.
 
 use super::{
     LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping, LoopNestAccelerator,
@@ -73,8 +73,8 @@ struct MappingChoices {
     along: usize,
     /// Numbers of rows and columns that the mapping uses.
     spatial: [u64; 2],
-    /// For each level except the outermost, the iterations of each loop. The outermost level has the remaining
-    /// iterations.
+    /// For each level except the outermost, the number of iterations of each loop. The outermost level has the
+    /// remaining iterations.
     bounds: Vec<[u64; 7]>,
     /// For each level, the dimensions in order from the outermost loop to the innermost.
     orders: Vec<[LoopDimension; 7]>,
@@ -231,7 +231,7 @@ impl MappingSampler<'_> {
     /// Moves loops outwards until the tiles of all levels fit. A tensor that never fits a level bypasses that level.
     fn shrink_to_fit(&mut self, choices: &mut MappingChoices) {
         for level in 0..self.accelerator.levels.len() - 1 {
-            // If a level keeps single words, the loops on which its tensors depend must be further out.
+            // If a level keeps single words, the loops on which its tensors depend must run in outer levels.
             if self.accelerator.levels[level].capacity == LevelCapacity::Words(1) {
                 for (tensor, _) in LayerTensor::ALL {
                     let keeps = self.accelerator.levels[level].keeps[tensor as usize];

@@ -214,8 +214,8 @@ fn convolutions_cost_what_loops_that_run_count() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
     let accelerator = small([2, 1], 12, vec![[P, K], [K, K]]);
     assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
-    // The layer of this test has strides, dilation and a second direction. The layer has too many mappings to run all
-    // of them.
+    // The layer of this test has strides, dilation, and windows along columns too. The layer has too many mappings to
+    // run all of them.
     let layer = LayerShape {
         stride: [2, 1],
         dilation: [1, 2],
@@ -233,9 +233,9 @@ fn gemmini() -> GemminiSettings {
     }
 }
 
-/// Cycles are never below multiplications ÷ units or bytes ÷ bandwidth, and more mappings are never worse. If memory is
-/// no limit, a mapping takes no more cycles than SCALE-Sim's formula gives. In this formula, each fold also takes
-/// cycles to skew operands in and to drain results.
+/// Cycles are never below multiplications ÷ units or bytes ÷ bandwidth, and trying more mappings never gives a worse
+/// result. If memory is no limit, a mapping takes no more cycles than SCALE-Sim's formula gives. In this formula, each
+/// fold also takes cycles to skew operands in and to drain results.
 #[test]
 fn found_mappings_keep_their_bounds() {
     let mut accelerator = gemmini().build_accelerator(1);
@@ -302,8 +302,8 @@ fn layers_that_cannot_be_are_refused() {
 }
 
 /// The energy of attention is the energy of both products for each head. The backward pass takes twice this energy,
-/// plus a fifth product. A kernel without a mapping takes 0.3 pJ for two operations and 162.5 pJ per byte of memory. An
-/// empty kernel takes no energy.
+/// plus the energy of a fifth product. A kernel without a mapping takes 0.3 pJ for two operations and 162.5 pJ per byte
+/// of memory. An empty kernel takes no energy.
 #[test]
 fn energy_of_kernels_is_that_of_their_mappings() {
     let model = LoopNestModel {
