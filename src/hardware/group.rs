@@ -43,8 +43,8 @@ pub struct CommonLinePaths {
 /// Placement of a group: its phases, innermost dimension first, and the position of each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupExtent {
-    /// The phases. A group of one has no phase. A group that does not fill a sub-grid has a single phase over all its
-    /// members in group order.
+    /// The phases. A group of one member has no phases. A group that does not fill a sub-grid has a single phase over
+    /// all its members in group order.
     pub phases: Vec<GroupPhase>,
     /// The NPU at each position.
     pub npus: Vec<Npu>,
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn sub_grids_become_phases() {
         let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
-        // Coordinates {1, 3} x {0, 2}: The group has NPUs 1, 3, 9 and 11, given in another order.
+        // Coordinates {1, 3} x {0, 2}: The group has NPUs 1, 3, 9 and 11, given in a different order.
         let e = GroupExtent::new(&npus(&[11, 1, 9, 3]), &t);
         let phase = |dimension, stride| GroupPhase {
             dimension,

@@ -54,7 +54,7 @@ pub use stack_prices::{SoftwareStackTimes, StackReplacedPart};
 /// NPUs with equal rates and memories.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NpuClass {
-    /// Name in the machine file.
+    /// Name of the class in the machine file.
     pub name: String,
     /// Dense peak rates by number format.
     pub peaks: PeakRates,
@@ -66,7 +66,7 @@ pub struct NpuClass {
     pub lanes: u32,
     /// Maximum number of host lanes that can run at the same time for one NPU, at least 1.
     pub host_lanes: u32,
-    /// Factor by which each kernel takes longer, under every compute model; at least 1.
+    /// Factor that multiplies the time of each kernel, under every compute model; at least 1.
     pub slowdown: f64,
 }
 
@@ -101,7 +101,7 @@ impl NpuClass {
 /// the same number. A trace with more lanes causes a warning.
 const UNKNOWN_LANES: u32 = 32;
 
-/// A simulated system.
+/// A simulated system: its NPUs, network, hosts and remote memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     name: String,
@@ -126,7 +126,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Parses the text of a machine file. In errors, the file is called `file`.
+    /// Parses the text of a machine file. Errors use `file` as the file's name.
     ///
     /// # Errors
     ///
@@ -139,9 +139,8 @@ impl Machine {
         )?)
     }
 
-    /// Parses `text`, an edited version of the machine file of `original`. Measured times may state the links or NPUs
-    /// on which they were measured. Measured times that state neither links nor NPUs count as measured on the links or
-    /// NPUs of the original.
+    /// Parses `text`, an edited version of the machine file of `original`. Measured times without `measured_at` count
+    /// as measured on the links or NPUs of the original machine.
     ///
     /// # Errors
     ///
@@ -248,14 +247,14 @@ impl Machine {
             .expect("an algorithm for the dimension, lanes and memory")
     }
 
-    /// Returns the same machine with another algorithm along a dimension, or `None` if the machine
-    /// has no such dimension.
+    /// Returns the machine with the algorithm of `dimension` changed to `algorithm`, or `None` if the machine has no
+    /// such dimension.
     pub fn with_algorithm(mut self, dimension: usize, algorithm: AlgorithmChoice) -> Option<Self> {
         *self.algorithms.get_mut(dimension)? = algorithm;
         Some(self)
     }
 
-    /// Returns the same machine, which now splits collectives into chunks according to `pipeline`.
+    /// Returns the machine with the chunking of collectives changed to `pipeline`.
     pub fn with_chunking(self, pipeline: ChunkingSettings) -> Self {
         Self { pipeline, ..self }
     }
@@ -276,18 +275,18 @@ impl Machine {
         &self.description
     }
 
-    /// Returns the name of the machine on which the kernel curves were measured, if that machine has other rates than
-    /// this machine.
+    /// Returns the name of the machine on which the kernel curves were measured, if that machine's rates differ from
+    /// this machine's.
     pub fn relative_of(&self) -> Option<&str> {
         self.relative_of.as_deref()
     }
 
-    /// Returns the price of one NPU for an hour, in dollars, or `None` if unknown.
+    /// Returns the price of one NPU per hour, in dollars, or `None` if unknown.
     pub fn price_per_npu_hour(&self) -> Option<f64> {
         self.price_per_npu_hour
     }
 
-    /// Maximum price of an NPU for an hour, in dollars.
+    /// Maximum price of an NPU per hour, in dollars.
     pub const MAX_PRICE: f64 = 1e6;
 
     /// Returns the positions of NPUs and their links.
@@ -454,7 +453,7 @@ impl Machine {
         machine
     }
 
-    /// Returns the corrections of durations, which were derived from measured steps.
+    /// Returns the factors, derived from measured steps, that correct durations.
     pub fn corrections(&self) -> &[KernelTimeCorrection] {
         &self.corrections
     }

@@ -12,7 +12,7 @@
 //! dies. The network determines the time of the whole access. For channels and pools, the last stage before the NPU may
 //! be the NPU's port into a dimension ([`NetworkAttachment`]). If the network model has contention, loads and stores
 //! compete with messages at this port, chunk by chunk (`memory/chunked_access.rs`). With any other network model, the
-//! port is one more stage.
+//! port is one more stage of the access.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;
@@ -53,8 +53,8 @@ pub struct RemoteMemoryAccess {
     pub bytes: u64,
     /// True for a store, false for a load.
     pub store: bool,
-    /// True if all NPUs issue the same access and the switches combine these accesses. The switches gather loads, so
-    /// that each NPU ends with all NPUs' bytes, or reduce stores.
+    /// True if all NPUs issue the same access and the switches combine these accesses. The switches gather the bytes of
+    /// loads, so that each NPU ends with all NPUs' bytes; the switches reduce stores.
     pub in_switch: bool,
     /// Number by which the caller identifies the access.
     pub token: u64,
@@ -97,7 +97,7 @@ pub enum MemoryAttachment {
     PerNpu,
     /// All NPUs share one channel, first come, first served.
     Pool,
-    /// Each group of this many consecutive NPUs shares one channel (at least 1).
+    /// Each group of this many consecutive NPUs (at least 1) shares one channel.
     PerNode(u32),
     /// Memories with their own switches, which connect to the switches of the nodes.
     Hierarchical(HierarchicalPool),
@@ -230,13 +230,13 @@ impl PoolDesign<'_> {
 pub struct RemoteMemory {
     /// Attachment of NPUs to this memory.
     pub attachment: MemoryAttachment,
-    /// Bytes per second of one channel; in a pool that is a network, of one memory.
+    /// Bandwidth, in bytes per second, of one channel, or of one memory in a pool that is a network.
     pub bandwidth: Bandwidth,
     /// Time from the start of an access until its first byte arrives.
     pub latency: Span,
     /// Capacity, or `None` if unknown. Loads or stores of more bytes than the capacity are an error.
     pub capacity: Option<Bytes>,
-    /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as ASTRA-sim does.
+    /// True if a channel's transfer time (bytes / bandwidth) is truncated to whole nanoseconds, as in ASTRA-sim.
     pub whole_ns: bool,
     /// Network ports that the memory's bytes pass, or `None`. The bandwidth of these ports must equal the bandwidth of
     /// the NPUs' ports in the pool's design.

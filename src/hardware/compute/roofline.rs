@@ -4,7 +4,7 @@
 //! second, and the bandwidth in bytes per second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
 //! efficiency `e = 1`, real kernels take at least this time. A single efficiency `e` lowers both roofs and does not
 //! move the ridge point. The arithmetic intensity at which a kernel becomes compute-bound therefore depends only on the
-//! machine. The achieved fraction depends on the software.
+//! machine. The fraction of the roofline that kernels reach depends on the software.
 //!
 //! On a class with systolic arrays a matrix product of known sizes takes at least the cycles that the arrays need
 //! (`compute/systolic.rs`).
@@ -14,8 +14,8 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::{Bandwidth, BufferShare, Span};
 
-/// Number formats assumed for kernels whose trace states none. The first format that the class supports is used. bf16
-/// comes first because training uses it today; the most similar formats follow.
+/// Number formats assumed for kernels whose trace states none. The first format of this list that the class supports is
+/// used. The list begins with bf16 because training uses it today; the most similar formats follow.
 const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Bf16,
     Dtype::Fp16,

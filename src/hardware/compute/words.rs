@@ -9,7 +9,7 @@ use std::fmt;
 ///
 /// # Errors
 ///
-/// Fails if `text` has another form; the error describes the expected form.
+/// Fails if `text` is invalid; the error describes the expected form.
 pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
     match text {
         "recorded" => Ok(ComputeModel::default()),
@@ -28,7 +28,7 @@ pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
     }
 }
 
-/// Writes the form that [`parse_model`] reads. The efficiency is left out, because it has its own key.
+/// Writes the model in the form that [`parse_model`] reads. The efficiency is left out, because it has its own key.
 impl fmt::Display for ComputeModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -46,7 +46,7 @@ impl fmt::Display for ComputeModel {
 ///
 /// # Errors
 ///
-/// Fails if `text` has another form; the error describes the expected form.
+/// Fails if `text` is invalid; the error describes the expected form.
 pub fn parse_host(text: &str) -> Result<HostTiming, String> {
     match text {
         "recorded" => Ok(HostTiming::Recorded),
@@ -58,7 +58,7 @@ pub fn parse_host(text: &str) -> Result<HostTiming, String> {
 ///
 /// # Errors
 ///
-/// Fails if `text` has another form; the error describes the expected form.
+/// Fails if `text` is invalid; the error describes the expected form.
 pub fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
     let fraction = text.parse().ok().and_then(RooflineEfficiency::new);
     fraction.ok_or_else(|| {
@@ -85,7 +85,7 @@ pub const ACCELERATOR: [(&str, &str); 7] = [
 ///
 /// # Errors
 ///
-/// Fails if `text` has another form; the error describes the expected form.
+/// Fails if `text` is invalid; the error describes the expected form.
 pub fn parse_loop_nest(text: &str) -> Result<LoopNestModel, String> {
     let mut parts = text.split(',').map(str::trim);
     let name = parts.next().unwrap_or_default();
@@ -110,7 +110,7 @@ pub fn parse_loop_nest(text: &str) -> Result<LoopNestModel, String> {
     Ok(model)
 }
 
-/// Writes the form that [`parse_loop_nest`] reads, with all values that differ from the array's defaults.
+/// Writes the model in the form that [`parse_loop_nest`] reads, with all values that differ from the array's defaults.
 impl fmt::Display for LoopNestModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gemmini = &self.gemmini;
@@ -191,7 +191,8 @@ pub fn set_accelerator_value(
 ///
 /// # Errors
 ///
-/// Fails with `expected` as the error if `text` has another form.
+/// Fails with the error `expected` if `text` does not begin with `scaled:`, and with its own error if the factor is
+/// invalid.
 pub fn parse_scaled(text: &str, expected: &str) -> Result<f64, String> {
     let factor = text.strip_prefix("scaled:").ok_or(expected)?;
     match factor.parse::<f64>() {

@@ -1,10 +1,10 @@
-//! Graphs of chips as machines: translates `torus:2x4`, or a topology file `chips.topology`, to a machine file.
+//! Translates a graph of chips, such as `torus:2x4` or a topology file `chips.topology`, to a machine file.
 //!
 //! After a colon, the name may state the rate of a link, and after another colon, the link's latency; the default
-//! latency is zero. If the name states no rate, the rate depends on a chip's number of links, by DEAP's Table III. In
-//! place of the rate, `step` or `log` selects the rule for numbers of links between the rows of this table. If no rule
-//! is selected, only the numbers of links in Table III are valid. The chips have the NPU class of the preset `gemmini`,
-//! and devices store and forward, as in DEAP's Eq. 2.
+//! latency is zero. If the name states no rate, the rate depends on a chip's number of links, according to DEAP's Table
+//! III. In place of the rate, `step` or `log` selects how to derive the rate for numbers of links that this table
+//! lacks. If no rule is selected, only the numbers of links in Table III are valid. The chips have the NPU class of the
+//! preset `gemmini`, and devices store and forward, as in DEAP's Eq. 2.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;

@@ -1,6 +1,6 @@
 //! Factors that correct the durations of kernels, launches and collectives, derived from measured steps.
 
-/// Factor by which the kernel times of a pass are corrected. The factor applies to models whose most frequent matrix
+/// Factor that corrects the kernel times of a pass. The factor applies to models whose most frequent matrix
 /// multiplications have the sizes `gemms`.
 ///
 /// The sizes of these multiplications depend on the micro-batch's tokens, the model's width and the size of a tensor

@@ -1,4 +1,5 @@
-//! Errors about machines. Each message says where the error is, what was found, and which values are allowed.
+//! Errors in machine files and machine names. Each message says where the error is, what was found, and which values
+//! are allowed.
 
 use crate::topology::chip_graph::ChipGraphError;
 use chakram_base::config::{ConfigError, TomlEditError, did_you_mean};
@@ -10,7 +11,7 @@ pub enum MachineError {
     /// The file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An edit names a value, by its path, that the file does not have.
+    /// An edit names the path of a value that the file does not have.
     #[error(transparent)]
     Edit(#[from] TomlEditError),
     /// No preset has this name, and the name is not the path of a file.

@@ -33,13 +33,13 @@ impl HostWait {
 pub struct Host {
     /// Time to launch a kernel, including the framework's work per kernel.
     pub launch: Span,
-    /// Time to launch a kernel of a backward pass. The framework's interpreter takes no part in these launches.
+    /// Time to launch a kernel of a backward pass. These launches bypass the framework's interpreter.
     pub backward: Span,
     /// Time to launch a collective.
     pub collective: Span,
     /// Time to launch a message's send or receive.
     pub message: Span,
-    /// Time to launch an optimizer's step.
+    /// Time to launch an optimizer step.
     pub step: Span,
     /// Maximum number of launches that the host may issue ahead of its device, at least one.
     pub queue: u32,

@@ -11,8 +11,8 @@ pub struct NetworkSettings {
     /// Network model, which a replay may override.
     #[serde(serialize_with = "serialize_word")]
     pub model: NetworkKind,
-    /// Rule by which devices between links forward a message. JSON contains the number of a message's bytes that must
-    /// arrive before a device forwards them, or null for the whole message.
+    /// Rule by which devices between links forward a message. In JSON, the value is the number of bytes of a message
+    /// that must arrive before a device forwards them, or null for the whole message.
     #[serde(rename = "segment_bytes", serialize_with = "serialize_switching")]
     pub switching: SwitchingMode,
     /// Rule for when a send between two ranks completes, the same under every network model.

@@ -63,7 +63,7 @@ pub fn find_source(name: &str) -> Result<MachineSource, MachineError> {
     })
 }
 
-/// Returns the text of preset `name`, or of `NAMExN`.
+/// Returns the text of preset `name`, which may have the form `NAMExN`.
 ///
 /// # Errors
 ///
@@ -93,8 +93,8 @@ pub fn read_preset_text(name: &str) -> Result<Cow<'static, str>, MachineError> {
 }
 
 /// Returns the machine file `text` with two values replaced: the name by `name`, and the size of the outermost
-/// dimension by `size`, a string of digits. In errors, the text is called `file`. Returns `None` unless the outermost
-/// dimension is scalable.
+/// dimension by `size`, a string of digits. Errors use `file` as the text's file name. Returns `None` unless the
+/// outermost dimension is scalable.
 fn scale_preset_text(
     text: &str,
     file: &str,
@@ -125,8 +125,8 @@ pub fn load_for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     load_for_ranks_with(name, ranks, &[])
 }
 
-/// Loads the machine called `name` as [`load_for_ranks`] does, with some values replaced. Each replaced value is given
-/// by its path in the file.
+/// Loads the machine called `name` as [`load_for_ranks`] does, with some values replaced. Each value to replace is
+/// identified by its path in the file.
 ///
 /// # Errors
 ///
@@ -340,7 +340,7 @@ mod tests {
             assert!(near(8.0 * outer * npus, ports * 1e9), "{name}");
             assert!(machine.is_scalable(), "{name}");
         }
-        // An NPU has 7 links of 64 GB/s, one to each other NPU.
+        // An NPU has 7 links of 64 GB/s, one to every other NPU.
         let machine = Machine::load_preset("mi300x").unwrap();
         let fabric = &machine.topology().dimensions()[0];
         assert_eq!(fabric.shape, DimensionShape::FullyConnected);

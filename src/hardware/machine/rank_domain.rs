@@ -10,7 +10,7 @@ pub struct RankDomain {
     pub dimension: usize,
     /// Number of NPUs per domain: the size of this dimension times the sizes of all inner dimensions.
     pub npus: u32,
-    /// Number of NPUs per domain that take ranks if the job needs more than one domain.
+    /// Number of NPUs per domain that run ranks if the job needs more than one domain.
     pub used: u32,
 }
 

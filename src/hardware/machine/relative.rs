@@ -1,19 +1,20 @@
 //! Derives a machine file from a known machine and the numbers of a datasheet.
 //!
-//! The derived file is the known machine's text, in which the given numbers replace the old values. A comment after
+//! The derived file is the known machine's text, with the given numbers in place of the old values. A comment after
 //! each number states its source. Curves of kernels are fractions of the peaks and of the memory bandwidth, so the
-//! times of kernels scale with these rates. The constants of a multiprocessor are kept. Even H100 and B200, whose peaks
-//! differ by a factor of 2.3, have similar constants (`operands` 300 and 225 GB/s). Curves of collectives state the
-//! links of their measurement, and the times of collectives are converted to the new links. None of the converted times
-//! was measured, so errors are increased:
+//! times of kernels scale with these rates. The constants of a multiprocessor are kept, because they vary little
+//! between machines. Even H100 and B200, whose peaks differ by a factor of 2.3, have similar constants (`operands` 300
+//! and 225 GB/s). Curves of collectives state the links of their measurement, and the times of collectives are
+//! converted to the new links. None of the converted times was measured, so errors are increased:
 //!
 //! ```text
 //! error' = hypot(error, 0.23 (1 - q))
 //! ```
 //!
-//! where 0.23 is the relative error of kernels that are timed by roofline. q is the smallest ratio, new ÷ old or old ÷
-//! new, of the rates on which the curve depends. For matrix products and attention, these rates are the peaks of the
-//! curve's number formats and the memory bandwidth. For kernels that move bytes, the only rate is the memory bandwidth.
+//! where 0.23 is the relative error of kernel times that the roofline predicts, and q is the smallest ratio, new ÷ old
+//! or old ÷ new, of the rates on which the curve depends. For matrix products and attention, these rates are the peaks
+//! of the curve's number formats and the memory bandwidth. For memory-bound kernels, the only rate is the memory
+//! bandwidth.
 
 use super::preset_files::PRESETS;
 use super::{Machine, MachineError, build, preset};
@@ -27,7 +28,8 @@ use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Relative error (one standard deviation) of kernels that were not measured: the error of kernels timed by roofline.
+/// Relative error (one standard deviation) of kernel times that were not measured: the error of times that the roofline
+/// predicts.
 const NOT_MEASURED: f64 = 0.23;
 
 /// Numbers from a datasheet; if a number is missing, the known machine's value is kept.
@@ -49,7 +51,7 @@ pub struct DatasheetNumbers {
     pub npus_per_node: Option<u32>,
     /// Number of multiprocessors per NPU.
     pub multiprocessors: Option<u32>,
-    /// Price of an NPU for an hour, in dollars.
+    /// Price of an NPU per hour, in dollars.
     pub price: Option<f64>,
 }
 
@@ -57,7 +59,7 @@ pub struct DatasheetNumbers {
 ///
 /// # Errors
 ///
-/// Fails if `text` has another form; the error describes the expected form.
+/// Fails if `text` is invalid; the error describes the expected form.
 pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
     let names = Dtype::ALL.map(|(_, name)| name);
     let Some((format, rate)) = text.split_once('=') else {
@@ -276,7 +278,7 @@ impl<'a> MachineTextEditor<'a> {
         table: &ConfigTable<'_>,
         sheet: &DatasheetNumbers,
     ) -> Result<(), ConfigError> {
-        // Recorded kernels refer to a class by its name, so the name changes too.
+        // Recorded kernels name their NPU class, so the derived class gets a new name.
         for head in [
             format!("[npu.{class}]"),
             format!("[npu.{class}."),

@@ -1,4 +1,4 @@
-//! Durations that depend on software. A software stack replaces the machine's kernel curves and launch times.
+//! Durations that depend on the software stack. A software stack replaces the machine's kernel curves and launch times.
 
 use super::class_prices::ClassStackTimes;
 use super::{Machine, NpuClass, build};

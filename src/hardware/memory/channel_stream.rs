@@ -33,7 +33,7 @@ pub(super) fn stream_rate(channel: Bandwidth, through: &NetworkAttachment) -> Ba
     }
 }
 
-/// For a chunk of an access of `bytes`, returns the seconds in the channel and the seconds in the port.
+/// Returns the seconds that a chunk spends in the channel and in the port, for an access of `bytes`.
 pub(super) fn chunk_times(channel: Bandwidth, through: &NetworkAttachment, bytes: u64) -> [f64; 2] {
     let chunk_bytes = through.chunk_size().0.min(bytes) as f64;
     [channel, through.port_bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())

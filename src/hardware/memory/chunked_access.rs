@@ -11,9 +11,10 @@
 //! S(k c − c (L − f) / p)             if f is less, so that the port is the longest stage: p = L
 //! ```
 //!
-//! The two forms are equal if the rate is constant. Each form depends only on the stream before the chunk counts as
-//! streamed. A smaller last chunk counts as streamed at the same fraction of its own size. The times above exclude the
-//! latencies of the pool and of the link to the NPU: a load incurs them before the port, a store after the port.
+//! Both formulas give the same time if the stream's rate is constant. Each formula depends only on the part of the
+//! stream before the chunk counts as streamed. A smaller last chunk counts as streamed at the same fraction of its own
+//! size. The times above exclude the latencies of the pool and of the link to the NPU: a load incurs them before the
+//! port, a store after the port.
 //!
 //! *Loads.* A chunk arrives at the port when it has streamed. The port serves the chunk after earlier arrivals, for the
 //! chunk's bytes / bandwidth. The load ends with its last chunk.
@@ -175,7 +176,7 @@ impl ChunkedTransfers {
         self.accesses[number as usize].next_position()
     }
 
-    /// Call this method when the stream of access `number` has reached [`Self::next_position`].
+    /// Handles the event that the stream of access `number` has reached [`Self::next_position`].
     pub fn on_streamed(&mut self, now: Time, number: u32) {
         let chunked = &mut self.accesses[number as usize];
         // A store's chunk reaches the port immediately and incurs its latencies afterwards.

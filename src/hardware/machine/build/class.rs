@@ -38,7 +38,7 @@ const MAX_SIDE: u32 = 1 << 16;
 const MAX_LANES: u32 = 1 << 16;
 
 /// Parses every class in the order of the file, or returns one unknown class if the file has none. If the file is an
-/// edit of another machine, `original` is that machine.
+/// edited machine file, `original` is the machine before the edit.
 pub(super) fn parse_classes(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
@@ -119,7 +119,7 @@ fn measured_at(field: &ConfigField<'_>, own: &NpuRates) -> Result<NpuRates, Conf
     Ok(rates)
 }
 
-/// Parses the factor on kernel durations; the default is 1.
+/// Parses the factor that multiplies kernel durations; the default is 1.
 fn parse_slowdown(class: &ConfigTable<'_>) -> Result<f64, ConfigError> {
     class.read_or_default("slowdown", 1.0, |field| match field.read_positive(1e6)? {
         factor if factor < 1.0 => Err(field.invalid_value_error(factor, "a factor of at least 1")),

@@ -35,7 +35,7 @@ const MOST_BYTES: u64 = i64::MAX as u64;
 
 const LINKS: &[&str] = &["bandwidth", "latency"];
 
-/// Parses the links on which the times in `table` were measured, from the key `measured_at`.
+/// Parses the key `measured_at`, which describes the links on which the times in `table` were measured.
 pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, ConfigError> {
     table.read_optional("measured_at", |field| {
         let links = field.read_table(Some(LINKS))?;
@@ -46,14 +46,15 @@ pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, 
     })
 }
 
-/// For dimension `name` of `original`, the machine before an edit, returns the rates of the links.
+/// Returns the rates of the links in dimension `name` of `original`, the machine before an edit.
 pub(super) fn original_link_rates(original: Option<&Machine>, name: &str) -> Option<LinkRates> {
     let mut dimensions = original?.topology().dimensions().iter();
     let dimension = dimensions.find(|dimension| dimension.name == name)?;
     Some(LinkRates::of_dimension(dimension))
 }
 
-/// Parses the curves in the table of a dimension, measured on the links `measured_at`.
+/// Parses the curves in a dimension's table. `measured_at` contains the rates of the links on which the curves were
+/// measured.
 pub(super) fn parse_curves(
     dimension: &ConfigTable<'_>,
     measured_at: Option<LinkRates>,
@@ -91,7 +92,7 @@ pub(super) fn parse_curves(
     Ok(curves)
 }
 
-/// Returns the points of a curve whose buffer sizes grow by a constant factor, the key `factor` of the table.
+/// Returns the points of a curve whose buffer sizes grow by a constant factor; the key `factor` states this factor.
 fn parse_regular_curve_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let Bytes(first) = super::parse_size(table, "first", CAPACITY)?;
     let factor = f64::from(table.read_count("factor", MOST)?);

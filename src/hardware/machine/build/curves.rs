@@ -120,7 +120,7 @@ pub(super) fn parse_curves(class: &ConfigTable<'_>) -> Result<KernelCurves, Conf
     Ok(curves)
 }
 
-/// Adds the curves of the tables `gemm`, `attention` and `moving` of a class. The factors in [`KernelCurves::kept`]
+/// Adds the curves in the tables `gemm`, `attention` and `moving` of a class. The factors in [`KernelCurves::kept`]
 /// multiply the rates of these curves.
 pub(super) fn add_kernels(
     class: &ConfigTable<'_>,
@@ -226,8 +226,8 @@ fn parse_formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
         .collect()
 }
 
-/// Parses either one fraction for all kernels that move bytes, or a table with one fraction for each kind of these
-/// kernels.
+/// Parses either one fraction for all memory-bound kernels, or a table with one fraction for each kind of memory-bound
+/// kernel.
 fn parse_bandwidth_fractions(
     table: &ConfigTable<'_>,
 ) -> Result<[f64; MemoryBoundKernel::ALL.len()], ConfigError> {

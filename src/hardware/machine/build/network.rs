@@ -51,8 +51,8 @@ pub(super) struct NetworkSection {
     pub rank_domain: Option<RankDomain>,
 }
 
-/// Parses and checks all `dimension` tables and the `network` table. If the file is an edit of another machine,
-/// `original` is that machine.
+/// Parses and checks all `dimension` tables and the `network` table. If the file is an edited machine file, `original`
+/// is the machine before the edit.
 pub(super) fn parse_network(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
@@ -154,8 +154,8 @@ pub(super) fn parse_network(
     })
 }
 
-/// Parses the number of NPUs in each domain that take ranks if a job spans several domains. A domain has `npus` NPUs,
-/// along dimension `index` and all inner dimensions.
+/// Parses how many NPUs of each domain run ranks if a job spans several domains. A domain has `npus` NPUs, along
+/// dimension `index` and all inner dimensions.
 fn parse_rank_domain(
     field: &ConfigField<'_>,
     index: usize,

@@ -10,11 +10,11 @@ use chakram_base::units::Span;
 
 const KEYS: &[&str] = &["format", "shapes", "error"];
 
-/// Adds the measured GEMMs in the table of a class to `curves`, the curves of that class.
+/// Adds the measured GEMMs in a class's table to `curves`, the class's curves.
 ///
-/// The GEMMs were measured one after another in short runs. Therefore, this function compares the times of the GEMMs
-/// with a curve for NPUs with the rates `measured_at`, without the slowdown under continuous load. If the file is an
-/// edit, this curve uses the constants of `before`, the class before the edit.
+/// The GEMMs were measured one after another in short runs. Therefore, this function compares the GEMMs' times with a
+/// curve that has no slowdown under continuous load, for NPUs with the rates `measured_at`. If the file is an edit,
+/// this curve uses the constants of `before`, the class before the edit.
 pub(super) fn add_measured_gemms(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,

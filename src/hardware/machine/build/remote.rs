@@ -195,7 +195,7 @@ fn parse_port_bandwidth(
     }
 }
 
-/// Parses the ports of a memory, given by their NPUs.
+/// Parses a memory's ports; each port is named by its NPU.
 fn parse_memory_ports(
     table: &ConfigTable<'_>,
     topology: &Topology,

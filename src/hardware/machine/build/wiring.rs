@@ -57,8 +57,8 @@ const OWN: [(&str, &[DimensionWiring]); 8] = [
     ("seed", &[DimensionWiring::Clos, DimensionWiring::Graph]),
 ];
 
-/// Parses the shape of a dimension. Collectives treat a dimension with explicit links as a switch, because an NPU has
-/// one path into it.
+/// Parses the shape of a dimension. Collectives treat a dimension with explicit links as a switch, because each NPU has
+/// a single path into the dimension.
 pub(super) fn parse_shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigError> {
     let wiring = table.read_choice("shape", &WIRINGS)?;
     for (key, shapes) in OWN {
@@ -127,7 +127,7 @@ pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, Conf
     })
 }
 
-/// Returns `topology` with the explicit links of its dimensions, after changes by the `link` tables.
+/// Returns `topology` with the explicit links of its dimensions, changed as the `link` tables require.
 pub(super) fn add_wiring(
     root: &ConfigTable<'_>,
     dimensions: &[ConfigTable<'_>],

@@ -37,10 +37,11 @@ fn ports_can_be_those_of_a_dimension() {
     assert_eq!(design.in_node_bandwidth, Bandwidth::new(50e9).unwrap());
     let words = "3 groups of 100 GB/s behind 5 switches, 50 GB/s for each NPU through outer";
     assert_eq!(remote.to_string(), words);
-    // In one round, 8 NPUs receive 3 x 5 x 1 MB in all, or 1.875 MB each, so 10 MB take 5 1/3 rounds: 6 chunks.
+    // With 3 groups, 5 switches and chunks of 1 MB, 8 NPUs receive 15 MB in one round, or 1.875 MB each, so 10 MB take
+    // 5 1/3 rounds: 6 chunks.
     assert_eq!(remote.chunk_count(10_000_000, 8), Some(6));
     let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", through);
-    // In one round, 8 NPUs receive 3 MB in all, or 375 kB each: one chunk.
+    // In one round, the 8 NPUs together receive 3 MB, or 375 kB each: one chunk.
     assert_eq!(through_outer(&text).chunk_count(375_000, 8), Some(1));
     for name in ["per_npu", "pool"] {
         let channel =

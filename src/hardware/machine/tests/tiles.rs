@@ -148,7 +148,7 @@ fn mistakes_are_refused_by_key_and_line() {
             "{bad}: {error}"
         );
     }
-    // Links between dies need several dies.
+    // Links between dies are an error on a machine of one die.
     let one = GOOD.replace("dies = [2, 3]", "dies = [1, 1]");
     let error = read(&one).unwrap_err().to_string();
     assert!(

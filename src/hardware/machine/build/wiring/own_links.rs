@@ -118,8 +118,8 @@ pub(super) fn parse_graph_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipG
     Ok(chips)
 }
 
-/// Parses a graph, given by its name or link by link. In the text, a colon and a length may follow each link; the
-/// default length is 1.
+/// Parses a graph that is written as a name or as a list of links. In the list, a colon and a length may follow each
+/// link; the default length is 1.
 fn parse_chip_graph(
     field: &ConfigField<'_>,
     npus: u32,
