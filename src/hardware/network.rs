@@ -59,7 +59,7 @@ pub enum NetworkKind {
 }
 
 impl NetworkKind {
-    /// Returns true if the links along one dimension may have different rates, as on tiles.
+    /// Returns true if the model allows the links along one dimension to have different rates, as on tiles.
     pub fn knows_tiles(self) -> bool {
         !matches!(self, Self::Ports | Self::FairSharing)
     }
@@ -155,8 +155,9 @@ pub struct NetworkMessage {
     /// derived from the message's content, because indices of ops are reused and therefore have no stable order. Below
     /// 2^27.
     pub order: u32,
-    /// Place in the receiver's program. If several messages with the same `strand` enter one port, the port receives
-    /// the messages in ascending order of `step`. An early message therefore never delays an earlier step.
+    /// Place of the message in the receiver's program. If several messages with the same `strand` enter one port, the
+    /// port receives the messages in ascending order of `step`. An early message therefore never delays an earlier
+    /// step.
     pub turn: MessagePriority,
 }
 
@@ -216,8 +217,8 @@ pub trait EventScheduler {
     fn schedule_event(&mut self, at: Time, event: NetworkEvent);
 }
 
-/// An event of a network model, which only the model interprets. Events of one instant are handled in ascending order,
-/// except [`Self::Hop`].
+/// An event of a network model, which only the model interprets. Events at the same instant are handled in ascending
+/// order, except [`Self::Hop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetworkEvent {
     /// The last byte of this op's message has left the sender.
@@ -257,7 +258,7 @@ pub trait LinkReservations {
     fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
 }
 
-/// Bytes of a message that take another route because a link on their route failed.
+/// Bytes of a message that move to a different route because a link on their route failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MovedBytes {
     /// Source and destination of the bytes.

@@ -336,7 +336,7 @@ impl Topology {
         }
     }
 
-    /// Returns the topology with another forwarding mode.
+    /// Returns the topology with the forwarding mode changed to `switching`.
     pub fn with_switching(self, switching: SwitchingMode) -> Self {
         Self { switching, ..self }
     }
@@ -362,16 +362,16 @@ impl Topology {
         self.links[d]
     }
 
-    /// Returns two sides. A message leaves `a` on the first side, along the first dimension that it crosses. The
-    /// message enters `b` on the second side, along the last dimension. Side 1 is downwards if NPUs are wired to their
-    /// neighbours; every other side is 0.
+    /// Returns the sides on which a message leaves `a` and enters `b`. The message leaves `a` along the first dimension
+    /// that it crosses, and enters `b` along the last. Side 1 is downwards if NPUs are wired to their neighbours; every
+    /// other side is 0.
     #[inline]
     pub fn sides_at_route_ends(&self, a: Npu, b: Npu) -> [u32; 2] {
         self.first_and_last_port(a, b).map(|(_, side)| side)
     }
 
-    /// Returns two ports, each as (dimension, side). A message leaves `a` through the first port, along the first
-    /// dimension that it crosses. The message enters `b` through the second port, along the last dimension.
+    /// Returns the ports through which a message leaves `a` and enters `b`, each as (dimension, side). The message
+    /// leaves `a` along the first dimension that it crosses, and enters `b` along the last.
     #[inline]
     pub fn first_and_last_port(&self, a: Npu, b: Npu) -> [(usize, u32); 2] {
         let mut ports: Option<[(usize, u32); 2]> = None;

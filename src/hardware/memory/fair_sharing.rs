@@ -2,8 +2,8 @@
 //!
 //! Bytes of an access form a stream that occupies all servers on its path at the same time. At each moment the rates of
 //! the streams are *max-min fair*: all rates rise together until a server saturates. The saturated server fixes the
-//! rates of the streams that pass it; all other rates continue to rise. As a result, a rate can grow only if another
-//! rate, which is equal or lower, falls. Rates change when an access begins or ends, and are constant in between.
+//! rates of the streams that pass it; all other rates continue to rise. As a result, no rate can grow unless an equal
+//! or lower rate falls. Rates change when an access begins or ends, and are constant in between.
 //!
 //! Bytes move in chunks, and a chunk crosses one stage after another. The first chunk therefore leaves the last stage
 //! later than a continuous stream would. This delay is the *fill* of the pipeline. If `t[s]` is the time of one chunk
@@ -15,14 +15,14 @@
 //!
 //! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s], where stages = chunks
 //! per access. The resulting time is the pipeline of the ASTRA-sim 2.0 paper (section IV-D, Fig. 7): sum of t[s] +
-//! (stages - 1) x max t[s]. `stages` need not be whole: the last chunk has the remainder, which streams for its exact
-//! share of time. Only the fill is computed for a whole chunk. An access smaller than one chunk has a single chunk of
-//! its own size, so it takes the sum of t[s].
+//! (stages - 1) x max t[s]. `stages` need not be a whole number: the last chunk is smaller, and streams for its exact
+//! share of the time. The fill, by contrast, is computed for a whole chunk. An access smaller than one chunk has a
+//! single chunk of its own size, so it takes the sum of t[s].
 //!
 //! With network ports, streams behave in the same way, and chunks also queue at the ports (`memory/chunked_access.rs`).
 //!
-//! The stream's time and the fill are each rounded once, to the nearest picosecond. If accesses begin at one instant,
-//! their order affects only the last bits of sums.
+//! The stream's time and the fill are each rounded once, to the nearest picosecond. If accesses begin at the same
+//! instant, their order affects only the last bits of sums.
 
 use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
 use super::pool_layout::{AccessHop, PORTS, PoolLayout};
@@ -34,15 +34,15 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 pub(super) mod testing;
 
-/// Relative difference below which rates count as equal. Equal rates must be fixed together, although sums in another
-/// order may differ in their last bits.
+/// Relative difference below which rates count as equal. Equal rates must be fixed together even if sums in different
+/// orders differ in their last bits.
 const ALIKE: f64 = 1.0 + 1e-9;
 
 /// The stream of an access in flight.
 #[derive(Clone, Copy, Debug)]
 struct AccessStream {
     access: RemoteMemoryAccess,
-    /// Bytes that had not yet passed at `since`.
+    /// Bytes that had not yet passed at time `since`.
     left: f64,
     since: Time,
     /// Bytes per second from `since` on, or zero before rates are first computed.
@@ -82,7 +82,7 @@ pub(super) struct FairSharing {
 struct ServerLoad {
     /// Sum of the weights of all streams at the server.
     load: f64,
-    /// Sum of the weights of all streams that still have no fixed rate.
+    /// Sum of the weights of all streams at the server that still have no fixed rate.
     open: f64,
     count: u32,
     /// Bytes per second that the fixed streams take.

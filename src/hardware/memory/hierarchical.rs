@@ -1,4 +1,4 @@
-//! Groups of memories behind out-node switches, which reach the switches inside nodes.
+//! Groups of memories behind out-node switches, which connect to the switches inside nodes.
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), section IV-D, Fig. 6 and 7;
 //! in-switch collectives are from Fig. 8. Every group has a link to every out-node switch, and
@@ -111,7 +111,7 @@ mod tests {
         // Sending 8 W over a link takes 8 stages of one 1 MB chunk. A group has 100 GB/s, so each of its links has 25
         // GB/s. TX group→switch = 1 MB / 25 GB/s = 40 us. A node has 400 GB/s, so each of its links has 100 GB/s; the
         // link carries 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s) = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x 10
-        // GB/s) = 12.5 us. 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
+        // GB/s) = 12.5 us. The total is 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
         let us = 1_000_000;
         let memory = example(100.0, 400.0, 10.0);
         assert_eq!(
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn one_alone_has_its_ports_and_all_memories() {
         // A single NPU loads 1 MB through a port of 10 GB/s: 100 us. One NPU's share of a round is 8 x 4 x 1 MB / 256 =
-        // 125 kB. The share takes 0.3125 us of its node's 400 GB/s, and 0.15625 us of the groups' 800 GB/s.
+        // 125 kB. The share takes 0.3125 us at its node's 400 GB/s, and 0.15625 us at the groups' 800 GB/s.
         let memory = example(100.0, 400.0, 10.0);
         assert_eq!(simulate_lone_end(&memory, 256, 1_000_000), 100_468_750);
     }
@@ -188,7 +188,7 @@ mod tests {
         let ends = simulate_each_end(&memory(100.0), 4, &[2, 3], 100_000);
         assert_eq!(ends, [20_030_000; 2]);
         // With 12 GB/s of memory, two NPUs of one node get 10 GB/s together. Four NPUs get 3 GB/s each, so 100 kB take
-        // 33.3 us. Shares take 10 ns in a port and 200 ns in a node.
+        // 33.3 us. A chunk's shares take 10 ns in a port and 200 ns in a node.
         let ends = simulate_each_end(&memory(12.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [33_333_333 + 210_000; 4]);
     }

@@ -1,6 +1,6 @@
 //! Local memory: an access takes `latency + bytes / bandwidth`, and accesses do not contend.
 //!
-//! The formula is from the section on memory of the ASTRA-sim 2.0 paper.
+//! The formula is from the memory section of the ASTRA-sim 2.0 paper.
 
 use super::LocalMemory;
 use chakram_base::units::{BufferShare, Span};

@@ -8,7 +8,7 @@
 //!
 //! Consider a cut through all rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left
 //! send to the NPUs on the right. A fraction (a - x - 1) / a of all NPUs is to the right of column x. Each memory has 1
-//! / (a b) of each NPU's data, for n NPUs:
+//! / (a b) of the data of each of the n NPUs:
 //!
 //! ```text
 //! bytes on a link = n x W x (x + 1) (a - x - 1) / (a² b)         in a row
@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The maximum is in the middle, where (x + 1) (a - x - 1) is a² / 4 (for odd a, (a² - 1) / 4). If the longer side m is
-//! even, the busiest links therefore carry n x W x m / (4 a b). Memories send chunks of c bytes. The mesh as a whole is
-//! one stage, because a chunk is on many links at once. Times in seconds:
+//! even, the busiest links therefore carry n x W x m / (4 a b) bytes. Memories send chunks of c bytes. The mesh as a
+//! whole is one stage, because a chunk is on many links at once. Times in seconds:
 //!
 //! ```text
 //! stages  = W x n / (a x b x c)
@@ -53,8 +53,8 @@ pub struct MeshPool {
 }
 
 impl MeshPool {
-    /// Maximum number of stations. An access uses more links than half the number of stations, so this limit also
-    /// bounds the links of an access.
+    /// Maximum number of stations. An access uses one link fewer than there are stations, so this limit also bounds the
+    /// links of an access.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits_npus(&self, npus: u32) -> bool {
@@ -91,7 +91,7 @@ impl MeshPool {
                     carry(1, (from, row), columns - from);
                 }
             }
-            // The links of a column carry the bytes of all memories in a row.
+            // A link along the column carries the bytes of all memories in the rows before it.
             for from in 0..y {
                 carry(2, (x, from), columns * (from + 1));
             }

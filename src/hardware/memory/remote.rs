@@ -10,7 +10,7 @@ use std::fmt;
 /// A model of remote memory that the caller implements.
 pub trait MemoryModel: fmt::Debug {
     /// Begins an access of `access.bytes` bytes by `access.npu` at `now`. Returns the end of the access, which must not
-    /// be before `now`. Accesses arrive in ascending order of time. Accesses of one instant arrive in the order in
+    /// be before `now`. Accesses arrive in ascending order of time. Accesses at the same instant arrive in the order in
     /// which they take their lanes.
     fn begin_access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
 }

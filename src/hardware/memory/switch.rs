@@ -118,9 +118,9 @@ mod tests {
         // 150 kB at 10 GB/s take 15 us. A share of 15 kB takes 0.15 us in the memories at 100 GB/s, 0.75 us in level 1,
         // and 0.5 us in level 2.
         assert_eq!(simulate_lone_end(&three_levels(), 16, 150_000), 16_400_000);
-        // NPUs 0 and 4 share a switch of level 2, but not of level 1; NPU 8 uses other switches. Each of the NPUs 0, 4
-        // and 8 gets its port's full 10 GB/s. A share of 15 kB takes longer in stages that several NPUs use: 1 us in
-        // level 2 (NPUs 0 and 4), and 0.45 us in the memories.
+        // NPUs 0 and 4 share a switch of level 2, but not of level 1; NPU 8 is below a different switch at both levels.
+        // Each of the NPUs 0, 4 and 8 gets its port's full 10 GB/s. A share of 15 kB takes longer in stages that
+        // several NPUs use: 1 us in level 2 (NPUs 0 and 4), and 0.45 us in the memories.
         let ends = simulate_each_end(&three_levels(), 16, &[0, 4, 8], 150_000);
         let two = 15_000_000 + 450_000 + 750_000 + 1_000_000;
         assert_eq!(ends, [two, two, two - 500_000]);

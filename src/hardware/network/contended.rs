@@ -12,7 +12,7 @@
 //! forward it, the message is collected before the server. The message therefore occupies a fast link only for the
 //! serialization time on that link. (If a slower link follows, collecting the message would only move the wait to the
 //! slower link. Therefore, the message is forwarded as it arrives, in its place in the queue. The message counts as
-//! passing without a gap, because the time at the slower link compensates.)
+//! passing without a gap, because the longer time at the slower link makes up for the gaps.)
 //!
 //! # Alone
 //!

@@ -40,7 +40,7 @@ use std::collections::BTreeMap;
 struct PortCalendar {
     egress: Time,
     ingress: Time,
-    /// Place, in the receiver's program, of the message that entered last.
+    /// Place of the last entered message in the receiver's program.
     last: MessagePriority,
     others: Time,
 }
@@ -255,8 +255,8 @@ mod tests {
         }
     }
 
-    /// Returns a topology of one switch; the switch does not affect the times, because the tests' messages state their
-    /// paths.
+    /// Returns a topology of one switch. The tests' messages state their paths, so the switch does not affect their
+    /// times.
     fn topology() -> Topology {
         Topology::new(vec![crate::topology::TopologyDimension {
             name: String::new(),

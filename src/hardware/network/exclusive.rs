@@ -36,8 +36,8 @@ pub struct ExclusiveNetwork<'a> {
     way: Vec<ServerId>,
     claims: LinkClaims,
     rehearsal: Option<LinkRehearsal>,
-    /// Links on which other transfers follow an operation that was retracted, each with the time until which the link
-    /// is busy.
+    /// Links on which other transfers follow a retracted (undone) operation, each with the time until which the link is
+    /// busy.
     displaced: Vec<(ServerId, Time)>,
 }
 

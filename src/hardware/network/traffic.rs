@@ -91,8 +91,7 @@ impl<'a> LinkTraffic<'a> {
         }
     }
 
-    /// Returns the load of every link in the order of dimensions, followed by the load of the link of every memory at
-    /// an NPU.
+    /// Returns the load of every link: first the links of each dimension in order, then the links of memories at NPUs.
     pub fn collect_link_loads(&self) -> Vec<LinkLoad> {
         let (dimensions, npus) = (self.graph.all_links().len(), self.topology.npu_count());
         let links = self.links.iter().zip(&self.bytes).enumerate();

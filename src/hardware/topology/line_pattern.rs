@@ -8,8 +8,8 @@ pub enum LinePattern {
     /// All members send the same amount over the same distance at the same instants, and send again only when all
     /// members have received.
     InStep,
-    /// Like [`Self::InStep`], but a member may send over another distance before all members have received. The amount
-    /// is always the same.
+    /// Like [`Self::InStep`], but a member may send over a different distance before all members have received. The
+    /// amount is always the same.
     Staggered,
     /// Messages in any other pattern, or in an unknown pattern.
     Any,

@@ -38,7 +38,7 @@ impl SwitchingMode {
             })
     }
 
-    /// Returns the first segment, and the bytes of the remainder summed over all parts of the share. Returns `None` if
+    /// Returns the first segment, and the size of the remainder in units of 1 / `parts` of a byte. Returns `None` if
     /// there is no remainder.
     fn split_into_segments(self, amount: BufferShare) -> Option<(BufferShare, u64)> {
         let Self::CutThrough { segment } = self else {

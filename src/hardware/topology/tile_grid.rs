@@ -112,7 +112,8 @@ impl TileGrid {
         }
     }
 
-    /// Returns the path between two coordinates along both dimensions, or `None` if they are equal.
+    /// Returns the path between two cores, whose coordinates along both dimensions are `ends`, or `None` if both are
+    /// the same core.
     #[inline]
     pub(super) fn find_path(
         &self,

@@ -9,7 +9,7 @@ use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Bytes, Span, Time};
 
-/// Returns a memory of `memory` GB/s behind the ports of two NPUs, 10 GB/s each. Accesses have chunks of 10 kB.
+/// Returns a memory of `memory` GB/s that two NPUs reach through ports of 10 GB/s each. Accesses have chunks of 10 kB.
 fn two(memory: f64) -> RemoteMemory {
     let port = Bandwidth::new(10e9).unwrap();
     let dimension = TopologyDimension {
@@ -81,13 +81,14 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
         assert_eq!(ends(&two(5.0), &[(0, 0, store)], 0), [21_000.0]);
     }
     // The port is busy until 6.5 us, and chunks 1 to 3 of a load have arrived by then. Chunks 1 to 3 leave the port by
-    // 9.5 us, chunk 4 (arrived at 8 us) at 10.5 us and chunk 5 (10 us) at 11.5 us. Chunk 6 (12 us) is not delayed.
+    // 9.5 us, chunk 4 (arrived at 8 us) by 10.5 us, and chunk 5 (arrived at 10 us) by 11.5 us. Chunk 6 arrives at 12
+    // us, when the port is free, so it is not delayed.
     assert_eq!(ends(&two(5.0), &[(0, 0, false)], 6500), [21_000.0]);
     // A store's first chunk waits for 6.5 us, and the memory, the slowest stage, cannot catch up, so the store ends
     // 6.5 us later.
     assert_eq!(ends(&two(5.0), &[(0, 0, true)], 6500), [27_500.0]);
-    // A memory of 20 GB/s takes 0.5 us per chunk, and the port takes 10 us in all. If the port is busy until 6.5 us,
-    // the 10 us begin at 6.5 us.
+    // A memory of 20 GB/s takes 0.5 us per chunk, and the port takes 10 us in all. If the port is busy until 6.5 us, it
+    // serves the chunks from 6.5 to 16.5 us.
     for (store, behind) in [(false, 0.0), (true, 500.0)] {
         assert_eq!(ends(&two(20.0), &[(0, 0, store)], 0), [10_500.0]);
         assert_eq!(

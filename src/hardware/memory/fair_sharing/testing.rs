@@ -5,7 +5,7 @@ use crate::memory::{MemoryAttachment, RemoteMemory, RemoteMemoryModel};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Bytes};
 
-/// Creates a pool of memories of `gb` GB/s each, without latency.
+/// Creates a pool whose memories have `gb` GB/s each and no latency.
 pub(in crate::memory) fn create_pool(attachment: MemoryAttachment, gb: f64) -> RemoteMemory {
     RemoteMemory {
         attachment,

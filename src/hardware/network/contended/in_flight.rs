@@ -23,7 +23,7 @@ pub(super) struct InFlightMessage {
     /// Serialization time on the link of `stop`: γ for the first segment, δ for the remainder.
     segment: Span,
     rest: Span,
-    /// Serialization of the first segment on other links between `stop` and the next server.
+    /// Serialization of the first segment on the other links between `stop` and the next server.
     transit: Span,
     /// δ of the slowest link from `stop` on, where δ is the serialization of the remainder after the first segment.
     slowest_rest: Span,

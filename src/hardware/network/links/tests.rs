@@ -72,7 +72,7 @@ fn who_passes_through_delays_what_an_npu_sends() {
 #[test]
 fn a_switch_has_a_link_up_and_a_link_down() {
     // Three NPUs send to one NPU. The link from the switch to this NPU carries the messages one after another, in the
-    // order of their senders. Messages in the other direction use another link.
+    // order of their senders. Messages in the other direction use a different link.
     let t = create_topology(&[(Switch, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
@@ -100,8 +100,8 @@ fn fully_connected_npus_share_what_they_send_and_receive_with() {
 
 #[test]
 fn routes_share_inner_and_outer_links() {
-    // The network has two rings of 4 under switches. The route from NPU 0 = (0, 0) to NPU 6 = (2, 1) passes NPUs 0, 1
-    // and 2, and then goes up from 2 to 6.
+    // The network has two rings of 4 NPUs, joined by switches. The route from NPU 0 = (0, 0) to NPU 6 = (2, 1) passes
+    // NPUs 0, 1 and 2, and then goes up from 2 to 6.
     let t = create_topology(&[(Ring, 4, 1, 10), (Switch, 2, 1, 10)]);
     let long = (0, 0, 6, 1000);
     assert_eq!(arrivals(&t, &[long]), [1040]);
@@ -149,12 +149,13 @@ fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
     assert_eq!(arrivals(&t, &[(0, 0, 7, 1000)]), [4030]);
     // A message 1 → 3 at 2,005 ps occupies the middle link until 3,005 ps and arrives at 3,015 ps. At 3,005 ps, the
     // other message begins on the middle link. The head of the other message reaches NPU 3 at 3,015 ps and the tail at
-    // 4,020 ps. The message occupies the last link until 5,015 ps.
+    // 4,020 ps. The other message occupies the last link until 5,015 ps.
     assert_eq!(
         arrivals(&t, &[(0, 0, 7, 1000), (2005, 1, 3, 1000)]),
         [5025, 3015]
     );
-    // At 2,015 ps the message already has its place in the queue, from 2,010 to 3,010 ps.
+    // If the message 1 → 3 begins at 2,015 ps, the other message already has its place in the middle link's queue, from
+    // 2,010 to 3,010 ps.
     assert_eq!(
         arrivals(&t, &[(0, 0, 7, 1000), (2015, 1, 3, 1000)]),
         [4030, 4020]

@@ -24,7 +24,7 @@ const CHIP: [&str; 3] = ["Chip_id", "Connected_chip_id", "Connected_chip_distanc
 type ChipFileBlock<'t> = [Option<(usize, &'t str)>; 3];
 
 impl ChipGraph {
-    /// Parses a topology file; in errors, the file is called `file`.
+    /// Parses a topology file; errors use `file` as the file's name.
     ///
     /// # Errors
     ///

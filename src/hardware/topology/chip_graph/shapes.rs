@@ -84,9 +84,9 @@ impl ChipGraph {
         best.expect("every number has a divisor")
     }
 
-    /// Returns a random connected graph of `chips`: a random tree, plus links between unlinked pairs. The total number
-    /// of links is random: at least the number of links in the tree, and at most three per chip. `random` returns 64
-    /// random bits.
+    /// Returns a random connected graph of `chips` chips: a random tree, plus links between unlinked pairs. The total
+    /// number of links is random: at least the number of links in the tree, and at most three per chip. `random`
+    /// returns 64 random bits.
     pub fn create_random(chips: u32, random: &mut dyn FnMut() -> u64) -> Self {
         let mut below = |limit: u64| ((u128::from(random()) * u128::from(limit)) >> 64) as u64;
         let n = u64::from(chips);
