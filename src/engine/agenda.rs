@@ -1,13 +1,13 @@
 //! A radix heap, ordered by instant, that contains all pending events of the replay.
 //!
-//! Time never runs backward, so the heap assigns buckets relative to the latest time taken from it. An event's bucket
-//! is the highest bit in which the event's time differs from that latest time. Each pending event moves down at most 64
-//! buckets (in practice two or three), regardless of the number of pending events. Events of one instant keep the order
-//! in which they were scheduled.
+//! Time never runs backward, so the heap assigns buckets relative to the latest time taken from it. The highest bit in
+//! which an event's time differs from that latest time selects the event's bucket. Each pending event moves down at
+//! most 64 buckets (in practice two or three), regardless of the number of pending events. Events at the same instant
+//! keep the order in which they were scheduled.
 //!
-//! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). The agenda then delivers delays that end at one
-//! instant together, in order, at the position of the first scheduled delay. ASTRA-sim delivers delays in the same
-//! order.
+//! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). The agenda then delivers delays that end at the same
+//! instant as one batch, in order of scheduling, at the position of the delay that was scheduled first. ASTRA-sim
+//! delivers delays in the same order.
 
 use super::event::{Event, EventClass};
 use super::ids::InstanceIndex;
@@ -29,7 +29,7 @@ pub(super) struct Agenda {
     last: Time,
     /// Scratch space for [`Self::refill_lowest_bucket`], kept so that its allocation is reused.
     spill: Vec<(Time, Event)>,
-    /// Pending batches of each NPU's delays, by the instant at which the delays end.
+    /// For each NPU, the pending batches of delays, as (instant at which the delays end, batch).
     pending: Vec<VecDeque<(Time, u32)>>,
     gatherings: Vec<DelayBatch>,
     free_gatherings: Vec<u32>,
@@ -37,7 +37,7 @@ pub(super) struct Agenda {
     free_delays: Vec<u32>,
 }
 
-/// Batch of an NPU's delays that end at one instant, stored as a linked list in `delays`.
+/// Batch of an NPU's delays that end at the same instant, stored as a linked list in `delays`.
 #[derive(Clone, Copy, Debug)]
 struct DelayBatch {
     first: u32,

@@ -54,7 +54,7 @@ pub(super) struct Collectives<'a, M: EngineCollectiveBackend> {
     answers: AnalyticalAnswerCounts,
     /// Number of collectives that members have requested so far.
     requests: u32,
-    /// The first collective for which a member stated another kind or size than an earlier member.
+    /// The first collective for which two members stated different kinds or sizes.
     mismatch: Option<IssueMismatch>,
 }
 

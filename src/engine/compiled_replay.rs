@@ -42,11 +42,11 @@ pub struct GroupView<'a> {
     pub members: &'a [Rank],
     /// Number of members that have a trace.
     pub present: u32,
-    /// Placement of the collective's members on the machine.
+    /// Placement of the group's members on the machine.
     pub extent: &'a GroupExtent,
 }
 
-/// Everything that is decided before a replay. Runs and reports take it as input.
+/// Everything that is decided before a replay. Runs and reports take this value as input.
 #[derive(Debug)]
 pub struct CompiledReplay<'a> {
     /// The workload as given, without the host launches that the machine adds.
@@ -113,8 +113,8 @@ impl<'a> CompiledReplay<'a> {
         Self::with_prices(workload, machine, options, backend, prices)
     }
 
-    /// Compiles a replay like [`Self::compile_with_backend`], but from known sources of durations. Finding these sources takes
-    /// a visit to every graph, so callers do it only once.
+    /// Compiles a replay like [`Self::compile_with_backend`], but from known sources of durations. The search for these
+    /// sources visits every graph, so callers search only once.
     fn with_prices<M: EngineCollectiveBackend>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -282,8 +282,8 @@ impl<'a> CompiledReplay<'a> {
             .is_some()
     }
 
-    /// Returns the dimension and the rates of the links on which collectives of `kind` in `group` were measured, if
-    /// collectives take these measured times and the machine's links have other rates.
+    /// Returns the dimension and the rates of the links on which collectives of `kind` in `group` were measured.
+    /// Returns `None` unless collectives take these measured times and the machine's links have different rates.
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,
@@ -448,8 +448,8 @@ impl<'a> CompiledReplay<'a> {
         self.run_specialized_for_observer(observer)
     }
 
-    /// Runs like [`Self::run`], but over a loop that is compiled for this observer type. Use it for the observers that
-    /// every report needs.
+    /// Runs like [`Self::run`], but in a loop that is compiled for this observer type. Use this method for the
+    /// observers that every report needs.
     pub fn run_specialized_for_observer<O: Observer + ?Sized>(
         &self,
         observer: &mut O,

@@ -71,7 +71,7 @@ impl Discipline for ContentOrder {
         if engine.settle_memories(now) {
             engine.effects.progress.count_settlement();
         }
-        // Settling may have ended nodes of only some members of a tile group.
+        // Settling may have ended nodes of only some members of a tile group; such a group must be split.
         if engine.tile_groups.needs_split_check() {
             engine.settle_uneven(now, None);
         }

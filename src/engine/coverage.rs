@@ -7,7 +7,7 @@ use chakram_hardware::compute::{CurveClass, KernelTiming};
 pub struct DurationSourceCounts {
     /// Number of kernels that the chosen compute model timed.
     pub priced: u64,
-    /// Number of kernels timed by roofline because they have no recorded duration.
+    /// Number of kernels that take their roofline time because they have no recorded duration.
     pub estimated: u64,
     /// Number of kernels that kept their recorded duration because the roofline lacks FLOPs, bytes or a peak rate.
     pub fell_back: u64,
@@ -17,18 +17,18 @@ pub struct DurationSourceCounts {
     pub kept: u64,
     /// Total duration of the kernels in `kept`, in picoseconds; included in `recorded_time`.
     pub kept_time: u128,
-    /// True if recorded kernels run on an NPU class with other rates than the recorded NPU.
+    /// True if recorded kernels run on an NPU class whose rates differ from the recorded NPU's.
     pub carried: bool,
     /// Number of kernels in `fell_back` for which only the FLOPs are unknown.
     pub flops_unknown: u64,
     /// Total duration of the kernels in `flops_unknown`, in picoseconds.
     pub flops_unknown_time: u128,
-    /// Number of kernels timed only by their bytes, which gives a lower bound, because their FLOPs are unknown;
-    /// included in `estimated`.
+    /// Number of kernels with unknown FLOPs, so that the bytes determine a lower bound of the duration; included in
+    /// `estimated`.
     pub by_bytes: u64,
     /// Number of kernels that take no time because neither their sizes nor their durations are known.
     pub unknown: u64,
-    /// Number of kernels timed by curves.
+    /// Number of kernels with durations from curves.
     pub by_curves: u64,
     /// Total duration of the kernels in `by_curves`, in picoseconds.
     pub curve_time: u128,
@@ -37,15 +37,15 @@ pub struct DurationSourceCounts {
     pub curve_deviations: [u128; CurveClass::COUNT],
     /// Total duration of kernels with recorded durations, in picoseconds.
     pub recorded_time: u128,
-    /// Total duration of kernels timed by roofline, in picoseconds.
+    /// Total duration of kernels with roofline times, in picoseconds.
     pub roofline_time: u128,
-    /// Number of kernels timed by loop nests; included in `priced`.
+    /// Number of kernels with durations from loop nests; included in `priced`.
     pub mapped: u64,
     /// Total duration of the kernels in `mapped`, in picoseconds; included in `roofline_time`.
     pub mapped_time: u128,
     /// Total energy of the kernels in `mapped`, in picojoules.
     pub mapped_energy: f64,
-    /// True if roofline kernels run at peak rates because no efficiency is given.
+    /// True if roofline times assume peak rates because no efficiency is given.
     pub at_peaks: bool,
     /// Number of collective and message nodes that take their recorded or captured duration.
     pub as_recorded: u64,
@@ -103,7 +103,7 @@ impl DurationSourceCounts {
         self.sharing += other.sharing;
     }
 
-    /// Returns the fraction of kernel time that is not timed by loop nests, or 0 if there are no kernels.
+    /// Returns the fraction of kernel time that does not come from loop nests, or 0 if there are no kernels.
     pub fn share_without_loop_nest(&self) -> f64 {
         let all = self.recorded_time + self.roofline_time + self.curve_time;
         let rest = all.saturating_sub(self.mapped_time);

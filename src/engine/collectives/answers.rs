@@ -3,7 +3,7 @@
 
 use crate::ReplayOutcome;
 
-/// The numbers of answers wrap around at this value, because an end event stores the number in its rank field.
+/// Answer numbers wrap around at this value, because an end event stores the number in its rank field.
 const ANSWERS: u32 = 1 << 27;
 
 /// Counts of analytical answers, and the last answer number assigned.

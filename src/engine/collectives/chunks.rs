@@ -471,7 +471,7 @@ impl<M: EngineCollectiveBackend> ChunkExecutor<'_, M> {
         progress.ended += 1;
         if progress.ended == group.extent.member_count() {
             // If members run in different directions, messages without a receiver may still be in flight and refer to
-            // the run's progress.
+            // the run's progress, so keep the progress.
             if !progress.mixed {
                 let ports = progress.ports;
                 run.progress = None;

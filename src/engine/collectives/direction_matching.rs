@@ -1,10 +1,10 @@
 //! Matches messages among members that run the same stage of a collective in different directions or trees.
 //!
-//! NPUs may alternate between the queues or trees of a dimension. Two members that executed different numbers of
-//! collectives before may then use opposite directions of a ring, or different trees. A member receives a message only
-//! if its own direction expects messages from the sender. The member then counts the message together with other
-//! messages from this sender. The engine stores messages and requests until it knows the receiver's direction or tree
-//! (its queue slot).
+//! NPUs may alternate between the queues or trees of a dimension. Two members that have executed different numbers of
+//! collectives may then use opposite directions of a ring, or different trees. A member receives a message only if its
+//! own direction expects messages from the sender. The member then counts the message together with other messages from
+//! this sender. The engine stores messages and requests until it knows the receiver's direction or tree (its queue
+//! slot).
 
 use super::executor::ChunkExecutor;
 use super::run::OUTSIDE;

@@ -24,7 +24,7 @@ pub struct RunningGroup<'a> {
     pub(super) id: ReplayGroupId,
     /// Index of the program's first byte table; such a table contains the bytes between pairs of members.
     pub(super) first_splits: u32,
-    /// Index of the group among the groups of all launches. At one instant, messages are ordered by this index.
+    /// Index of the group among the groups of all launches. Messages at the same instant are ordered by this index.
     pub(super) number: u32,
 }
 
@@ -59,7 +59,7 @@ impl RunningGroup<'_> {
 #[derive(Debug, Default)]
 pub struct RunningGroups<'a> {
     all: Vec<RunningGroup<'a>>,
-    /// Number of groups of all launches so far.
+    /// Number of groups in all launches so far.
     launched: u32,
 }
 

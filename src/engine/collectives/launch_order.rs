@@ -2,10 +2,10 @@
 //!
 //! Members of a group must start the group's collectives in the same order. Otherwise two collectives could each occupy
 //! a lane that the other collective needs. The first collective in program order is launched as soon as any member is
-//! ready for it. A later collective may overtake the first to overlap with computation, but only when every member is
-//! ready for the later collective. Otherwise, a member that is not ready might first need the earlier collective to
-//! complete. Therefore, a launched collective never waits for an unlaunched collective, and a workload that runs in
-//! program order never deadlocks here.
+//! ready for it. A later collective may be launched before the first, so that it overlaps with computation, but only
+//! when every member is ready for the later collective. Otherwise, a member that is not ready might first need the
+//! earlier collective to complete. Therefore, a launched collective never waits for an unlaunched collective, and a
+//! workload that runs in program order never deadlocks here.
 //!
 //! If a group's collectives share a lane with other nodes, the group *gathers*: it launches each collective only when
 //! every member is ready. Then all members queue for their lanes together. The collectives of such groups therefore

@@ -118,7 +118,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
                 of.own_schedules[position.index()] = own;
             }
             Err(other) => {
-                // After this round, the loop stops with an error.
+                // The loop stops with this mismatch as an error after the current round.
                 self.mismatch = Some(IssueMismatch {
                     group: slot.group,
                     sequence: of.sequence,

@@ -30,7 +30,7 @@ pub(super) const OUTSIDE: StageIndex = StageIndex(u16::MAX);
 pub struct CollectiveRun {
     /// Index of the group among the groups of all launches in flight.
     pub(super) group: GroupIndex,
-    /// Index of the group among the groups of all launches. At one instant, messages are ordered by this index.
+    /// Index of the group among the groups of all launches. Messages at the same instant are ordered by this index.
     pub(super) number: u32,
     /// Number of earlier collectives of the same group.
     pub(super) sequence: u32,
@@ -94,7 +94,7 @@ pub(super) struct RecordedMemberTimes {
 pub(super) struct AnalyticalAnswer {
     /// Identifies the analytical answer as long as other traffic can withdraw it; otherwise 0.
     pub number: u32,
-    /// How often the loop had settled the current instant when the answer was determined.
+    /// Number of times that the loop had settled the current instant when the answer was determined.
     pub settlement: u32,
     /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
@@ -113,7 +113,7 @@ pub(super) struct AnalyticalAnswer {
 }
 
 impl AnalyticalAnswer {
-    /// Returns true if the rehearsal says that the member at `position` has ended.
+    /// Returns true if the member at `position` has ended according to the rehearsal.
     pub fn has_notified_member(&self, position: Position) -> bool {
         let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
         ends.take(self.told as usize)
@@ -176,7 +176,7 @@ pub(super) struct ChunkLinePlace {
     pub line: LinePosition,
 }
 
-/// How many of a member's chunks a phase has admitted.
+/// Admissions of one member's chunks to one phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AdmissionProgress {
     /// Index of the next passage in the admission order of the phase.
@@ -303,8 +303,8 @@ impl CollectiveRun {
         self.arrivals.starts[member.index()] = now;
     }
 
-    /// Of all members with a trace, returns the rank that started last. If several members started last, returns the
-    /// lowest rank of these members.
+    /// Returns the rank that started last among all members with a trace. If several members started last, returns the
+    /// lowest of their ranks.
     pub(super) fn last_rank_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self
             .arrivals

@@ -3,7 +3,7 @@
 //! If events are handled in insertion order (as in ASTRA-sim), a send ends when its message has arrived. Each operation
 //! (part) of a script then starts in an event of its own. If events are handled in content order, a send ends when its
 //! last byte has left; if the machine requires it, the send ends only when that byte has arrived. A receive whose
-//! message has arrived ends immediately. Messages that arrive at one instant are collected, so the order of events
+//! message has arrived ends immediately. Messages that arrive at the same instant are collected, so the order of events
 //! within the instant does not matter.
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};

@@ -306,7 +306,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         let group = running.plan;
         let is_folded = !group.represents.is_empty();
         if is_folded && (group.present as usize) < group.members.len() {
-            // The caller folds the job again, and then tells this group's members apart.
+            // Mark the group, so that the caller folds the job again and distinguishes this group's members.
             group.unequal.get_or_init(|| ());
             effects.refusal = Some(ReplayRefusal::new(
                 "members of a collective end at different times, but some are represented by others",

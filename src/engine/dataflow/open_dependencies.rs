@@ -1,5 +1,5 @@
-//! Counts the open dependencies of nodes. Each node's count has only one byte, because the loop reads it once per edge,
-//! and most of these accesses miss the caches.
+//! Counts the open dependencies of nodes. Each node's count takes only one byte, because the loop reads the count once
+//! per edge, and most of these accesses miss the caches.
 
 use chakram_trace::graph::huge_pages;
 use std::ops::Range;
