@@ -19,8 +19,8 @@ use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkMessage;
 
 /// The effects that components produce while they handle events. The loop drains the fields in the order below. The
-/// loop drains the first five after each event, the following ones after each round, and `arrivals` only when no event
-/// is left at the instant. Only methods add entries to `began`, `records`, `ends` and `work`.
+/// loop drains the first five fields after each event, the following fields after each round, and `arrivals` only when
+/// no event is left at the instant. Only methods add entries to `began`, `records`, `ends` and `work`.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// Events at later instants.
@@ -29,7 +29,7 @@ pub(super) struct Effects {
     pub began: Vec<(InstanceId, NodeIndex)>,
     /// Records of collectives that ended, for observers.
     pub records: Vec<CollectiveRecord>,
-    /// Nodes whose end time is known from the network, a memory or a collective, with that time.
+    /// Nodes whose end the network, a memory or a collective has determined, each with its end time.
     pub ends: Vec<(Time, InstanceNode)>,
     /// Ends at this instant, and all other work that must be done before the next event. Filled only if events are
     /// handled in insertion order.
@@ -81,16 +81,16 @@ pub(super) struct LoopProgress {
     pub events: u64,
     /// The instant of the latest round.
     at: Time,
-    /// How often the loop has settled the latest instant: it found no event left, and let collectives and memories
-    /// proceed.
+    /// Number of times that the loop has settled the latest instant, that is, found no event left and let collectives
+    /// and memories proceed.
     settled: u32,
     /// Number of rounds at the latest instant since the loop last settled this instant.
     rounds: u32,
 }
 
 impl LoopProgress {
-    /// Returns how often the loop has settled the latest round's instant, that is, ran out of events and let
-    /// collectives and memories proceed.
+    /// Returns the number of times that the loop has settled the latest round's instant, that is, ran out of events and
+    /// let collectives and memories proceed.
     pub fn settlement_count(&self) -> u32 {
         self.settled
     }
@@ -194,8 +194,8 @@ impl Effects {
         self.agenda.push(at, event);
     }
 
-    /// Schedules the end of a node that occupies its lane. If events are handled in insertion order, all ends of one
-    /// NPU at one instant form a batch.
+    /// Schedules the end of a node that occupies its lane. If events are handled in insertion order, all such ends on
+    /// one NPU at the same instant form a batch.
     #[inline]
     pub fn schedule_lane_holder_end<D: Discipline>(
         &mut self,

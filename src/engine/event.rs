@@ -129,7 +129,7 @@ impl Event {
         Self::new(class, number, run.0)
     }
 
-    /// Creates an event for an op. Events of one class and instant are handled in ascending `order`.
+    /// Creates an event for an op. Events of the same class at the same instant are handled in ascending `order`.
     #[inline]
     pub fn of_op(class: EventClass, order: u32, op: OpIndex) -> Self {
         Self::new(class, order, op.0)

@@ -36,7 +36,7 @@ pub struct FailureOutcome {
     pub failure: String,
     /// Number of directed links taken out of service.
     pub links: u64,
-    /// Number of messages in flight that had to take another route.
+    /// Number of messages in flight that had to take a different route.
     pub rerouted_messages: u64,
     /// Bytes that were in flight on the failed links and were sent again, rounded to the nearest byte.
     pub resent_bytes: u64,
@@ -55,7 +55,7 @@ enum PlannedFailurePart {
     Links(Vec<u32>),
 }
 
-/// Resolves the failing parts to NPUs and links: first those in the file of `machine`, then those in `options`.
+/// Resolves failing parts to NPUs and links: first the parts in the file of `machine`, then the parts in `options`.
 /// `as_issued` is true if the run uses ASTRA-sim's event order. `measured` is true if collectives take measured times.
 ///
 /// # Errors

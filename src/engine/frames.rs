@@ -92,7 +92,7 @@ impl<'a> ProgramLaunches<'a> {
         }
         let first = &mut of[npu.index()];
         if *first == NONE {
-            // All launches of the feed share these lanes, so they must suffice for every program.
+            // All launches of the feed share these lanes, so the lanes must suffice for every program.
             *first = lanes.add_lanes(self.most_lanes);
         }
         *first

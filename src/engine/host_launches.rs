@@ -10,7 +10,7 @@ use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 
 /// Fills in the default launch mode, and the defaults for measured collective times and for the machine's correction.
-/// All three defaults depend on whether kernels are timed by measured curves. Measured curves apply with
+/// All three defaults depend on whether kernel times come from measured curves. Measured curves apply with
 /// [`ComputeModel::Curves`], and also to generated models on a machine with curves.
 pub(super) fn resolve_duration_defaults(
     workload: &Workload,
@@ -53,8 +53,8 @@ pub(super) fn resolve_duration_defaults(
     }
 }
 
-/// Returns the machine's correction for models whose most frequent matrix multiplications are as large as those in
-/// `workload`. If there is no such correction, returns the machine's correction for all other models.
+/// Returns the machine's correction for models with the same most frequent matrix multiplications as `workload`. If
+/// there is no such correction, returns the machine's correction for all other models.
 fn find_kernel_time_correction(
     workload: &Workload,
     machine: &Machine,
@@ -75,7 +75,7 @@ pub(super) struct ResolvedDurationSources {
     /// Launch mode that applies if the options do not set one.
     pub default_launch: LaunchMode,
     pub measured_collectives: bool,
-    /// Factor on launches, on measured collectives, and on kernels timed by curves.
+    /// Factor on launch times, on times of measured collectives, and on kernel times from curves.
     pub correction: Option<f64>,
     /// Relative error that remains after the machine's correction.
     pub corrected_to: Option<f64>,

@@ -16,7 +16,7 @@ use chakram_trace::matching::first_difference;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeSet;
 
-/// Fails if an in-switch access is not made by all NPUs, passes through no switch, or exceeds the memory.
+/// Fails if an in-switch access is not made by all NPUs, passes through no switch, or exceeds the memory's capacity.
 pub(super) fn check_switch_accesses(
     workload: &Workload,
     machine: &Machine,

@@ -23,8 +23,8 @@
 //! for its place in its group's launch order. A receive is posted, and a node without an operation completes
 //! immediately. All other ready nodes queue for their lane, which serves them in the order in which they became ready.
 //! When the lane is free, the node is *issued*. The node occupies the lane until it is *complete*. A kernel or a load
-//! completes after its duration, and a send when its last byte has left. A collective completes when this member's part
-//! is done. If the machine requires it, a send completes only when its last byte has arrived.
+//! completes after its duration, and a send when its last byte has left. A collective node completes when its member's
+//! part is done. If the machine requires it, a send completes only when its last byte has arrived.
 //!
 //! If communication takes its recorded duration ([`CommTiming`]), the engine does not simulate the network. A member's
 //! part then begins when all ranks for which the member waits have started, and completes after the member's own

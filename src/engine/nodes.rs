@@ -117,7 +117,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
                 ready.sort_unstable();
             }
         }
-        // Splitting a tile group during the loop makes the list grow.
+        // The list grows if a tile group is split during the loop.
         let mut next = 0;
         while let Some(&word) = ready.get(next) {
             let InstanceNode { instance, node } = unpack_node(word);

@@ -19,8 +19,7 @@ pub enum TimeCategory {
     Compute,
     /// Communication is in progress or waits for partners, and no kernel runs.
     Communication,
-    /// Nothing is transferred, and of the communication in progress, the one that started first waits for another
-    /// pipeline stage.
+    /// Nothing is transferred, and the communication that started first waits for another pipeline stage.
     Bubble,
     /// A load or store is in progress, and no earlier category applies.
     Memory,

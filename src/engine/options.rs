@@ -35,9 +35,9 @@ pub struct ReplayOptions {
     pub network: Option<NetworkKind>,
     /// Source of the times of uncontended collectives. By default, collectives use curves if kernels do.
     pub collectives: Option<CollectiveTiming>,
-    /// Factor on launches, on measured collectives, and on kernels timed by curves. By default, the machine's
-    /// [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent matrix product
-    /// applies, if the machine has one.
+    /// Factor on launch times, on times of measured collectives, and on kernel times from curves. By default, the
+    /// machine's [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent matrix
+    /// product applies, if the machine has one.
     pub correction: Option<f64>,
     /// Simulate every collective message by message, even if a closed form is proven exact. Has an effect only with
     /// [`CommTiming::Model`].
@@ -117,8 +117,8 @@ impl SettingChoice for LaunchMode {
 /// Source of the uncontended time of collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveTiming {
-    /// Measured times. The machine must have curves, the members must be along one dimension, and no other traffic may
-    /// disturb the collective.
+    /// Measured times. Times from the machine's measured curves. The machine must have curves, the members must be
+    /// along one dimension, and no other traffic may disturb the collective.
     Curves,
     /// Times that follow from the machine's collective algorithms and links.
     Algorithms,

@@ -2,7 +2,7 @@
 //! only one copy.
 //!
 //! A copy is a set of ranks that exchange messages only with each other, such as one pipeline of a data-parallel job.
-//! On a network without contention, only collectives make copies affect each other. Copies with the same graphs and
+//! On a network without contention, copies affect each other only through collectives. Copies with the same graphs and
 //! equivalent placements arrive at collectives together, so all copies end at the same time.
 //!
 //! One copy is always enough for collectives within a copy, such as the all-reduce of tied weights' gradients. For a
@@ -284,7 +284,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Returns the number of ranks in each replay, and whether the result equals that of a replay of all ranks.
+    /// Returns the number of ranks in each replay, and whether the result equals the result of a replay of all ranks.
     fn replays(even: u64, network: NetworkKind) -> (Vec<usize>, bool) {
         let machine = "name = \"four\"\n[npu.one]\npeak = { bf16 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\n\
             memory_latency = \"0\"\nmemory_capacity = \"1 GB\"\nlanes = 2\nhost_lanes = 1\n[[dimension]]\n\

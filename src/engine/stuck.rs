@@ -344,8 +344,8 @@ impl StuckDiagnosis<'_, '_> {
         format!("{} {left}", self.node_reference(vertex))
     }
 
-    /// Follows the waits from `start` until they form a cycle. Omits nodes from the cycle that only link dependencies
-    /// within their rank.
+    /// Follows the waits from `start` until they form a cycle. Omits nodes that only link dependencies within their
+    /// rank.
     fn cycle_from(&self, start: InstanceNode) -> Vec<NodeRef> {
         let mut blockers = BlockingDependencies::default();
         let mut seen = BTreeSet::new();
@@ -388,7 +388,7 @@ impl StuckDiagnosis<'_, '_> {
     }
 }
 
-/// For each incomplete node, one dependency that is incomplete; by instance.
+/// For each incomplete node of an instance, one dependency that is incomplete.
 #[derive(Default)]
 struct BlockingDependencies(BTreeMap<InstanceIndex, Vec<u32>>);
 

@@ -28,7 +28,7 @@ pub(super) struct UntimedKernels {
     bare: Vec<(Rank, NodeIndex)>,
 }
 
-/// Kernels of one number format without a known duration.
+/// Kernels of unknown duration that use one number format.
 #[derive(Clone, Copy, Debug)]
 struct UntimedKernelFormat {
     count: u64,

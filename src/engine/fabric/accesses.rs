@@ -178,8 +178,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         });
     }
 
-    /// Among memories from index `first` on, returns the first whose bandwidth must be redistributed because accesses
-    /// began or ended.
+    /// Returns the first memory, from index `first` on, whose bandwidth must be redistributed because accesses began or
+    /// ended.
     #[inline]
     pub fn unsettled_memory(&mut self, first: usize) -> Option<usize> {
         (first..self.memories.len()).find(|&memory| {

@@ -4,7 +4,7 @@ use crate::ids::{CellIndex, InstanceIndex, RunIndex, SharedStage};
 use chakram_base::ids::{NodeIndex, OpIndex};
 use chakram_hardware::network::PortRange;
 
-/// Context of a message in flight. The loop needs it when the network delivers the message.
+/// Context of a message in flight. The loop needs the context when the network delivers the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightOp {
     /// A step of a collective: a message of one chunk between two members.

@@ -78,7 +78,7 @@ pub(super) fn compute_graph_durations(
             }
             price
         };
-        // Computing a duration takes a microsecond, and a step has few distinct kernels, so cache durations.
+        // A duration takes a microsecond to compute, and a step has few distinct kernels, so cache durations.
         let by_name = !class.curves.measured.is_empty();
         if !by_name && kernel.shape.is_none() {
             return price();

@@ -15,7 +15,7 @@ use chakram_trace::format::escape_name;
 /// Ready nodes that are not posted yet: a list, and the index of its first unposted entry.
 pub type UnpostedNodes<'x> = (&'x mut Vec<u64>, usize);
 
-/// A step that all members of a part have taken. The part's leader carries it out for all of them.
+/// A step that all members of a part have taken. The part's leader carries out the step for all members of the part.
 #[derive(Clone, Debug)]
 pub enum GroupPartStep {
     /// The node may queue for its lane.
