@@ -1,4 +1,5 @@
-//! The program's commands, run in this process. Output and notes are returned, and errors are data.
+//! Runs the program's commands in this process. Returns output, notes and errors as data instead of
+//! printing them.
 //!
 //! ```
 //! use chakram::command::{FailureKind, execute_command};

@@ -1,11 +1,11 @@
 //! Extension points: the traits that other crates can implement, and the types that these traits use.
 //!
-//! - A network implements [`NetworkBackend`]. Pass it to
+//! - A network implements [`NetworkBackend`]. Pass the network to
 //!   [`CompiledReplay::run_on_network`](crate::engine::CompiledReplay::run_on_network).
-//! - A collective algorithm implements [`UserAlgorithmModel`]. Pass it to
+//! - A collective algorithm implements [`UserAlgorithmModel`]. Pass the algorithm to
 //!   [`Machine::with_algorithm`](crate::Machine::with_algorithm).
-//! - Durations of kernels come from a [`KernelModel`], and memories from a [`MemoryDesign`] with its [`MemoryModel`].
-//!   Pass them as [`Extensions`] of the [options](crate::engine::ReplayOptions).
+//! - A [`KernelModel`] times kernels, and a [`MemoryDesign`] with its [`MemoryModel`] adds a memory. Pass kernel models
+//!   and memories as [`Extensions`] of the [options](crate::engine::ReplayOptions).
 //!
 //! `testkit/extension` implements one extension of each kind, and replays with these extensions.
 //!

@@ -1,19 +1,19 @@
 //! Internals for tests, benches and fuzz targets. These internals are not part of the public interface and change
-//! without notice. A test that needs more internals belongs in the crate that it tests.
+//! without notice. Put a test that needs more internals into the crate that it tests.
 
-/// Networks that are driven event by event: tests compare a replay's transfers with each network alone.
+/// Networks that a caller drives event by event: tests compare a replay's transfers with those of a network alone.
 pub use chakram_hardware::network::{
     ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, PortNetwork,
 };
 
-/// Record types generated from `proto/`: tests write and read files with them, so tests share no
-/// code with the reader and writer under test.
+/// Record types generated from `proto/`. Tests write and read files with them, and thus share no code with the reader
+/// and writer under test.
 pub use chakram_trace::format::proto;
 
-/// Boundaries of the records in a file: tests damage files there.
+/// Finds the boundaries of the records in a file, at which tests damage files.
 pub use chakram_trace::format::wire::FrameCursor;
 
-/// Group tables of nodes and of ASTRA-sim's files: tests declare groups and read declarations.
+/// Tables of groups in nodes and in ASTRA-sim's files: tests declare groups and read declarations.
 pub use chakram_trace::format::groups;
 
 /// Names of a job's files by prefix, even if other files begin with the same prefix.
@@ -22,20 +22,20 @@ pub use chakram_trace::format::file::PrefixedTraceFiles;
 /// Writer of protobuf's wire format, because JAX profiles have no generated types.
 pub use chakram_trace::format::encoder::MessageEncoder;
 
-/// Hash of a text; a bench prints it to compare results of two builds.
+/// Hash of a string; a bench prints the hash of its results, so that two builds can be compared.
 pub use chakram_trace::graph::stable_hash;
 
-/// Limit that every slice must satisfy; tests check it with random slices.
+/// Limit that every slice must satisfy; tests check random slices against it.
 pub use chakram_analysis::edit::slice::MOST_BEHIND;
 
-/// Conversion of MSCCL algorithms to scripts, which another crate's reader must accept.
+/// Converts MSCCL algorithms to scripts; a test checks that another crate's reader accepts the scripts.
 pub use chakram_converters::msccl::{MscclAlgorithm, MscclTraceWriter};
 
 /// Parser of ASTRA-sim's logging file, fuzzed with arbitrary bytes.
 pub use chakram_astra_sim::logging;
 
-/// Options of replays: a test tries each as a flag and as a key of studies.
+/// Options of replays: a test tries each option as a flag and as a key of studies.
 pub use chakram_jobs::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax};
 
-/// Sensitivities to a machine's rates and latencies: a test compares them with replays on other machines.
+/// Finds the sensitivities to a machine's rates and latencies: a test compares them with replays on changed machines.
 pub use chakram_jobs::{MachineText, find_sensitivities};

@@ -66,7 +66,7 @@ pub struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// Returns the settings of the replay, as if the option `left_out` had not been given.
+    /// Returns the replay's settings without the option `left_out`.
     fn settings_without(
         &self,
         left_out: Option<SettingKey>,
@@ -127,8 +127,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     args.run.protect_inputs(&mut outputs);
     let found_beside = args.launches.find_concurrent_jobs(loading.verify)?;
     args.launches.protect_inputs(&found_beside, &mut outputs);
-    // Claim the output file before the replay, because otherwise a file that cannot be written
-    // would be reported only after the replay.
+    // Claim the output file before the replay, so that an unwritable file is reported before the replay and not after
+    // it.
     let mut to = ReportDestination::create_at_path(out, &args.output, outputs)?;
     let hash = args.run.wants_input_hashes();
     let loaded = named.iter().map(|name| args.run.load_machine(name));
@@ -254,8 +254,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     }
 }
 
-/// Returns the options on the command line that concern traces, as settings. Each setting comes with the job that
-/// `found` gives without the setting's option.
+/// Returns the options for traces on the command line as settings. Each setting comes with the job that results from
+/// `found` without the setting's option.
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
@@ -301,8 +301,8 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Describes how edits changed `job` and its machine, with the makespan before the edits. Returns `None` if there are
-/// no edits.
+/// Describes the edits of `job` and its machine, with the makespan before the edits. Returns `None` if there are no
+/// edits.
 fn describe_job_edits(
     job: &Job,
     unedited: Option<&Job>,
@@ -325,9 +325,9 @@ fn describe_job_edits(
     }))
 }
 
-/// Returns a range of makespans for `job`, if an edit added ranks that have no trace. The range contains the makespan
-/// of `job` itself and of two variants. The added ranks copy the fastest captured ranks of their roles in one variant,
-/// and the slowest captured ranks in the other variant.
+/// Returns a range of makespans for `job`, if an edit added ranks that have no trace. The range covers the makespans of
+/// `job` itself and of two variants. The added ranks copy the fastest captured ranks of their roles in one variant, and
+/// the slowest captured ranks in the other variant.
 fn makespan_range_with_added_ranks(
     found: &FoundTraces,
     job: &Job,
@@ -384,8 +384,8 @@ fn predict_makespan(
     Ok(compiled.find_makespan()?)
 }
 
-/// Returns the machine file in the folder of the traces; if there is none, the machine for which
-/// the job was generated.
+/// Returns the machine file in the folder of the traces or, if there is none, the machine for which the job was
+/// generated.
 fn machine_beside_traces(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String> {
     let machine = job::machine_of(paths, found);
     machine.ok_or_else(|| format!(

@@ -126,7 +126,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let learnt = scaling.scan_rank(file.rank, opened.as_slice());
         learnt.map_err(|e| opened.locate_error(e))?;
     }
-    // Read all traces before the first trace is written, so that no output is left after an error.
+    // Read all traces before writing the first trace, so that an error leaves no output.
     scaling.check_equal_ranks()?;
     if !scaling.exchanges_along() && !args.side_by_side {
         let along = scaling.scaled_dimension();
@@ -140,15 +140,15 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // Written files, keyed by the hash of their contents. `of_old` maps a rank of the original job
-    // to the file of its first copy, if the traces of all its copies are identical.
+    // Written files, by the hash of their contents. If all copies of an original rank have
+    // identical traces, `of_old` maps this rank to the file of the first copy.
     let mut written: BTreeMap<[u8; 32], Option<OutputHandle>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Option<OutputHandle>> = BTreeMap::new();
     let link = !args.no_links;
     for rank in 0..new_ranks {
         let (old, _) = scaling.scaled_dimension().source_of_rank(rank);
-        // The contents are the same in every block, so the file is shared and the trace is not
-        // generated again.
+        // All copies of the rank have the same contents, so share the file instead of generating
+        // the trace again.
         if let Some(&known) = of_old.get(&old)
             && outputs.share_trace(rank, known, link)?
         {
@@ -158,7 +158,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let opened = traces.open_file(file)?;
         let trace = scaling.write_rank(rank, opened.as_slice());
         let trace = trace.map_err(|e| opened.locate_error(e))?;
-        // Equal contents are found by their hash, so that only one trace is in memory at a time.
+        // Find equal contents by their hash, so that only one trace is in memory at a time.
         let hash = *blake3::hash(&trace).as_bytes();
         let known = match written.get(&hash) {
             Some(&known) if outputs.share_trace(rank, known, link)? => known,

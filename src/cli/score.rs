@@ -180,8 +180,8 @@ impl ScoreFiles {
         Ok(tables.ok_or("no table is given")?)
     }
 
-    /// Returns the settings of `args`, each with the runs without that setting. If no run is possible without a
-    /// setting, the setting is omitted, because it clearly has an effect.
+    /// Returns the settings of `args`, each with the runs that result without it. Omits a setting without which no run
+    /// is possible, because it clearly has an effect.
     fn settings_without_each(&self, args: &ScoreArgs) -> Vec<ScoreSetting> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
             Some(ScoreSetting {
@@ -294,8 +294,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         None => ReportDestination::standard_output(out, outputs),
     };
     let why = |error: ScoreError| error.to_string();
-    // Write each row as soon as its run is predicted. Fits and corrections need all runs first, so
-    // their rows are written at the end.
+    // Write each row as soon as its run is predicted. A fit or a correction needs all runs, so the rows are then
+    // written at the end.
     let is_corrected = args.leave_out.is_some() || args.steps.is_some();
     let grows = args.format == ScoreFormat::Csv && args.fit.is_empty() && !is_corrected;
     let answers = if grows {
@@ -384,7 +384,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// If `args` requests it, corrects the predictions of `table` by measured steps.
+/// Corrects the predictions of `table` by measured steps, if `args` requests it.
 fn correct_by_measured_steps(
     args: &ScoreArgs,
     files: &ScoreFiles,
@@ -507,7 +507,7 @@ fn score_serving(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Quotes the text of a CSV field if it needs quotes.
+/// Adds quotes to a CSV field if it needs them.
 fn quote_csv_text(text: &str) -> String {
     match text.contains([',', '"', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

@@ -26,8 +26,8 @@ use llm::{LlmArgs, LlmInput, SloOption};
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
 
-/// Maximum number of requests in a run that may be repeated to find out whether a setting has an
-/// effect. A repetition takes at most a second or two.
+/// Maximum number of requests in a run that the command repeats to check whether a setting has an effect. A repetition
+/// takes at most a second or two.
 const MOST_REPEATED: u64 = 200_000;
 
 /// Serve requests over time: waiting, batching, latency percentiles
@@ -134,11 +134,10 @@ fn parse_nonzero_share(text: &str) -> Result<f64, String> {
 #[derive(Serialize)]
 struct ServeDocument<'r> {
     reports: &'r [ServeReport],
-    /// Results at several request rates, if there is a single platform.
+    /// Results at several request rates on a single platform.
     #[serde(skip_serializing_if = "Option::is_none")]
     sweep: Option<&'r RateSweep>,
-    /// Results at several request rates for each platform, in the order of the command line, if there are several
-    /// platforms.
+    /// Results at several request rates on each of several platforms, in the order of the command line.
     #[serde(skip_serializing_if = "<[RateSweep]>::is_empty")]
     sweeps: &'r [RateSweep],
 }
@@ -174,8 +173,7 @@ impl<W: Write> RequestObserver for ServedRequestWriters<'_, '_, W> {
 }
 
 impl ServeArgs {
-    /// Returns the command's outputs, which must not replace its inputs, and the page if the user
-    /// wants one.
+    /// Returns the command's outputs, which must not replace its inputs, and the HTML page if the user wants one.
     fn claim_html_page(&self) -> Result<(OutputSet, Option<OutputClaim>), TraceError> {
         let mut outputs = OutputSet::default();
         outputs.register_input(&self.scenario);
@@ -189,7 +187,7 @@ impl ServeArgs {
         Ok((outputs, page.transpose()?))
     }
 
-    /// Rejects combinations of options in which one option has no effect.
+    /// Rejects combinations of options in which an option would have no effect.
     fn check_options(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
@@ -289,7 +287,7 @@ fn reasons_load_has_no_effect(
     requests.into_iter().chain(rate).collect()
 }
 
-/// Reason for a setting that has no effect because it repeats the scenario's value.
+/// Reason why a setting that repeats the scenario's value has no effect.
 const SAME: &str = "the scenario states the same value";
 
 fn without_effect(option: &str, why: &str) -> String {
@@ -420,7 +418,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     write_page(page, &scenario.name, &reports, &[])
 }
 
-/// Returns the platforms for the run. If the command line names no platform, returns a single `None`.
+/// Returns the platforms to run on. Returns a single `None` if the command line names no platform.
 fn platforms_to_run(platforms: &[Platform]) -> Vec<Option<&Platform>> {
     match platforms {
         [] => vec![None],
@@ -454,8 +452,7 @@ fn sweep_platform_rates(
         true => find_capacity(scenario, platform, options, args.attain)?,
         false => sweep_rates(scenario, platform, options, &args.rates)?,
     };
-    // Check only the first rate, because a scenario draws random numbers either at every rate or at
-    // none.
+    // A scenario draws random numbers either at every rate or at none, so check only the first rate.
     let mut seed = None;
     if let Some(point) = found.points.first() {
         let at_rate = scenario.with_rate(point.rate_per_s);
@@ -510,7 +507,7 @@ fn render_output(
     }
 }
 
-/// Writes the page, if the user wants one.
+/// Writes the HTML page, if the user wants one.
 fn write_page(
     page: Option<OutputClaim>,
     title: &str,

@@ -1,5 +1,5 @@
-//! Handlers of the signals that end the program. The handlers remove temporary files before the program ends. If a
-//! trace file becomes shorter while it is mapped into memory, the program ends with an ordinary error.
+//! Handlers of the signals that end the program. The handlers remove temporary files before the program ends. The
+//! program also ends with an ordinary error if a trace file becomes shorter while it is mapped into memory.
 
 /// Installs the handlers. If the parent process ignores a signal, the signal stays ignored.
 #[cfg(unix)]
@@ -7,9 +7,8 @@ pub fn install_handlers() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         unix::install_signal_handler(signal, unix::end_by_signal as *const () as usize);
     }
-    // If memory runs out, the allocator ends the program without destructors, so remove temporary
-    // files at exit. SAFETY: the function does only what is allowed in a signal handler, so it is
-    // also safe at exit.
+    // If memory runs out, the program ends without running destructors, so remove temporary files in an exit handler.
+    // SAFETY: the function does only what is allowed in a signal handler, so it is also safe at exit.
     unsafe { libc::atexit(unix::remove_at_exit) };
     unix::install_signal_handler(libc::SIGBUS, unix::cut_short as *const () as usize);
     // Ignore the signal, so that a write that exceeds the limit on file sizes fails with an error.
@@ -32,8 +31,8 @@ mod unix {
     /// Installs `handler` for `signal`, unless the signal is already ignored.
     pub fn install_signal_handler(signal: i32, handler: usize) {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: both structures are valid. The handlers below take no locks when they read lists,
-        // and call only functions that POSIX allows in signal handlers.
+        // SAFETY: both structures are valid. The handlers below read lists without locks, and call only functions that
+        // POSIX allows in signal handlers.
         unsafe {
             if libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) != 0
                 || before.assume_init_ref().sa_sigaction == libc::SIG_IGN
@@ -53,8 +52,7 @@ mod unix {
         remove_temporaries();
     }
 
-    /// Removes temporary files. Afterwards, ends the program by `signal`, as if there were no
-    /// handler.
+    /// Removes temporary files. Then ends the program by `signal`, as if there were no handler.
     pub extern "C" fn end_by_signal(
         signal: i32,
         _: *const libc::siginfo_t,
@@ -64,8 +62,7 @@ mod unix {
             return;
         }
         remove_temporaries();
-        // If the last line is a progress bar, clear it. If the last line is no progress bar, end this line, because the
-        // terminal shows `^C` in it.
+        // If the last line is a progress bar, clear it. Otherwise end the line, because the terminal shows `^C` in it.
         write_to_stderr(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
         write_to_stderr(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die_by_signal(signal);
@@ -84,8 +81,8 @@ mod unix {
         }
     }
 
-    /// Ends the program with an error if the memory that could not be read belongs to a mapped
-    /// trace whose file became shorter.
+    /// Ends the program with an error if the unreadable memory belongs to a mapped trace, because this trace's file has
+    /// become shorter.
     pub extern "C" fn cut_short(signal: i32, info: *const libc::siginfo_t, _: *const libc::c_void) {
         // SAFETY: the system passes a valid `siginfo_t`.
         let address = unsafe { (*info).si_addr() } as usize;

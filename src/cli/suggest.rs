@@ -1,4 +1,4 @@
-//! Suggestions for unknown arguments and commands, where clap has no suggestion.
+//! Suggests arguments and commands for unknown words, where clap suggests nothing.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -59,7 +59,7 @@ fn innermost_command<'c>(command: &'c Command, arguments: &[OsString]) -> &'c Co
     within
 }
 
-/// Commands of other tools that users may try, with the commands that they probably mean.
+/// Commands of other tools that users may try, with the chakram commands that they probably mean.
 const COMMANDS: [(&[&str], &str); 8] = [
     (
         &["list", "ls", "presets"],
@@ -117,8 +117,8 @@ fn commands_meant(error: &Error) -> Option<&'static str> {
     meant.map(|(_, meant)| *meant)
 }
 
-/// Options of other tools that users may try, with the flags that they probably mean. If a word
-/// implies a value, the flag includes it.
+/// Options of other tools that users may try, with the chakram flags that they probably mean. If a
+/// word implies a value, the flag includes it.
 const SYNONYMS: [(&[&str], &str); 10] = [
     (&["fsdp", "fsdp2", "zero3", "zero-3"], "zero 3"),
     (
@@ -155,8 +155,9 @@ const SYNONYMS: [(&[&str], &str); 10] = [
     ),
 ];
 
-/// Returns the flags of `command` that `found` may mean: a synonym; if there is none, flags within
-/// two edits; if there are none, flags that share a part of the name.
+/// Returns the flags of `command` that `found` may mean. A synonym comes first, then flags within
+/// two edits, then flags that share a part of the name; only the first kind that exists is
+/// returned.
 fn similar_flags(found: &str, command: &Command) -> Vec<String> {
     let word = found
         .trim_start_matches('-')

@@ -204,7 +204,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the number of computed bounds and points, and their rate, to standard error.
+/// Prints the numbers of computed bounds and points, and their rates, to standard error.
 fn print_detail(start: Instant, done: NewWorkCounts) -> io::Result<()> {
     let rate = |(count, seconds): (u64, f64), what: &str| {
         let rate = if seconds > 0.0 {
@@ -233,7 +233,7 @@ fn sweep_command_of_row(args: &SweepArgs, number: u64) -> String {
     }
 }
 
-/// Writes the rows, the front and the page into `folder`. Writes either all these files or none.
+/// Writes the rows, the front and the page into `folder`. Writes either all files or none.
 fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     outputs.register_input(study);

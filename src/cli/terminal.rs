@@ -1,4 +1,4 @@
-//! Output to terminals: escapes control characters, and names the target in write errors.
+//! Writes to terminals: escapes control characters, and names the target in write errors.
 
 use chakram_report::text::{TABLE_WIDTH, TextStyle};
 use chakram_trace::format::{TraceError, escape_control_characters_in_lines, escape_json};
@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::Instant;
 
-/// A writer of bytes to standard output. Errors of this writer name standard output as the target.
+/// A writer of bytes to standard output. The writer's errors name standard output as the target.
 pub struct StandardOutput(io::Stdout);
 
 /// Returns a writer of binary data to standard output.
@@ -35,7 +35,7 @@ impl Write for StandardOutput {
     }
 }
 
-/// Ways to escape the characters that a terminal would interpret.
+/// Rule for escaping the characters that a terminal would interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EscapeStyle {
     /// Escapes all control characters: `\u{1b}`.
@@ -46,8 +46,8 @@ pub enum EscapeStyle {
     Json,
 }
 
-/// Writer that escapes the control characters in text as `\u{1b}`, except line ends and tabs. If
-/// colours are used, changes of colours are not escaped.
+/// Writer that escapes the control characters in text as `\u{1b}`, except line ends and tabs. If colours are on, the
+/// writer keeps the sequences that change colours.
 pub struct EscapingWriter<W: Write> {
     out: W,
     escapes: EscapeStyle,
@@ -56,8 +56,7 @@ pub struct EscapingWriter<W: Write> {
 }
 
 impl EscapingWriter<io::BufWriter<StandardOutput>> {
-    /// Creates a writer to standard output. The writer keeps changes of colours if standard output
-    /// is a terminal.
+    /// Creates a writer to standard output. The writer keeps colour changes if standard output is a terminal.
     pub fn standard_output() -> Self {
         let escapes = if io::stdout().is_terminal() {
             EscapeStyle::AllButColours
@@ -76,7 +75,7 @@ impl<'w> EscapingWriter<&'w mut dyn Write> {
 }
 
 impl<W: Write> EscapingWriter<W> {
-    /// Creates a writer to `out` with the given way to escape characters.
+    /// Creates a writer to `out` that escapes characters by the given rule.
     pub fn new(out: W, escapes: EscapeStyle) -> Self {
         Self {
             out,
@@ -152,7 +151,7 @@ fn escape_controls(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
     }
 }
 
-/// If `text` begins with a change of colour, returns its length.
+/// Returns the length of the colour change at the start of `text`, or `None` if there is none.
 fn length_of_color_escape(text: &str) -> Option<usize> {
     let numbers = text.strip_prefix("\u{1b}[")?;
     let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
@@ -160,13 +159,13 @@ fn length_of_color_escape(text: &str) -> Option<usize> {
 }
 
 thread_local! {
-    /// Lines for standard error, which are captured instead of printed while a command runs inside
-    /// another program.
+    /// Lines for standard error. While a command runs inside another program, they are captured here instead of
+    /// printed.
     static CAPTURED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, and captures its lines for standard error instead of printing them. Returns the
-/// result and these lines.
+/// Runs `work`, and captures its lines for standard error instead of printing them. Returns the result of `work` and
+/// the captured lines.
 pub fn capture_stderr<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
     let before = CAPTURED.replace(Some(Vec::new()));
     let result = work();
@@ -203,7 +202,7 @@ pub fn quote_shell_word(text: &str) -> String {
     }
 }
 
-/// Minimum width of text, in columns. Narrower terminals are treated as if they had this width.
+/// Minimum width of text, in columns. On narrower terminals, text also has this width.
 const MIN_COLUMNS: usize = 60;
 
 /// Returns the width of text in columns: `COLUMNS` if it is set; otherwise, the terminal's width if
@@ -241,8 +240,8 @@ pub fn plain_style() -> TextStyle {
     }
 }
 
-/// Amount of text that goes to standard error besides errors: none if negative, notes and warnings if 0, and also
-/// details if positive.
+/// Amount of text besides errors that goes to standard error: none if negative, notes and warnings if 0, and details
+/// too if positive.
 static VERBOSITY: AtomicI8 = AtomicI8::new(0);
 
 /// Sets the amount of text that goes to standard error besides errors.
@@ -317,8 +316,7 @@ mod tests {
             "\x1b[1mb\x1b[0m\\u{1b}[2J\\u{7}"
         );
         assert_eq!(through(&["a\u{202e}b".as_bytes()], true), "a\\u{202e}b");
-        // The input contains a character that is split over two writes, an incomplete character, and
-        // invalid bytes.
+        // The input contains a character that two writes share, an incomplete character, and invalid bytes.
         assert_eq!(
             through(
                 &["ü\u{202e}".as_bytes().split_at(3).0, &[0x80, 0xae]],

@@ -178,8 +178,8 @@ fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
 }
 
 /// Returns the mean time, in seconds, to send 1 GB from one chip to another, over all pairs of
-/// chips. The time is the size times the mean distance, divided by the link rate for chips with the
-/// largest degree.
+/// chips. The mean time is the size times the mean distance, divided by the link rate for chips of the graph's largest
+/// degree.
 fn mean_seconds_per_gigabyte(
     summary: &ChipGraphSummary,
     technology: &LinkRateByLinkCount,
@@ -233,7 +233,7 @@ fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Generates random graphs, and prints each graph with a new lowest mean time to send 1 GB from one chip to another.
+/// Generates random graphs, and prints each graph that lowers the best mean time to send 1 GB from one chip to another.
 fn search_random_topologies(
     (draws, below, chips, seed): (u32, u32, Option<u32>, u64),
     technology: &LinkRateByLinkCount,
@@ -258,7 +258,7 @@ fn search_random_topologies(
         };
         let graph = ChipGraph::create_random(count, &mut || split_mix(&mut state));
         let summary = graph.summarize();
-        // Skip this graph: chips with so many links have no link rate, so they are assumed not to
+        // Skip this graph: the table has no link rate for chips with so many links, so assume that such chips do not
         // exist.
         let Some(seconds) = mean_seconds_per_gigabyte(&summary, technology) else {
             continue;

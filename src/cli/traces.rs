@@ -80,7 +80,7 @@ pub fn find_input_job(args: &InputTraceArgs) -> Result<JobTraces, Box<dyn Error>
     Ok(JobTraces::from_pipe(io::stdin().lock(), PIPE)?)
 }
 
-/// Returns the ending of file names for this compression; empty for none.
+/// Returns the file name extension for this compression; empty without compression.
 pub fn compressed_suffix(compress: Option<CompressArg>) -> &'static str {
     match compress {
         None => "",
@@ -116,7 +116,7 @@ impl<'o> TraceTarget<'o> {
             };
         }
         let mut files = OutputSet::default();
-        // Traces are read again while outputs are written, so no output may replace a trace.
+        // The command reads traces again while it writes outputs, so no output may replace a trace.
         job::mark_read(&mut files, &traces.found);
         beside
             .iter()
@@ -127,8 +127,7 @@ impl<'o> TraceTarget<'o> {
         Ok(Self::Files(Box::new(outputs)))
     }
 
-    /// Returns true if the trace goes to standard output, because then no other text may be printed
-    /// there.
+    /// Returns true if the trace goes to standard output, so that the command must print no other text there.
     pub fn is_pipe(&self) -> bool {
         matches!(self, Self::Pipe(_))
     }
@@ -185,8 +184,8 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Gives all files their final names, and last the job file, which contains `about`. Returns
-    /// text that names the files.
+    /// Gives all files their final names, the job file last. The job file contains `about`. Returns a sentence that
+    /// names the files.
     pub fn commit_files(self, about: JobFile) -> Result<String, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => name_saved_traces(&outputs.commit_job(about)?),
@@ -195,8 +194,8 @@ impl<'o> TraceTarget<'o> {
     }
 }
 
-/// Prints a note if there are traces with the job's prefix that do not belong to the job. Returns
-/// text that names the job's traces.
+/// Prints a note if there are traces with the job's prefix that do not belong to the job. Returns a sentence that names
+/// the job's traces.
 pub fn name_saved_traces(job: &SavedJob) -> Result<String, Box<dyn Error>> {
     print_other_traces_note(&job.prefix, &job.others)?;
     Ok(format_first_to_last(&job.traces))

@@ -91,7 +91,7 @@ enum ValidateFormatArg {
     Json,
 }
 
-/// Error for traces with defects; the defects themselves are already printed.
+/// Error for traces with defects. The report of the defects was printed before.
 #[derive(Debug)]
 struct UnsoundTracesError(DefectCounts);
 
@@ -191,11 +191,11 @@ fn validate_options(
     Ok(options)
 }
 
-/// A checked trace and, if hashes are requested, the hash of its contents.
+/// A checked trace, and the hash of its contents if hashes are requested.
 type CheckedTraceFile = (ValidatedTrace, Option<String>);
 
-/// Reads and checks `files`. Returns the checked traces, and for each file the index of its trace. A file with several
-/// names is read only once, unless each name represents a different member of the file.
+/// Reads and checks `files`. Returns the checked traces, and the index of each file's trace. A file with several names
+/// is read only once, unless each name represents a different member of the file.
 fn read_files(
     files: &[RankFile],
     options: &ValidateOptions,
@@ -212,8 +212,8 @@ fn read_files(
         let Some(key) = file_identity(&file.path) else {
             return new();
         };
-        // The job file may give different hashes for several names of one file. At most one of these hashes is right,
-        // so check each hash.
+        // The job file may list different hashes for several names of one file. At most one of these hashes is right,
+        // so check all of them.
         match known.entry((key, file.seal)) {
             Entry::Vacant(entry) => entry.insert((new(), None)).0,
             Entry::Occupied(mut entry) => {

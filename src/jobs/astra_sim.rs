@@ -36,9 +36,9 @@ pub struct AstraSimJob {
     pub workload: Workload,
     /// Number of lanes that an NPU needs for the job.
     pub lanes: u32,
-    /// True if sends and receives may lack their counterpart.
+    /// True if a send may lack its receive, and a receive its send.
     pub lenient: bool,
-    /// Statistics that need no replay, for each instance.
+    /// Work of each instance, which is known without a replay.
     pub work: Vec<RankWorkTotals>,
     /// Tensors of each instance, if the inputs request memory tracking.
     pub tensors: Option<Vec<RankTensors>>,
@@ -163,8 +163,8 @@ impl AstraSimJob {
         )?)
     }
 
-    /// Replays the job as ASTRA-sim does, with the quirks of ASTRA-sim that its flags do not
-    /// correct. Returns the report.
+    /// Replays the job as ASTRA-sim does, including each quirk that the flags do not correct.
+    /// Returns the report of the replay.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl AstraSimJob {
 /// report.
 ///
 /// The event loop is compiled here once per network. Observers are called dynamically, because
-/// static calls would need one copy of the loop for each observer.
+/// static calls would need another copy of the loop for each observer.
 pub fn replay_on_input_network(
     prepared: &CompiledReplay<'_>,
     inputs: &AstraInputs,
@@ -220,7 +220,7 @@ pub fn replay_on_input_network(
     }
 }
 
-/// Returns the error for a collective at time 0 with an endpoint delay that is scaled to zero,
+/// Returns the error for a collective that starts at time 0 with an endpoint delay scaled to zero,
 /// because ASTRA-sim aborts in this case.
 fn zero_endpoint_delay_error(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
     let delay = inputs.system.endpoint_delay.unwrap_or(0);
@@ -252,7 +252,7 @@ fn replay_over_network<N: NetworkBackend>(
     Ok((outcome, None))
 }
 
-/// Returns the work of each instance. A graph that several instances share is examined only once.
+/// Returns the work of each instance. Examines a graph that several instances share only once.
 fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkTotals> {
     let graphs = workload.graphs().iter();
     let graphs: Vec<RankWorkTotals> = graphs
@@ -262,7 +262,7 @@ fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkTotal
     instances.map(|i| graphs[i.graph.index()]).collect()
 }
 
-/// Returns the node types of each rank. Collecting the types takes another pass over each file.
+/// Returns the node types of each rank. Reads each file a second time.
 fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     let read = |file: &RankFile| {
         let contents = TraceContents::open_verified(file)?;
@@ -271,7 +271,7 @@ fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     ranks.iter().map(read).collect()
 }
 
-/// Returns each rank's tensors. Collecting the tensors takes another pass over each file.
+/// Returns each rank's tensors. Reads each file a second time.
 fn read_tensors(
     ranks: &[RankFile],
     lenient: bool,
@@ -286,8 +286,8 @@ fn read_tensors(
     ranks.iter().map(&mut read).collect()
 }
 
-/// Returns the file of each rank (possibly compressed or in another format), and the files of ranks
-/// that have no NPU in the network.
+/// Returns the file of each rank, and the files of ranks for which the network has no NPU. Files
+/// may be compressed, or in another format.
 fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     let named = PrefixedTraceFiles::new(prefix);
     let file = |rank| RankFile::new(rank, named.path_of_rank(rank));
@@ -296,7 +296,7 @@ fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     ((0..npus).map(file).collect(), beyond)
 }
 
-/// Returns the note that there are more traces than NPUs.
+/// Returns a note that there are more traces than NPUs.
 fn extra_traces_note(
     flags: &AstraFlags,
     inputs: &AstraInputs,
@@ -320,8 +320,8 @@ fn extra_traces_note(
     }
 }
 
-/// Reads the custom algorithm from files that begin with `prefix`: one per position, and at most
-/// one per NPU.
+/// Reads the custom algorithm from the files that begin with `prefix`. There is one file per
+/// position, and at most one per NPU.
 fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
     let named = PrefixedTraceFiles::new(prefix);
     let more = (1..npus).take_while(|&rank| named.has_rank(rank));

@@ -8,7 +8,7 @@ use chakram_trace::format::file::{RankFile, TraceContents, discover_traces};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
 use std::path::{Path, PathBuf};
 
-/// Files defining a custom algorithm.
+/// Files that define a custom algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomAlgorithmFiles {
     /// Kind of collective that uses this algorithm.
@@ -47,7 +47,7 @@ pub fn load_custom_algorithms(
     args.iter().map(&mut load).collect()
 }
 
-/// Parses an algorithm from the `contents` of its files, which are sorted by position.
+/// Parses an algorithm from `contents`, the contents of its files sorted by position.
 pub fn parse_algorithm_scripts(
     contents: &[TraceContents],
     timing: ScriptTiming,

@@ -1,5 +1,4 @@
-//! Finds settings without effect. Each setting is omitted once, and the run without it is compared
-//! with the given run.
+//! Finds settings without effect. Compares the given run with a run without each setting.
 
 use chakram_base::config::changed_values;
 use chakram_base::setting::SettingKey;
@@ -13,12 +12,12 @@ use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
 use std::borrow::Cow;
 
-/// Maximum number of nodes, summed over all repeated runs. A step of a simulated collective counts
-/// as a node. Running this number of nodes takes one or two seconds.
+/// Maximum total number of nodes in all repeated runs. A step of a simulated collective counts as a
+/// node. A replay of this number of nodes takes one or two seconds.
 pub const MAX_REPEATED_NODES: u64 = 2_000_000;
 
-/// Returns the number of nodes of a run. A simulated collective also counts an estimate of its
-/// steps: 2 n² for n members, as in a ring.
+/// Estimates the work of a run as a number of nodes. A simulated collective of n members also
+/// counts as 2 n² nodes, the number of steps of a ring.
 fn estimate_work(report: &Report, nodes: u64) -> u64 {
     let steps = report.collectives.iter().map(|row| {
         let members = u64::from(row.members);
@@ -30,8 +29,8 @@ fn estimate_work(report: &Report, nodes: u64) -> u64 {
     }
 }
 
-/// The parts of a run that change without a setting. If the run does not change, all parts are
-/// `None`.
+/// The parts of a run that change if a setting is omitted. If the run does not change, all parts
+/// are `None`.
 #[derive(Debug, Default)]
 pub struct RunWithoutSetting<'a> {
     /// The workload without the setting, if it differs.
@@ -78,7 +77,7 @@ pub fn note_settings_without_effect(
         let run = ReplayedRun { prepared, report };
         let machine = without.machine.as_deref().unwrap_or(prepared.machine());
         let other_options = without.options.as_ref().unwrap_or(options);
-        // Equal inputs give equal results, so no replay is needed.
+        // Equal inputs give equal results, so skip the replay.
         let is_default = without.workload.is_none()
             && without.options.is_none()
             && machine == prepared.machine();
@@ -134,9 +133,9 @@ pub struct MachineEdit {
     pub without: Option<Machine>,
 }
 
-/// Returns the values that differ between `machine`'s text, called `file`, and the preset with the
-/// machine's name, sorted by key. The list is empty for a preset, and for a file that has no preset
-/// of the same name. Error messages name the text `file`.
+/// Returns the values in which `machine`'s text differs from the preset with the machine's name,
+/// sorted by key. The list is empty for a preset, and for a machine whose name no preset has. Error
+/// messages name the text `file`.
 pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     let Ok(original) = read_preset_text_text(machine.name()) else {
         return Vec::new();

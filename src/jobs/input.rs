@@ -1,4 +1,4 @@
-//! Reads a job's input files: text, hashes, and a readable name of the job.
+//! Reads and hashes a job's input files, and names the job.
 
 use super::machine_reference;
 use chakram_report::summary::HashedInput;
@@ -32,7 +32,7 @@ pub fn read_text(path: &Path) -> Result<String, TraceError> {
 }
 
 /// Returns a readable name of the job: the folder, file or prefix that the user gave. If the user
-/// gave several paths, the name is the first rank's file, so that it does not depend on the order
+/// gave several paths, returns the first rank's file, so that the name does not depend on the order
 /// of the paths.
 pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     let path = match (paths, files) {
@@ -45,8 +45,8 @@ pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     name.unwrap_or("job").to_owned()
 }
 
-/// Returns the machine file in the folder of the traces if there is one; otherwise the machine that
-/// the job file names.
+/// Returns the machine file in the folder of the traces or, if there is none, the machine that the
+/// job file names.
 pub fn machine_of(paths: &[PathBuf], found: &FoundTraces) -> Option<String> {
     if let Some(path) = paths.first()
         && let Ok(Some(_)) = chakram_archive::read_archived_file(&path.join(CASE_MACHINE))

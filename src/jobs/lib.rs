@@ -1,4 +1,4 @@
-//! Prepares jobs for a replay; a job is read from files, generated from a pattern, or read from
+//! Prepares jobs for a replay. A job comes from files, from a pattern that generates it, or from
 //! ASTRA-sim's inputs.
 
 use chakram_base::bounds::MemoryLimitError;
@@ -114,8 +114,8 @@ pub enum JobError {
 }
 
 impl Job {
-    /// Opens the job at `paths`. `paths` are a folder of traces, the prefix of files with names
-    /// `PREFIX.RANK.et`, the job file, or the files of single ranks.
+    /// Opens the job at `paths`. `paths` contains a folder of traces, the prefix of files with
+    /// names `PREFIX.RANK.et`, the job file, or the files of single ranks.
     ///
     /// # Errors
     ///
@@ -158,8 +158,8 @@ impl Job {
         })
     }
 
-    /// Replays the job on `machine` and returns the report. The treatment of ranks without a trace
-    /// was decided when the job was opened, so `options` do not change it.
+    /// Replays the job on `machine` and returns the report. Opening the job already decided how to
+    /// treat ranks without a trace, so `options` do not change that.
     ///
     /// # Errors
     ///
@@ -187,17 +187,17 @@ impl Job {
         &self.workload
     }
 
-    /// Converts the job to its graphs, ranks and groups.
+    /// Returns the graphs, ranks and groups of the job, and drops the rest.
     pub fn into_workload(self) -> Workload {
         self.workload
     }
 
-    /// Returns, for each of the [edits](JobOptions::edits), the counts of items that it changed.
+    /// Returns the number of items that each of the [edits](JobOptions::edits) changed.
     pub fn edits(&self) -> &[EditRow] {
         &self.edits
     }
 
-    /// Returns how many ranks have no trace and copy captured ranks of the same role.
+    /// Returns the number of ranks without a trace that copy captured ranks of the same role.
     pub fn filled_in_rank_count(&self) -> u64 {
         self.completed
     }

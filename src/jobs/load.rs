@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 /// Options for loading a job from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobOptions {
-    /// How strictly traces are compared with the job file, `PREFIX.job.json`.
+    /// Strictness of the comparison of traces with the job file, `PREFIX.job.json`.
     pub verify: VerifyLevel,
     /// A file with process groups that replace the groups in the job file.
     pub groups: Option<PathBuf>,
@@ -34,8 +34,8 @@ pub struct JobOptions {
     pub absent: MissingRankPolicy,
     /// Number of ranks of the job, if the traces show fewer.
     pub ranks: Option<u32>,
-    /// Minimum number of ranks with [`MissingRankPolicy::Mirror`]: the number of the machine's
-    /// NPUs. The minimum applies only if neither `ranks` nor the traces give a number.
+    /// Minimum number of ranks with [`MissingRankPolicy::Mirror`], usually the number of the machine's NPUs. The
+    /// minimum applies only if neither `ranks` nor the traces give a number.
     pub mirrored: u32,
     /// Number of the profiled step to read; `None` to read the whole traces.
     pub step: Option<u64>,
@@ -43,15 +43,15 @@ pub struct JobOptions {
     pub edits: Vec<JobEdit>,
     /// Rule that selects the captured ranks that new ranks of an edited job copy.
     pub role_model: AbsentRankModelRule,
-    /// Ranks with a later start than the others, each with its delay.
+    /// Ranks that start later than the others, each with its delay.
     pub delays: Vec<(u32, Span)>,
-    /// Treatment of the profiler's estimated cost.
+    /// Treatment of the profiler's estimated overhead.
     pub profiler: ProfilerCostPolicy,
     /// True if inputs are hashed, which reads every byte a second time.
     pub hash: bool,
 }
 
-/// Function that is called with the number of ranks that were read so far, and the total.
+/// Function that receives the number of ranks read so far and the total number.
 pub type LoadProgress<'p> = dyn FnMut(usize, usize) + 'p;
 
 /// Finds the files of a job. If there are several paths, all paths must belong to one job.
@@ -97,8 +97,8 @@ pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobError> 
     Ok(all)
 }
 
-/// Returns the groups that are declared outside the traces: in the file `path` if it is given,
-/// otherwise in the job file. If hashes are requested, adds the file of groups to `inputs`.
+/// Returns the groups that the file `path` or, if there is no `path`, the job file declares. If hashes are requested,
+/// adds the file of groups to `inputs`.
 pub fn groups_of(
     path: Option<&Path>,
     found: &FoundTraces,
@@ -115,7 +115,7 @@ pub fn groups_of(
 }
 
 /// Returns the traces in `found`. If `step` is given, the traces contain only the profiled step
-/// with this number. `piped` is the content of a trace that was read from a pipe, if any.
+/// with this number. `piped` is the content of a trace from a pipe, or `None` if the traces are files.
 pub fn restrict_to_step(
     found: FoundTraces,
     step: Option<u64>,
@@ -216,8 +216,8 @@ pub fn load_found_traces(
     })
 }
 
-/// Checks that the state of a run, which has 4 bytes per node and rank, fits into memory. Small
-/// files may have a large state, because many ranks can share one file.
+/// Checks that a run's state fits into memory. The state has 4 bytes per node and rank. Small files may need a large
+/// state, because many ranks can share one file.
 ///
 /// # Errors
 ///
@@ -242,13 +242,13 @@ struct LoadedTrace<R> {
     is_of_member: bool,
 }
 
-/// Number of files that each thread reads before they are added to the workload. The number is
-/// large enough that threads rarely wait for each other.
+/// Number of files that each thread reads before the loader adds them to the workload. The number is large enough that
+/// threads rarely wait for each other.
 const FILES_OF_THREAD: usize = 16;
 
-/// Reads `files` with `read` on all processors, and adds them to `builder`. A file that has several names
-/// (hard links) is read once, unless its content depends on the rank. `graph_of` is called in the order of
-/// the files. If hashes are requested, the files are added to `inputs`.
+/// Reads `files` with `read` on all processors, and adds them to `builder`. Reads a file with several names (hard
+/// links) only once, unless its content depends on the rank. Calls `graph_of` in the order of the files. If hashes are
+/// requested, adds the files to `inputs`.
 pub fn read_traces<R: Send>(
     files: &[RankFile],
     builder: &mut WorkloadBuilder,
@@ -296,8 +296,7 @@ pub fn read_traces<R: Send>(
         for ((file, key), is_new) in files.iter().zip(keys).zip(new) {
             let known = key.and_then(|key| linked.0.get(&key));
             let (graph, binding) = match known {
-                // Every rank that names this file gets the same content, unless the content refers
-                // to the rank itself.
+                // All ranks with this file get the same content, because the content does not refer to the rank itself.
                 Some((graph, binding, index)) if binding.peers.is_empty() => {
                     if let (Some(inputs), Some(index)) = (&mut inputs, index) {
                         let known: &HashedInput = &inputs[*index];

@@ -1,8 +1,8 @@
 //! References to machines in job files: a preset's name, or a file's path relative to the folder of the job
 //! file.
 //!
-//! Because paths are relative, a job can be replayed from any working folder. A job can also be
-//! moved, if its machine moves with it.
+//! Because paths are relative, a job can be replayed from any working folder. A job can also move to another folder if
+//! its machine file moves with it.
 
 use chakram_hardware::machine::names_file;
 use std::path::{Component, Path, PathBuf};
@@ -20,7 +20,7 @@ pub fn resolve_machine_name(name: &str, job: &Path) -> String {
     }
 }
 
-/// Returns the text that the job file `job` must contain to name the machine `name`.
+/// Returns the text with which the job file `job` refers to the machine `name`.
 pub fn store_machine_reference(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();
@@ -40,9 +40,8 @@ fn folder_of(job: &Path) -> &Path {
     }
 }
 
-/// Returns the relative path from `folder` to `file`. Both arguments are absolute. If the paths
-/// have only the root in common, returns `file`. A path without a folder becomes `./NAME`, because
-/// a bare name would mean a preset.
+/// Returns the relative path from `folder` to `file`. Both arguments are absolute. Returns `file` if the paths share
+/// only the root. A path without a folder becomes `./NAME`, because a bare name would mean a preset.
 fn relative_path(folder: &Path, file: &Path) -> PathBuf {
     let (from, to): (Vec<_>, Vec<_>) = (folder.components().collect(), file.components().collect());
     let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();

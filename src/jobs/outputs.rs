@@ -1,5 +1,4 @@
-//! Writes a job. The files get their final names only when all are complete. The job file gets its
-//! name last.
+//! Writes a job. The files get their final names only when all of them are complete. The job file gets its name last.
 
 use super::{JobError, machine_reference};
 use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered_path};
@@ -39,7 +38,7 @@ fn job_prefix(output: &Path) -> Result<PathBuf, JobError> {
     }
 }
 
-/// Writes a trace that is not complete yet.
+/// Writer of an incomplete trace.
 pub type TraceOutput = CompressedWriter<BufWriter<OutputFile>>;
 
 /// A job that is being written.
@@ -106,8 +105,7 @@ impl JobOutputs {
     }
 
     /// Uses the trace `written` for `rank` too: as a hard link if `link` is true, otherwise as a copy.
-    /// Returns `None` if the trace can be neither linked nor copied; in this case, the caller must write
-    /// the trace again.
+    /// Returns `None` if the trace can be neither linked nor copied; the caller must then write the trace again.
     pub fn share_trace(
         &mut self,
         rank: u32,
@@ -157,8 +155,7 @@ impl JobOutputs {
         };
         write_job(&mut self.files, &path, &job)?;
         self.files.commit_all()?;
-        // List other traces only now: before the commit, the job's own files do not have their
-        // final names.
+        // List other traces only after the commit, because before it the job's own files have temporary names.
         Ok(SavedJob {
             others: list_stale_traces(&self.prefix, &job)?,
             traces: self.names,
@@ -172,7 +169,7 @@ impl JobOutputs {
 pub struct SavedJob {
     /// Prefix of the job's file names.
     pub prefix: PathBuf,
-    /// The job's traces, in the order of writing.
+    /// The job's traces, in the order in which they were written.
     pub traces: Vec<PathBuf>,
     /// Traces with the job's prefix that do not belong to the job, sorted by path.
     pub others: Vec<PathBuf>,

@@ -1,8 +1,8 @@
-//! Declares each option of a replay of traces once: its key, words, help and effect.
+//! Declares each option of a replay in one place: its key, words, help and effect.
 //!
-//! The command line turns [`REPLAY_OPTIONS`] into flags, archives store the words of options, and
-//! studies use their keys. The command line, archives and studies therefore accept the same
-//! options, and parse them in the same way.
+//! The command line converts [`REPLAY_OPTIONS`] to flags, archives store the words of options, and studies use the keys
+//! of options. The command line, archives and studies therefore accept the same options, and parse them in the same
+//! way.
 
 use super::{CustomAlgorithmFiles, JobOptions, load_custom_algorithms};
 use chakram_base::config::{ConfigLiteral, TomlEditError, replace_toml_values};
@@ -34,9 +34,9 @@ pub struct ReplayOption {
     pub key: SettingKey,
     /// Placeholder for the value in the help text; empty for switches.
     pub value: &'static str,
-    /// Help text. In the help text, keys of other options are in braces.
+    /// Help text. Text of the help. Braces mark the keys of other options.
     pub help: &'static str,
-    /// Word of the default value; empty if there is none.
+    /// Word that selects the default value; empty if there is no default.
     pub default: &'static str,
     /// True if the short help (`-h`) omits the option.
     pub is_rare: bool,
@@ -398,7 +398,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     },
 ];
 
-/// Reason why values in a machine's text cannot be changed.
+/// Reason why the options' machine values cannot be applied to a machine's text.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineTextError {
     /// A value in the machine's text cannot be changed.
@@ -420,7 +420,7 @@ pub struct ReplaySettings {
     machine_values: Vec<MachineValueChange>,
     /// The machine that ran the kernels when their durations were recorded.
     pub recorded_on: Option<String>,
-    /// If the roofline model times a kernel, the kernel reaches this fraction of the peak rates.
+    /// Fraction of the peak rates that kernels reach if the roofline model times them.
     pub efficiency: Option<RooflineEfficiency>,
     /// True if ranks occupy all NPUs of each rack.
     pub fill_domains: bool,
@@ -462,7 +462,7 @@ pub enum ReplaySettingsError {
         /// The option that is missing.
         missing: SettingKey,
     },
-    /// An option has no effect.
+    /// An option would have no effect.
     Option(#[from] OptionRefusal),
     /// A file cannot be read.
     File(#[from] TraceError),
@@ -481,7 +481,7 @@ impl ReplaySettingsError {
     }
 }
 
-/// Formats the error with options as flags; `{:#}` names options by their keys in files.
+/// Formats the error, which names options as flags; with `{:#}`, the error names options by their keys in files.
 impl fmt::Display for ReplaySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -616,8 +616,7 @@ impl ReplaySettings {
         })
     }
 
-    /// Returns the full name of the machine `name`. If the name is in the notation of dimensions, the
-    /// user's rates are added to it.
+    /// Returns the full name of the machine `name`. If the name is a list of dimensions, adds the user's rates to it.
     ///
     /// # Errors
     ///
@@ -666,8 +665,8 @@ impl ReplaySettings {
         Ok(Machine::parse_edited(&edited, file, &original)?)
     }
 
-    /// Returns `machine`. If the options request it, jobs on the returned machine occupy all NPUs
-    /// of each rack.
+    /// Returns `machine`. Returns the machine. If the options request it, jobs on this machine occupy all NPUs of each
+    /// rack.
     ///
     /// # Errors
     ///
@@ -731,7 +730,7 @@ mod tests {
         );
         let filled = [(SettingKey::FillDomains, "true"), (SettingKey::Map, "0")];
         assert!(said(&filled).starts_with("`fill_domains` cannot be given together with `map`"));
-        // A switch with the value false equals an omitted switch.
+        // A switch with the value false is equivalent to an omitted switch.
         let off = [(SettingKey::FillDomains, "false"), (SettingKey::Map, "0")];
         assert!(read(&off).is_ok());
         let wrong = said(&[(SettingKey::Comm, "recordd")]);

@@ -1,4 +1,4 @@
-//! Finds the sensitivity of a job's makespan to classes of durations, and to the machine's rates
+//! Computes how sensitive a job's makespan is to classes of durations, and to the machine's rates
 //! and latencies.
 
 use chakram_base::config::{ConfigLiteral, list_toml_numbers, replace_toml_values};
@@ -9,8 +9,8 @@ use chakram_report::sensitivity::{
     SensitivityInputs, SensitivityReport, SensitivityRow, TENTH_LESS,
 };
 
-/// If a job has at most this number of nodes, replays confirm all its rows. Each row takes about
-/// thirty replays.
+/// If a job has at most this number of nodes, replays confirm all rows of its report. Each row
+/// takes about thirty replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
 /// Text of a machine file, and its name for error messages.
@@ -26,20 +26,21 @@ pub struct MachineText<'a> {
 const RATES: [&str; 4] = ["bandwidth", "memory_bandwidth", "peak", "local_bandwidth"];
 /// Words in the keys of times. A lower value is faster.
 const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
-/// Smallest factor on a time, which makes it nearly zero; a factor of 0 would need an infinite
+/// Smallest factor for a time. It makes the time nearly zero, because zero would need an infinite
 /// rate.
 const NEARLY_NONE: f64 = 1e-6;
 
-/// Largest factor, and therefore nearest to 1, that measures a slope.
+/// Largest factor with which a slope is measured, and so the nearest to 1.
 const NEAREST: f64 = 0.9999;
-/// Number of bisections between the last valid factor and the next tested factor, which was
-/// invalid.
+/// Number of bisections between the last factor down to which the makespan is linear and the first
+/// factor beyond it.
 const HALVINGS: u32 = 6;
-/// Positions within a range, as fractions of its length. The makespans at these positions are
-/// compared with a straight line. The first positions reveal most nonlinear curves.
+/// Positions within a range, as fractions of its length. The code compares the makespans at these
+/// positions with a straight line. Most nonlinear curves already differ from the line at the first
+/// positions.
 const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 
-/// Finds the sensitivities of `run` on the machine in the given text.
+/// Finds the sensitivities of `run` on the machine that the text describes.
 ///
 /// # Errors
 ///
@@ -63,7 +64,7 @@ pub fn find_sensitivities(
         if !is_rate && !has(&TIMES) || path.contains("curve") || path.starts_with("measured") {
             continue;
         }
-        // `end` replays the job with the time of the key multiplied by approximately `factor`.
+        // `end` replays the job with the key's time multiplied by approximately `factor`.
         let end = |factor: f64| -> Option<ScaledKeyResult> {
             let (factor, scaled) = match is_rate {
                 true => (factor, scale_literal(&value, 1.0 / factor)?),
@@ -91,13 +92,13 @@ pub fn find_sensitivities(
 /// A run with a changed value of one machine key.
 #[derive(Clone, Copy, Debug)]
 struct ScaledKeyResult {
-    /// Factor on the key's time; below 1, the run is faster.
+    /// Factor that multiplies the key's time; below 1, the run is faster.
     factor: f64,
     makespan: Span,
 }
 
 /// Returns the row of a machine key, or `None` if the key has no effect on the makespan. `end`
-/// replays the job with the time of the key multiplied by approximately its argument.
+/// replays the job with the key's time multiplied by approximately the argument of `end`.
 fn sensitivity_row(
     path: &str,
     makespan: Span,
@@ -114,9 +115,9 @@ fn sensitivity_row(
         let at = end(factor)?;
         Some(saved(at) / (1.0 - at.factor))
     };
-    // The end of every node is rounded to a picosecond, so a slope is more exact over a wider
-    // range. The makespan is linear down to `factor` if the makespans at all tested factors in
-    // between are on the line through its endpoints.
+    // Every node's end is rounded to a picosecond, so a slope over a wider range is more exact. The
+    // makespan is linear down to `factor` if every makespan tested in between is on the line
+    // through the two end points.
     let straight_to = |factor: f64| -> Option<bool> {
         let slope = slope_to(factor)?;
         for part in PARTS_OF_RANGE {
@@ -163,8 +164,8 @@ fn sensitivity_row(
 }
 
 /// Multiplies a time by approximately `factor`, so that the result is a whole number of
-/// picoseconds. Also returns the exact factor. The exact factor is needed because replays round
-/// latencies and use the same latency hundreds of times.
+/// picoseconds. Also returns the exact factor. Callers need the exact factor, because a replay uses
+/// the same rounded latency hundreds of times.
 fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)> {
     let ConfigLiteral::Text(text) = value else {
         return Some((factor, scale_literal(value, factor)?));
@@ -175,7 +176,7 @@ fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)
     Some((factor, ConfigLiteral::Text(format!("{scaled} ps"))))
 }
 
-/// Multiplies a number, or the number at the start of a text, by `factor`.
+/// Multiplies a number, or the number at the start of a string, by `factor`.
 fn scale_literal(value: &ConfigLiteral, factor: f64) -> Option<ConfigLiteral> {
     Some(match value {
         ConfigLiteral::Whole(number) => ConfigLiteral::Number(*number as f64 * factor),

@@ -1,5 +1,5 @@
-//! Software stacks: named sets of kernels, launch times and plan options, as frameworks choose
-//! them.
+//! Software stacks: named sets of the kernels, launch times and plan options that a framework
+//! chooses.
 //!
 //! A stack file has plan options (`[plan]`) and durations that depend on software. The durations
 //! are in one table per NPU class (`[npu.CLASS]`, as in machine files). The user's options override
@@ -74,7 +74,7 @@ presets!(
     "maxtext",
 );
 
-/// A plan option, and the value that a stack gives it.
+/// A plan option, and its value in a stack.
 #[derive(Clone, Debug)]
 struct StackOption {
     option: &'static PlanOption,
@@ -114,13 +114,13 @@ pub enum StackError {
     /// The stack file is invalid.
     #[error(transparent)]
     Refused(#[from] ConfigError),
-    /// The stack has no plan options, and its durations are only for NPUs that the machine does not
+    /// The stack has no plan options, and all its durations are for NPUs that the machine does not
     /// have.
     #[error("stack {} has kernel times for {known}, but {machine} has none of these NPUs\n  try: another machine or stack", quote_for_message(.stack))]
     OtherNpus {
         /// Name of the stack, for the message.
         stack: String,
-        /// NPU classes that have durations in the stack.
+        /// NPU classes for which the stack has durations.
         known: String,
         /// Name of the machine, for the message.
         machine: String,
@@ -191,13 +191,13 @@ impl SoftwareStack {
         &self.name
     }
 
-    /// Returns a one-line description, which may be empty.
+    /// Returns the stack's description, one line or empty.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Returns `machine` with the stack's durations in place of its own, and a report about the
-    /// stack's durations.
+    /// Returns `machine` with its durations replaced by the stack's, and a report about the stack's
+    /// durations.
     ///
     /// # Errors
     ///
@@ -234,7 +234,8 @@ impl SoftwareStack {
         Ok((priced, report))
     }
 
-    /// Returns the report of a run without a machine. No plan option is decided yet.
+    /// Returns the stack's report for a run without a machine. The report contains no plan options
+    /// yet.
     pub fn start_stack_report(&self) -> StackReport {
         StackReport {
             name: self.name.clone(),
@@ -244,9 +245,9 @@ impl SoftwareStack {
         }
     }
 
-    /// Sets the stack's options in `plan`. Skips the options that `is_given` selects. Records both
-    /// the set and the skipped options in `report`. If the plan rejects an option, the option is
-    /// omitted and the reason is recorded.
+    /// Sets the stack's options in `plan`. Skips options for which `is_given` is true. Records both
+    /// kinds of options in `report`. If the plan rejects an option, also skips the option and
+    /// records the reason.
     pub fn set_plan_options(
         &self,
         plan: &mut ParallelismPlan,
@@ -274,7 +275,7 @@ impl SoftwareStack {
     }
 }
 
-/// Reads a table's options, sorted in the order of [`OPTIONS`].
+/// Reads the options in a table, in the order of [`OPTIONS`].
 fn read_options(
     table: &chakram_base::config::ConfigTable<'_>,
 ) -> Result<Vec<StackOption>, ConfigError> {
@@ -374,7 +375,7 @@ mod tests {
                 .decode
         };
         assert_eq!(of(&machine), of(&priced));
-        // A power limit of 500 W instead of 700 W makes the stack's kernels slower too.
+        // A power limit of 500 W instead of 700 W also slows the stack's kernels.
         let capped = Machine::load_preset("grand-teton-h100").unwrap();
         let (priced, _) = stack.apply_stack_durations(&capped).unwrap();
         let kept = capped.classes()[0].curves.kept.attention;
@@ -410,7 +411,7 @@ mod tests {
         let given = ParallelismPlan::new();
         assert_eq!(plan.loss, given.loss);
         assert!(plan.clip && plan.gradients == Some(Dtype::Fp32));
-        // Without a sharded optimizer, there are no gathers, so nothing can overlap.
+        // Without a sharded optimizer, there are no gathers that could overlap with anything.
         assert!(!plan.gather_overlap);
         let left: Vec<_> = report.left.iter().map(|left| left.part.as_str()).collect();
         assert_eq!(left, ["gather_overlap", "loss"]);

@@ -1,4 +1,4 @@
-//! Access to single traces of a job for transformations, or to one trace from a pipe.
+//! Gives transformations access to single traces of a job, or to one trace from a pipe.
 
 use super::JobError;
 use super::load::{find_traces, restrict_to_step};
@@ -56,7 +56,7 @@ impl JobTraces {
         Ok(Self { found, piped })
     }
 
-    /// Keeps only the profiled step `step` of the traces, if a step is given.
+    /// If `step` is not `None`, keeps only this profiled step of the traces.
     pub fn select_step(self, step: Option<u64>) -> Result<Self, JobError> {
         if step.is_none() {
             return Ok(self);
@@ -84,7 +84,8 @@ impl JobTraces {
         &self.found.files
     }
 
-    /// Returns the job file's declarations with `groups` as the groups. Omits the job file's ranks.
+    /// Returns the declarations of the job file, with `groups` in place of its groups. Omits the
+    /// job file's ranks.
     pub fn to_job_file(&self, groups: DeclaredGroups) -> JobFile {
         merge_declarations(&self.found, groups)
     }

@@ -142,7 +142,7 @@ pub struct ModelSizes {
 }
 
 impl ModelSizes {
-    /// Returns the language model, with its matrix products cut into `parts` parts.
+    /// Returns the language model. Each matrix product is cut into `parts` parts.
     pub fn to_language_model(self, parts: u64) -> LanguageModel {
         LanguageModel {
             embedding: self.embedding,

@@ -14,8 +14,8 @@ use std::fmt::Display;
 struct ScheduleDocument<'r> {
     /// The chosen cuts of the matrix products; `None` if no rule chose them.
     partition: Option<&'r CutMatrixProducts>,
-    /// Number of layers that are not in the table of cycles and had to be mapped; `None` if there is no table of
-    /// cycles.
+    /// Number of layers that chakram mapped itself because the table of cycles lacks them; `None` if there is no table
+    /// of cycles.
     mapped_layers: Option<usize>,
     topologies: Vec<TopologyEntry<'r>>,
 }
@@ -42,7 +42,7 @@ struct SummedStepCosts {
     total_ps: u64,
     between_chips_bytes: u64,
     memory_bytes: u64,
-    /// Energy in picojoules; `None` if the table of cycles does not give all energies.
+    /// Energy in picojoules; `None` if the table of cycles lacks an energy.
     energy_pj: Option<f64>,
 }
 
@@ -64,21 +64,19 @@ struct SubLayerEntry<'r> {
     duration_ps: u64,
 }
 
-/// JSON of a log entry: data that a chip needed, or that were evicted.
+/// JSON of a log entry about data that a chip needed, or data that it evicted.
 #[derive(Debug, Serialize)]
 struct StepLogEntry {
     step: u32,
     chip: u32,
     /// Kind of data: `weights`, `input` or `output`.
     data: &'static str,
-    /// Index of the weights, or of the part of the input; for an output, the index of the sub-layer
-    /// that produced it.
+    /// Index of the weights or of the part of the input. For an output, index of the sub-layer that produced it.
     number: u32,
     /// Index of the piece, if the output is transferred in pieces.
     piece: Option<u32>,
     bytes: u64,
-    /// For data that were needed, the source (`own`, `chip` or `memory`); for evicted data, their
-    /// fate (`dropped` or `written`).
+    /// Source of needed data (`own`, `chip` or `memory`), or fate of evicted data (`dropped` or `written`).
     place: &'static str,
     /// Index of the chip that sends the data.
     from_chip: Option<u32>,

@@ -10,12 +10,12 @@ use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 
-/// Formats an energy, given in joules, in uJ; `-` if it is unknown.
+/// Formats an energy in joules as uJ; `-` if it is unknown.
 fn format_energy(joules: Option<f64>) -> String {
     joules.map_or("-".to_owned(), |joules| format!("{:.3} uJ", joules * 1e6))
 }
 
-/// Formats a time, given in seconds, in us.
+/// Formats a time in seconds as us.
 fn format_time(seconds: f64) -> String {
     format!("{:.3} us", seconds * 1e6)
 }
@@ -47,8 +47,8 @@ pub fn write_row(
     Ok(())
 }
 
-/// The chosen cuts of matrix products, and the bytes that they move. For comparison, the value also contains the bytes
-/// for two uniform cuts: all matrix products by columns, and all by rows. Words are assumed to have one byte.
+/// The chosen cuts of matrix products, and the bytes that they move. For comparison, also contains the bytes that two
+/// uniform cuts move: all matrix products by columns, and all by rows. A word has one byte.
 #[derive(Debug, Serialize)]
 pub struct CutMatrixProducts {
     products: Vec<CutMatrixProduct>,
@@ -57,7 +57,7 @@ pub struct CutMatrixProducts {
     along_rows_bytes: Option<u64>,
 }
 
-/// A matrix product that has the same name and the same cut in `layers` layers.
+/// A matrix product with one name and one cut, which occurs in `layers` layers.
 #[derive(Debug, Serialize)]
 struct CutMatrixProduct {
     name: String,

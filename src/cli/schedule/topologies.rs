@@ -1,4 +1,5 @@
-//! Topologies from the options: a single topology, the best torus for each number of chips, or random graphs.
+//! Chooses the topologies that the options request: a single topology, the best torus for each number of chips, or
+//! random graphs.
 
 use super::args::ScheduleArgs;
 use super::work::{LayerCosts, TopologyRow, WorkToSchedule, schedule_on_topology};
@@ -49,8 +50,8 @@ pub fn schedule_topologies(
                 let graph = ChipGraph::create_random(chips, random);
                 let row =
                     match schedule_on_topology(args, work, Some(graph), chips as usize, prices) {
-                        // Skip this topology: chips with so many links have no link rate, so they
-                        // are assumed not to exist.
+                        // Skip this topology: the table has no link rate for chips with so many links, so assume that
+                        // such chips do not exist.
                         Err(error)
                             if error
                                 .downcast_ref::<StepError>()
@@ -80,8 +81,8 @@ pub fn schedule_topologies(
     Ok(rows)
 }
 
-/// If `name` begins with `word`, parses the number that follows. Fails if the number is not between 1 and
-/// `most`.
+/// Parses the number after `word`, or returns `None` if `name` does not begin with `word`. Fails if the number is not
+/// between 1 and `most`.
 fn parse_number_after_word(name: &str, word: &str, most: u32) -> Result<Option<u32>, String> {
     let Some(number) = name.strip_prefix(word) else {
         return Ok(None);

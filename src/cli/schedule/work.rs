@@ -1,4 +1,4 @@
-//! Sub-layers and their costs, and their schedule on a topology.
+//! Loads sub-layers with their costs, and schedules them on a topology.
 
 use super::args::ScheduleArgs;
 use chakram_base::config;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::rc::Rc;
 
-/// Sub-layers with their costs, and the schedule if it is from a file.
+/// Sub-layers with their costs, and the schedule if the user gave a schedule file.
 pub struct WorkToSchedule {
     pub graph: TaskGraph,
     pub costs: Vec<TaskCost>,
@@ -22,7 +22,7 @@ pub struct WorkToSchedule {
     pub parts: u64,
 }
 
-/// Results of the work on one topology.
+/// Results of scheduling the work on one topology.
 pub struct TopologyRow {
     pub links: Option<ChipGraph>,
     pub name: String,
@@ -47,16 +47,16 @@ impl TopologyRow {
     }
 }
 
-/// Key of a layer: sizes, strides and dilations of its loops.
+/// Key of a layer: its loop sizes, strides and dilations.
 type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 
-/// Costs of layers, from a table of cycles or from a search for a mapping. The cost of each layer
-/// is looked up or computed only once.
+/// Costs of layers, from a table of cycles or from a search for a mapping. Each layer's cost is looked up or computed
+/// only once.
 pub struct LayerCosts {
     pub model: LoopNestModel,
     pub table: Option<CycleTable>,
     pub known: BTreeMap<LayerKey, TaskCost>,
-    /// Number of layers that are not in the table of cycles and had to be mapped.
+    /// Number of layers that were mapped here because the table of cycles lacks them.
     pub mapped: usize,
 }
 
@@ -90,7 +90,7 @@ impl LayerCosts {
     }
 }
 
-/// Returns the sub-layers of the file, or of the model with its matrix products cut into `parts` parts.
+/// Returns the sub-layers from the file or from the model. A model's matrix products are cut into `parts` parts.
 pub fn load_work_to_schedule(
     args: &ScheduleArgs,
     parts: u64,
@@ -121,8 +121,8 @@ pub fn load_work_to_schedule(
     })
 }
 
-/// Schedules the work on a topology. If a sub-layer does not fit into a chip's memory, doubles the number of
-/// parts into which matrix products are cut, and schedules again.
+/// Schedules the work on a topology. If a sub-layer does not fit into a chip's memory, doubles the number of parts per
+/// matrix product and schedules again.
 pub fn schedule_on_topology(
     args: &ScheduleArgs,
     work: &Rc<WorkToSchedule>,

@@ -59,7 +59,7 @@ pub struct LlmArgs {
     plan: bool,
 }
 
-/// A limit on request times, or the limits for a language model, parsed from `--slo`.
+/// Parsed value of `--slo`: one limit on request times, or several limits for a language model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SloOption {
     /// Limit on the serving time of requests.
@@ -103,9 +103,9 @@ impl FromStr for SloOption {
     }
 }
 
-/// The language model, or the scenario, that the argument SCENARIO names.
+/// The language model or scenario that the argument SCENARIO names.
 pub enum LlmInput {
-    /// Name of a model; the options describe the rest of the scenario.
+    /// Name of a model; options describe the rest of its scenario.
     Model(String),
     /// Text of a scenario.
     Scenario(String),
@@ -158,7 +158,7 @@ struct LlmDocument<'r> {
 }
 
 impl LlmArgs {
-    /// Rejects all options for language models, because no language model is served.
+    /// Rejects all options for language models, for a scenario without one.
     pub fn reject_all_llm_options(&self) -> Result<(), String> {
         let given = [
             ("--input", self.input.is_some()),
@@ -304,7 +304,7 @@ fn scenario_text(
     Ok(text)
 }
 
-/// Splits the values of `--output` into two kinds: the number of tokens per answer, and the file for the report.
+/// Separates the two kinds of values of `--output`: the number of tokens per answer, and the file for the report.
 pub fn split_output_option_values(
     given: &[PathBuf],
     is_model: bool,

@@ -121,8 +121,8 @@ pub(super) fn parse_delay(text: &str) -> Result<(u32, Span), String> {
     Ok((rank, span.parse::<Span>().map_err(|e| e.to_string())?))
 }
 
-/// Parses one edit, or a file of edits. A text that ends in `.toml` is the name of a file of edits:
-/// `edits = ["batch=2x"]`.
+/// Parses one edit, or a file of edits. If `text` ends in `.toml`, it is the name of a file of
+/// edits: `edits = ["batch=2x"]`.
 ///
 /// # Errors
 ///
