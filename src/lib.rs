@@ -1,7 +1,7 @@
 //! Replays machine-learning execution traces on hardware you do not have.
 //!
 //! The input is one graph of compute, memory and communication nodes per NPU, and a description of a machine. The
-//! output is the time of every event, and its cause. A job is usually read from trace files:
+//! output is the time and the cause of every event. A job is usually read from trace files:
 //!
 //! ```
 //! use chakram::{Job, Machine, engine::ReplayOptions};
@@ -12,8 +12,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A job can also be generated ([`Job::generate_job`]), or read from ASTRA-sim's inputs
-//! ([`AstraSimJob`]).
+//! [`Job::generate_job`] generates a job instead, and [`AstraSimJob`] reads a job from ASTRA-sim's inputs.
 //!
 //! - [`job`]: jobs, which come from files, from patterns or from ASTRA-sim's inputs, and their replay;
 //! - [`machine`], [`topology`]: the simulated system;
@@ -65,7 +64,7 @@ pub mod archive {
 
 pub mod astra_sim {
     //! The input files and flags of ASTRA-sim 2's analytical networks, with their names and units. An [`InputNote`]
-    //! marks each value that may be misread.
+    //! marks each value that users may misunderstand.
     //!
     //! ```
     //! use chakram::astra_sim::{AstraFlags, QuirkSet};
@@ -106,8 +105,8 @@ pub mod convert {
 }
 
 pub mod diff {
-    //! Comparison of two jobs. Compares either the traces of the jobs, without regard to node ids and the order of
-    //! records, or the replay reports of the jobs.
+    //! Comparison of two jobs. Compares either the jobs' replay reports or their traces. Node ids and the order of
+    //! records do not matter.
     //!
     //! ```
     //! use chakram::diff::{RawTrace, compare_traces};
@@ -160,7 +159,7 @@ pub mod engine {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
     //!
-    //! A [`LaunchFeed`] decides when each program is launched:
+    //! A [`LaunchFeed`] decides when to launch each program:
     //!
     //! ```
     //! use chakram::engine::{CompiledReplay, LaunchFeed, ReplayOptions, TimedLaunches, run_launches};
@@ -197,8 +196,8 @@ pub mod engine {
 }
 
 pub mod generate {
-    //! Generates microbenchmarks and training steps. The generated nodes are written to a file or added to a graph
-    //! in memory.
+    //! Generates microbenchmarks and training steps. The generators write nodes to a file, or add them to a graph in
+    //! memory.
     //!
     //! ```
     //! use chakram::generate::{CollectivePattern, WorkloadPattern};
@@ -268,7 +267,7 @@ pub mod inspect {
 }
 
 pub mod interrupt {
-    //! Stops work from another thread; the work then returns an error.
+    //! Stops running work from another thread; the work then returns an error.
     //!
     //! ```
     //! use chakram::engine::{ReplayError, ReplayOptions};
@@ -323,7 +322,7 @@ pub mod job {
 }
 
 pub mod limits {
-    //! Memory limit of the process. The allocated bytes are counted by [`CountingAllocator`].
+    //! Memory limit of the process. [`CountingAllocator`] counts the allocated bytes.
     //!
     //! ```
     //! use chakram::limits;
@@ -367,7 +366,7 @@ pub mod machine {
 }
 
 pub mod model {
-    //! Models: networks of layers, which do not depend on the number of NPUs that run them.
+    //! Models: networks of layers, independent of the number of NPUs that run them.
     //!
     //! ```
     //! use chakram::model::Model;
@@ -433,7 +432,8 @@ pub mod report {
 }
 
 pub mod score {
-    //! Compares predictions with measured runs: the errors of the predictions, and the predicted order of plans.
+    //! Compares predictions with measured runs: the errors of predictions, and whether predictions rank plans in the
+    //! measured order.
 
     pub use chakram_studies::score::{
         FittedConstant, FoldFit, GemmPoints, GroupKernelTimeCorrection, IntervalSummary,
@@ -573,7 +573,7 @@ pub mod trace {
 }
 
 pub mod units {
-    //! Quantities with their units. Quantities are rounded only in this module.
+    //! Quantities with their units. Only this module rounds quantities.
     //!
     //! ```
     //! use chakram::units::{Bandwidth, Bytes, Span};

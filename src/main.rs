@@ -3,8 +3,7 @@
 use chakram_base::bounds::allocator::{self, CountingAllocator};
 use std::process::ExitCode;
 
-/// Bounds the memory that depends on inputs: this allocator counts every allocation, also where no check
-/// precedes it.
+/// This allocator counts every allocation, so that inputs cannot exceed the memory limit even where no code checks it.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 

@@ -1,4 +1,4 @@
-//! Results of many replays: sweeps over plans and machines, scores against measured runs, schedules
+//! Evaluates many replays: sweeps over plans and machines, scores against measured runs, schedules
 //! on chips, and regression checks of archives.
 
 pub mod regression;

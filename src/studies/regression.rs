@@ -1,10 +1,11 @@
-//! Checks predictions of an archive against stored baselines, and finds why they changed.
+//! Checks an archive's predictions against stored baselines, and finds the causes of changes.
 //!
 //! A check gives two separate verdicts on each prediction. *Did the prediction change?* compares
 //! the prediction with the baseline, and fails if the change exceeds a threshold. *How far is the
 //! prediction from measured steps?* compares the prediction with the measured distribution, if the
 //! archive has one. The second verdict never makes a check fail. A prediction may become less
-//! accurate for a good reason, and an accurate prediction does not excuse an unintended change.
+//! accurate for a good reason. On the other hand, an accurate prediction does not excuse an
+//! unintended change.
 
 mod budget;
 mod cause;
@@ -40,7 +41,7 @@ pub enum RegressionError {
     /// The machine is invalid.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The machine's text does not allow a requested value to be set.
+    /// A requested value cannot be set in the machine's text.
     #[error(transparent)]
     MachineText(#[from] job::MachineTextError),
     /// The traces do not form a job.
@@ -80,7 +81,7 @@ pub fn machine_text(
     }
 }
 
-/// A prediction, and the first option without effect on it.
+/// A prediction, with the first option that has no effect on it.
 #[derive(Debug)]
 pub struct WorkloadPrediction {
     /// Report of the replay that gave the prediction.
@@ -120,8 +121,8 @@ pub fn predict_run(
     })
 }
 
-/// Returns the features that a prediction covers: its operators, its collectives (group and kind),
-/// the size and format of its traces, and its machine.
+/// Returns the features that a prediction covers. They are the operators, the collectives (group
+/// and kind), the size and format of the traces, and the machine.
 pub fn covered_features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
     let operators = report
         .operators
@@ -157,7 +158,7 @@ pub fn report_text(report: &Report) -> Vec<u8> {
 pub struct CheckedPrediction {
     /// Name of the workload in the archive.
     pub workload: String,
-    /// Name of the machine that the prediction is for.
+    /// Name of the machine for which the time was predicted.
     pub machine: String,
     /// Makespan of the baseline, in picoseconds.
     pub before_ps: u64,
@@ -167,13 +168,14 @@ pub struct CheckedPrediction {
     pub moved: bool,
     /// Causes of the change, most important first. Empty if the prediction did not move.
     pub causes: Vec<PredictionChangeCause>,
-    /// Time in each category (mean over NPUs), first in the baseline, then in the prediction;
+    /// Time in each category, averaged over NPUs, first in the baseline and then in the prediction;
     /// `None` if the prediction did not move.
     pub means: Option<[CategoryTimes; 2]>,
     /// Baselines on this machine, from oldest to newest. The prediction is compared with the newest
     /// baseline.
     pub baselines: Vec<BaselineRecord>,
-    /// Distance of the prediction from measured steps; `None` if the archive has no measured steps.
+    /// Difference between the prediction and the measured steps; `None` if the archive has no
+    /// measured steps.
     pub measured: Option<DistanceFromMeasured>,
 }
 

@@ -1,12 +1,13 @@
-//! Schedules sub-layers on chips. The results are each chip's sub-layer in each step, the locations
-//! of data, and the duration of each step.
+//! Schedules sub-layers on chips. The result says which sub-layer each chip runs in each step,
+//! where data are, and how long each step takes.
 //!
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
 //! Parallelism" (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A
 //! schedule assigns each chip one sub-layer per step ([`ChipSchedule`]).
-//! [`ChipMachine::simulate_steps`] tracks the data on each chip to find where each step's data come
-//! from. The simulation has a barrier after each stage, and also computes the time and energy of
-//! each step. For chips without barriers, [`ScheduledJob`] writes traces for a replay.
+//! [`ChipMachine::simulate_steps`] tracks the data on each chip, and thus finds the source of the
+//! data that each step needs. The simulation has a barrier after each stage. It also computes the
+//! time and energy of each step. For chips without barriers, [`ScheduledJob`] writes traces for a
+//! replay.
 
 mod cycles;
 mod family;
@@ -27,7 +28,7 @@ pub use steps::{
 };
 pub use traces::ScheduledJob;
 
-/// A part of a layer. One accelerator computes it in a step.
+/// A part of a layer that one accelerator computes in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubLayer {
     /// Name of the sub-layer's nodes in traces that are written.
@@ -40,7 +41,7 @@ pub struct SubLayer {
     /// Index of the piece that the sub-layer reads from each of these outputs; `None` if the whole
     /// outputs are read.
     pub piece: Option<u32>,
-    /// Number of pieces in which other sub-layers read this sub-layer's output.
+    /// Number of pieces into which this sub-layer's output is divided for other sub-layers.
     pub pieces: u32,
     /// Index of the weights that the sub-layer uses. Sub-layers with equal indices share weights.
     /// `None` if the sub-layer has no weights.
@@ -58,7 +59,8 @@ pub struct TaskGraph {
     pub tasks: Vec<SubLayer>,
 }
 
-/// The sub-layer that each accelerator runs in each step; `None` if the accelerator is idle.
+/// The sub-layer that an accelerator runs in a step, for each accelerator and step; `None` if the
+/// accelerator is idle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChipSchedule {
     /// For each accelerator, a list with an entry per step. The accelerators of a chip are
@@ -72,7 +74,8 @@ impl ChipSchedule {
         self.chips.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Returns the sub-layer of an accelerator in `step`; `None` if the accelerator is idle.
+    /// Returns the sub-layer that an accelerator executes in `step`; `None` if the accelerator is
+    /// idle.
     pub fn task_at(&self, accelerator: usize, step: usize) -> Option<u32> {
         self.chips.get(accelerator)?.get(step).copied().flatten()
     }

@@ -3,8 +3,8 @@
 //!
 //! A table of runs ([`RunTable`]) is parsed from CSV. A file of columns ([`RunColumnRules`]) maps the
 //! table's columns to options of a model and its plan. Every run is generated, replayed, and
-//! compared with its measurement ([`score_runs`]). [`ScoreSummary`] contains error statistics of
-//! the predictions, and of a null model that knows only FLOPs.
+//! compared with its measurement ([`score_runs`]). [`ScoreSummary`] contains error statistics for the predictions, and
+//! for a null model that knows only FLOPs.
 
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;
@@ -134,8 +134,8 @@ pub struct PredictedRun {
     pub interval: Option<[Span; 2]>,
 }
 
-/// Predicts the runs of a table. Calls `ended` with each prediction in the table's order. If a run
-/// cannot be predicted, `ended` is called with the reason.
+/// Predicts the runs of a table. Calls `ended` with each prediction in the table's order. Calls it with the reason if a
+/// run cannot be predicted.
 ///
 /// Runs are generated and replayed independently on `threads` threads. The number of threads does
 /// not affect the results. `ended` receives a result as soon as all earlier results are known.
@@ -159,14 +159,13 @@ pub fn score_runs(
         let predicted = predict_run(run, options)?;
         Ok(*cell.get_or_init(|| predicted))
     };
-    // Repeated measurements of a plan come last, because they reuse the prediction of the plan's
-    // first run.
+    // Predict repeated measurements of a plan last, because they reuse the prediction of the plan's first run.
     let (plans, repeats): (Vec<usize>, Vec<usize>) =
         (0..firsts.len()).partition(|&i| firsts[i] == i);
     map_runs_in_given_order(table, &[plans, repeats].concat(), threads, ask, ended)
 }
 
-/// For each run, returns the index of the first run with the same model, plan and machine.
+/// Returns the index of the first run with the same model, plan and machine, for each run.
 fn first_equal_runs(table: &RunTable) -> Vec<usize> {
     let mut known = BTreeMap::new();
     let runs = table.runs.iter().enumerate();
@@ -231,7 +230,7 @@ fn map_runs_in_given_order<T: Send>(
                 }
             }));
         }
-        // Drop this sender: the channel must close when the last thread ends.
+        // Drop this sender, so that the channel closes when the last thread ends.
         drop(answer);
         for (i, answer) in &answers {
             found.insert(i, answer);
@@ -265,7 +264,7 @@ fn predict_run(
     })
 }
 
-/// Predicts the makespan of a run. The report would only serve intervals, so omit it to save time.
+/// Predicts the makespan of a run. Builds no report, because the makespan does not need it and this saves time.
 fn predict_makespan(
     run: &MeasuredRun,
     options: &ReplayOptions,
@@ -315,9 +314,8 @@ mod tests {
         heads = \"8\"\nsequence = \"128\"\nvocabulary = \"1024\"\nbatch = \"16\"\noverlap = \"false\"\n\
         schedule = \"1f1b\"\n";
 
-    /// Replays each row twice: with representative ranks, and with all ranks. Returns, for each
-    /// row: whether representative ranks were enough, the makespan that they gave, and the makespan
-    /// of all ranks.
+    /// Replays each row twice: with representative ranks, and with all ranks. Returns for each row whether
+    /// representative ranks were enough, the makespan that they gave, and the makespan of all ranks.
     fn of_one_and_of_all(rows: &str) -> Vec<(bool, Span, Span)> {
         let columns = RunColumnRules::parse(COLUMNS, "columns").unwrap();
         let csv = format!("tp,dp,pp,order,seconds\n{rows}");
@@ -398,8 +396,8 @@ mod tests {
     #[test]
     fn one_copy_stands_for_all_that_lie_alike() {
         // In these rows, pipelines are within a node or across nodes, and tensor groups and
-        // replicas are on one node or on several. Without replicas, the two ends of a pipeline
-        // begin the sum of their tied weights at different times.
+        // replicas are on one node or on several. Without replicas, the first and the last stage begin to sum their
+        // tied weights at different times.
         let rows = "2,2,2,\"tp,dp,pp\",1\n2,8,1,\"tp,dp,pp\",1\n4,2,3,\"tp,dp,pp\",1\n\
             1,16,2,\"tp,dp,pp\",1\n8,2,2,\"tp,pp,dp\",1\n\
             4,1,3,\"tp,dp,pp\",1\n8,1,2,\"tp,dp,pp\",1\n";
@@ -411,8 +409,8 @@ mod tests {
 
     #[test]
     fn copies_that_lie_otherwise_are_replayed_whole() {
-        // With six consecutive stages on nodes of eight NPUs, the first pipeline is within a node,
-        // but the second spans two nodes.
+        // With six consecutive stages on nodes with eight NPUs, the first pipeline is within a node, but the second
+        // spans two nodes.
         let found = of_one_and_of_all("1,4,6,\"pp,dp,tp\",1\n1,1,6,\"tp,dp,pp\",1\n");
         for (stands, one, all) in found {
             assert!(!stands);

@@ -14,7 +14,7 @@ pub struct CheckCandidate {
     pub millis: u64,
 }
 
-/// The workloads selected for checking within a time budget, and the omitted ones.
+/// Workloads selected for a check within a time budget, and omitted workloads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetSelection {
     /// Names of the selected workloads, in order of selection.
@@ -25,9 +25,9 @@ pub struct BudgetSelection {
     pub uncovered: BTreeSet<String>,
 }
 
-/// Selects workloads such that all their checks take at most `millis` milliseconds. First,
-/// repeatedly adds the workload that covers the most new features per millisecond. Then, while time
-/// is left, adds workloads with the rarest features.
+/// Selects workloads whose checks together take at most `millis` milliseconds. First, repeatedly
+/// adds the workload that covers the most new features per millisecond. Then, while time is left,
+/// adds workloads with the rarest features.
 pub fn select_within_budget(workloads: &[CheckCandidate], millis: u64) -> BudgetSelection {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for feature in workloads.iter().flat_map(|workload| &workload.features) {

@@ -1,4 +1,4 @@
-//! Finds the causes of a prediction's change from its baseline.
+//! Finds the causes of the difference between a prediction and its baseline.
 
 use super::machine_text::ConstantChange;
 use chakram_analysis::diff::reports::{ReplayDiff, ReportDiff};
@@ -14,12 +14,13 @@ pub enum PredictionChangeCause {
     Workload,
     /// The program's version changed: version before, version after.
     Version(String, String),
-    /// A part of the time changed because of an operator or group. The fields are the part, the
-    /// name of the operator or group, and the change of the mean over NPUs in picoseconds.
+    /// The time of an operator or group changed in one part of the time breakdown. The fields are
+    /// the part, the name of the operator or group, and the change of the mean over NPUs in
+    /// picoseconds.
     Time(&'static str, String, i128),
     /// The counts or bytes of a group's collectives changed.
     Collective(String),
-    /// A difference that makes the reports incomparable.
+    /// A difference because of which the reports cannot be compared.
     Note(String),
 }
 
@@ -60,7 +61,8 @@ const TIMES: usize = 2;
 /// Maximum number of listed constants, and maximum number of listed collectives.
 const LISTED: usize = 8;
 
-/// Returns the operators and groups that changed most in each part of the time.
+/// Returns all causes of a change: constants, other inputs, and the operators and groups whose
+/// times changed most.
 pub fn find_causes(
     constants: &[ConstantChange],
     baseline: &BaselineRecord,
@@ -107,7 +109,7 @@ pub fn find_causes(
     causes
 }
 
-/// Returns the operators and groups that changed most, for all parts of the time.
+/// For each part of the time breakdown, returns the operators and groups whose times changed most.
 fn most_changed_times(replay: &ReplayDiff) -> Vec<PredictionChangeCause> {
     let mut all = Vec::new();
     for part in &replay.parts {

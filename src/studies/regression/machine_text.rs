@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// A constant of a machine that was changed, added or removed.
+/// A machine constant that was changed, added or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConstantChange {
     /// Section and key of the constant, such as `dimension 2 bandwidth`.
@@ -30,8 +30,8 @@ pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     changed.map(change).collect()
 }
 
-/// Returns a map of values. A value's key consists of the section and the key in the file. Sections
-/// in double brackets that share a name are numbered from 1.
+/// Returns the values of a machine file by key. A key consists of the section and the key in the
+/// file. Sections in double brackets that share a name are numbered from 1.
 fn parse_constants(text: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();

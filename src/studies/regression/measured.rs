@@ -4,7 +4,7 @@ use chakram_archive::MeasuredStepTimes;
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 
-/// Distance of a prediction from measured steps: as a percentage, and in standard deviations.
+/// Difference between a prediction and measured steps, as a percentage and in standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DistanceFromMeasured {
     /// Number of measured steps in the distribution.
@@ -13,17 +13,16 @@ pub struct DistanceFromMeasured {
     pub median_ps: u64,
     /// Difference of the prediction from the median, as a percentage of the median.
     pub percent: f64,
-    /// Difference of the prediction from the median in standard deviations of the steps. The
-    /// standard deviation is estimated as 1.4826 times the median absolute deviation (MAD). The
-    /// result is infinite if all steps took the same time.
+    /// Difference of the prediction from the median, in standard deviations of the steps. The standard deviation is
+    /// estimated as 1.4826 times the median absolute deviation (MAD). The result is infinite if all steps took the same
+    /// time.
     pub deviations: f64,
 }
 
 /// A prediction is outside the measured steps if it differs from their median by more than this
-/// number of standard deviations. 0.27 % of normally distributed steps exceed this limit. With few
-/// measured steps, the spread is less certain, so more steps exceed the limit.
-/// `docs/how-to/archives.md` states how often steps exceed the limit, and a test below measures
-/// these rates.
+/// number of standard deviations. 0.27 % of normally distributed steps exceed this limit. With few measured steps, the
+/// estimate of the standard deviation is less certain, so more steps exceed the limit. `docs/how-to/archives.md` states
+/// how often steps exceed the limit, and a test below measures these rates.
 const OUTSIDE: f64 = 3.0;
 /// Ratio of a normal distribution's standard deviation to its MAD.
 const PER_MAD: f64 = 1.4826;
@@ -45,8 +44,7 @@ impl DistanceFromMeasured {
         }
     }
 
-    /// Returns true if the prediction is unlikely to be a measured step, because it is too far from
-    /// them.
+    /// Returns true if the prediction is too far from the measured steps to be one of them.
     pub fn is_outside_measured_steps(&self) -> bool {
         self.deviations.abs() > OUTSIDE
     }
@@ -57,7 +55,7 @@ impl DistanceFromMeasured {
 ///
 /// # Errors
 ///
-/// Fails if a line is not a time (the error states the line), or if there is no time.
+/// Fails if a line is not a time, or if there is no time. The error names the line.
 pub fn parse_step_times(text: &str) -> Result<MeasuredStepTimes, String> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -113,11 +111,10 @@ mod tests {
         assert!(parse_step_times("\n").is_err());
     }
 
-    /// Each entry contains a number of measured steps and two percentages. The first is the
-    /// percentage of further steps that are wrongly reported as outside, although they have the
-    /// same distribution. The second is the percentage of predictions at five standard deviations
-    /// from the median that are not reported. The page `docs/how-to/archives.md` states these
-    /// rates.
+    /// A number of measured steps, and two error rates in percent. The first rate is the percentage of further steps
+    /// from the same distribution that are wrongly reported as outside. The second rate is the percentage of
+    /// predictions five standard deviations from the median that are not reported. The page `docs/how-to/archives.md`
+    /// states these rates.
     const ERROR_RATES: [(usize, f64, f64); 6] = [
         (5, 15.0, 6.4),
         (10, 5.2, 2.7),
@@ -144,7 +141,8 @@ mod tests {
             (1e9 + 1e7 * normal) as u64
         };
         for (steps, alarms, misses) in ERROR_RATES {
-            // Distributions of many steps are nearly equal, so draw only a few of them and test each often.
+            // If distributions consist of many steps, they are nearly equal, so draw only a few of them and test each
+            // often.
             let (sets, each) = if steps < 1000 { (6000, 1) } else { (40, 500) };
             let (mut alarmed, mut missed) = (0, 0);
             for _ in 0..sets {
@@ -157,8 +155,8 @@ mod tests {
                 let wrong = DistanceFromMeasured::new(&measured, 1_050_000_000);
                 missed += usize::from(!wrong.is_outside_measured_steps());
             }
-            // Accept a deviation of four standard errors of the count, plus half a unit in the last
-            // digit of the stated rate.
+            // Accept a deviation from the stated rate of four standard errors of the count, plus half a unit in the
+            // rate's last digit.
             let holds = |found: usize, of: usize, percent: f64, unit: f64| {
                 let expected = percent / 100.0 * of as f64;
                 let slack = 4.0 * expected.sqrt() + unit / 200.0 * of as f64 + 1.0;

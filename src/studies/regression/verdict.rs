@@ -10,12 +10,12 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// A prediction that could not be made.
+/// A prediction that failed.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailedPrediction {
     /// Name of the workload in the archive.
     pub workload: String,
-    /// Name of the machine of the attempted prediction.
+    /// Name of the machine on which the prediction failed.
     pub machine: String,
     /// Message of the error that prevented the prediction.
     pub error: String,
@@ -211,7 +211,7 @@ struct MeasuredRow {
     steps: u64,
     median_ps: u64,
     difference_percent: f64,
-    /// Distance in standard deviations; `None` if all steps took the same time.
+    /// Difference in standard deviations; `None` if all steps took the same time.
     deviations: Option<f64>,
     outside: bool,
 }

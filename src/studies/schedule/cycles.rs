@@ -1,10 +1,10 @@
-//! Tables of layers' clock cycles from other tools. These cycle counts determine the durations of
-//! sub-layers.
+//! Reads tables of clock cycles per layer from other tools. The cycle counts determine the
+//! durations of sub-layers.
 //!
-//! A table is CSV with a header. The columns of a table are `cycles`, optionally `energy_pj`, and
-//! any numeric keys that describe a layer (`K`, `C`, `P`, `Wstride`, …). Keys without a column have
-//! the value 1 in all layers. Timeloop prints the cycles and energy of a layer's mapping in
-//! `stats.txt`; a program on FireSim prints its own cycle count.
+//! A table is CSV with a header. A table has a column `cycles`, optionally a column `energy_pj`,
+//! and a column for any numeric key that describes a layer (`K`, `C`, `P`, `Wstride`, …). A key
+//! without a column has the value 1 in all layers. Timeloop prints the cycles and energy of a
+//! layer's mapping in `stats.txt`. A program on FireSim prints its own cycle count.
 
 use super::record::{DISTANCES, SIZES};
 use chakram_hardware::compute::LayerShape;
@@ -38,7 +38,7 @@ pub struct CycleTableError {
     pub line: usize,
     /// The text that is invalid.
     pub found: String,
-    /// Description of a valid text.
+    /// Description of valid text.
     pub expected: String,
 }
 

@@ -1,17 +1,15 @@
 //! DEAP's family of language models: a transformer's encoders and decoders as matrix products, which are cut
 //! into sub-layers.
 //!
-//! A layer is a chain of products. First come queries, keys and values; scores; values weighted by
-//! scores; and the projection. A decoder repeats these products for cross-attention. Two products
-//! of the feed-forward part come last. After all layers, one product computes the vocabulary
-//! scores. Layers that are not computed in a forward pass (dropout, batch normalization) are
-//! omitted. Each matrix product is cut into `tensor` sub-layers, over its output columns unless
-//! another partition is selected. The input is divided into `micro_batches`, which pass through the
-//! model one after another. Sub-layers that have the same columns of a product share weights. A
-//! sub-layer waits for the sub-layers of the previous product that compute its inputs: all of them
-//! for scores, otherwise the sub-layers with the same rows. Sub-layers of the first product read
-//! the input of their micro-batch. If two of these sub-layers have the same rows, they read the
-//! same part of the input.
+//! A layer is a chain of products. The first products are queries, keys and values; scores; values weighted by scores;
+//! and the projection. A decoder repeats these products for cross-attention. The last two products form the
+//! feed-forward part. After all layers, one product computes the vocabulary scores. The model omits layers that a
+//! forward pass does not compute (dropout, batch normalization). Each matrix product is cut into `tensor` sub-layers by
+//! its output columns, unless another partition is selected. The input is divided into `micro_batches`, which pass
+//! through the model one after another. Sub-layers that compute the same columns of a product share weights. A
+//! sub-layer waits for the sub-layers of the previous product that compute its inputs. For scores these are all
+//! sub-layers, otherwise the sub-layers with the same rows. Sub-layers of the first product read the input of their
+//! micro-batch. If two of these sub-layers have the same rows, they read the same part of the input.
 
 use super::partition::{
     CutDirection, MatrixProductSize, PartPosition, ProductCut, find_matching_row_piece,
@@ -23,7 +21,7 @@ use chakram_base::setting::SettingChoice;
 /// A model of DEAP's family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanguageModel {
-    /// Hidden size: elements of a token's embedding.
+    /// Hidden size: number of elements in a token's embedding.
     pub embedding: u64,
     /// Intermediate size of the feed-forward network.
     pub forward: u64,
@@ -33,7 +31,7 @@ pub struct LanguageModel {
     pub encoders: u32,
     /// Number of decoder layers.
     pub decoders: u32,
-    /// Number of words in the vocabulary. With 0, the last matrix product is omitted.
+    /// Number of words in the vocabulary. If it is 0, the model omits the last matrix product.
     pub vocabulary: u64,
     /// Number of tokens per sequence.
     pub sequence: u64,
@@ -127,13 +125,13 @@ impl LayerMatrixProduct {
                 0
             },
             inputs: self.rows * self.inputs,
-            // Scores need the keys of all tokens, so the sub-layers of scores read whole outputs.
+            // Scores need the keys of all tokens, so their sub-layers read the whole previous output.
             takes_all: self.name.starts_with(SCORES),
         }
     }
 }
 
-/// Name prefix of the products of queries and keys.
+/// Name prefix of the products that multiply queries by keys.
 const SCORES: &str = "scores";
 
 impl LanguageModel {
@@ -273,8 +271,8 @@ impl LanguageModel {
         })
     }
 
-    /// Returns, for each matrix product, the positions of its parts. If products are cut only by
-    /// columns, a product with fewer columns than parts has fewer parts.
+    /// Returns the positions of each matrix product's parts. If products are cut only by columns, a product with fewer
+    /// columns than parts has fewer parts.
     fn part_positions(
         &self,
         products: &[(String, LayerMatrixProduct)],
@@ -317,7 +315,7 @@ impl LanguageModel {
             for (number, (name, product)) in (0_u64..).zip(&products) {
                 let mut own = Vec::new();
                 for (part, place) in (0..).zip(&places[number as usize]) {
-                    // Rows and columns are divided as evenly as possible.
+                    // Divide rows and columns as evenly as possible.
                     let of = |(block, blocks): (u32, u32), size: u64| {
                         let (block, blocks) = (u64::from(block), u64::from(blocks));
                         (block + 1) * size / blocks - block * size / blocks

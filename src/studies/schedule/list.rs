@@ -1,12 +1,10 @@
-//! List scheduling: in each step, or whenever a chip is free, chips run those ready sub-layers that
-//! come first in the list.
+//! List scheduling: in each step, or whenever a chip is free, chips run the first ready sub-layers in the list.
 //!
 //! DEAP's Algorithm 1, as printed, gives a chip every ready sub-layer, because no line ends the
-//! inner loop. The printed algorithm also never frees a chip. [`ChipAssignmentRule::Steps`] corrects both
-//! errors: a chip runs one sub-layer per step, and a finished sub-layer counts as finished from the
-//! next step on. In [`ChipAssignmentRule::Durations`], a sub-layer's time is its number of operations, and a
-//! free chip immediately begins its next sub-layer. [`ChipAssignmentRule::Printed`] follows the printed text,
-//! and ends when no chip can get another sub-layer.
+//! inner loop. It also never frees a chip. [`ChipAssignmentRule::Steps`] corrects both errors: a chip runs one
+//! sub-layer per step, and a sub-layer counts as finished from the next step on. In [`ChipAssignmentRule::Durations`],
+//! a sub-layer's time is its number of operations, and a free chip immediately begins its next sub-layer.
+//! [`ChipAssignmentRule::Printed`] follows the printed text, and ends when no chip can get another sub-layer.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingChoice;
@@ -16,8 +14,8 @@ use chakram_base::setting::SettingChoice;
 pub enum ChipAssignmentRule {
     /// In each step, every chip runs at most one sub-layer.
     Steps,
-    /// A chip begins its next sub-layer as soon as it is free. Steps then state only the order on
-    /// each chip. They have gaps where a sub-layer waits for another chip.
+    /// A chip begins its next sub-layer as soon as it is free. Steps then only state the order on each chip. A chip has
+    /// an empty step where a sub-layer waits for another chip.
     Durations,
     /// DEAP's Algorithm 1 as printed.
     Printed,
@@ -106,7 +104,7 @@ fn schedule_in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     schedule
 }
 
-/// Returns the schedule and the end of its last sub-layer, counted in operations.
+/// Returns the schedule and its total time, counted in operations.
 pub(super) fn schedule_by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);
@@ -115,7 +113,7 @@ pub(super) fn schedule_by_durations(graph: &TaskGraph, chips: usize) -> (ChipSch
         .filter(|(_, count)| **count == 0)
         .map(|(task, _)| task)
         .collect();
-    // Running sub-layers are sorted by their ends, and free chips by index.
+    // Running sub-layers are sorted by end time, and free chips by index.
     let mut running = std::collections::BTreeSet::new();
     let mut free: std::collections::BTreeSet<usize> = (0..chips).collect();
     let mut order: Vec<Vec<u32>> = vec![Vec::new(); chips];
@@ -147,8 +145,7 @@ pub(super) fn schedule_by_durations(graph: &TaskGraph, chips: usize) -> (ChipSch
     (align_steps(graph, &order), end)
 }
 
-/// Assigns steps so that each sub-layer comes after its dependencies and after all earlier
-/// sub-layers on its chip.
+/// Assigns each sub-layer a step after the steps of its dependencies and of all earlier sub-layers on its chip.
 fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     let mut chip_of = vec![0; graph.tasks.len()];
     let mut before: Vec<Option<u32>> = vec![None; graph.tasks.len()];
@@ -158,8 +155,7 @@ fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
         }
         tasks.iter().for_each(|task| chip_of[*task as usize] = chip);
     }
-    // Repeat until no step changes, because the previous sub-layer on a chip may come later in the
-    // list.
+    // Repeat until no step changes, because a sub-layer may come before its chip's previous sub-layer in the list.
     let mut step_of = vec![0_usize; graph.tasks.len()];
     loop {
         let mut moved = false;
@@ -185,8 +181,8 @@ fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     schedule
 }
 
-/// Schedules by the printed algorithm, which gives sub-layers only to chips that have none. A chip
-/// without a sub-layer is given all ready sub-layers, and runs them one by one.
+/// Schedules by the printed algorithm, which gives sub-layers only to chips that have none. A chip without a sub-layer
+/// gets all ready sub-layers, and runs them one by one.
 fn schedule_as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];

@@ -12,7 +12,7 @@ pub(super) enum Literal {
     Dictionary(BTreeMap<String, Literal>),
 }
 
-/// Error: the text is not a valid literal.
+/// Error in a text that is not a valid literal.
 pub(super) struct LiteralError {
     pub line: usize,
     pub why: String,

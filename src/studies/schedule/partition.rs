@@ -1,12 +1,12 @@
 //! Layer-wise partition by hierarchical dynamic programming. For each matrix product, the method
 //! decides whether to cut its rows or its columns.
 //!
-//! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. Chips are repeatedly divided
-//! into halves. At each level, every product is cut in two. If a product is cut along rows, each
-//! half has all weights and half of the data. If a product is cut along columns, each half has half
-//! of the weights and all data. HyPar counts the transfers of training; this module counts only the
-//! transfers of a forward pass, as DEAP does. Part p of every product is on chip p. A product of P
-//! parts, with a row blocks and b = P / a column blocks, moves these numbers of words:
+//! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. The method repeatedly divides
+//! the chips into halves. At each level, it cuts every product in two. If a product is cut along
+//! rows, each half has all weights and half of the data. If a product is cut along columns, each
+//! half has half of the weights and all data. HyPar counts the transfers of training. Like DEAP,
+//! this module counts only the transfers of a forward pass. Part p of every product is on chip p. A
+//! product of P parts, with a row blocks and b = P / a column blocks, moves these numbers of words:
 //!
 //! - weights = a W, once, for W words of weights;
 //! - moved = F (P / a − n / (b' max(a, a'))) per micro-batch from the previous product, for F
@@ -15,18 +15,18 @@
 //!
 //! n is the number of parts whose row block contains, or is inside, the row block that the same
 //! chip has in the previous product. If a product needs the whole previous output (as scores need
-//! all keys), it moves F (P − 1) words. Costs depend only on a product and its predecessor. With L
-//! products, one pass per level therefore finds the best of all 2^L choices. Cuts are decided level
-//! by level, from the outermost inward.
+//! all keys), it moves F (P − 1) words. A product's cost depends only on its own cut and on its
+//! predecessor's cut. With L products, one pass per level therefore finds the best of all 2^L
+//! choices. The method decides cuts level by level, beginning at the outermost.
 
 use std::collections::BTreeMap;
 
 /// Direction of a cut through a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutDirection {
-    /// Cuts rows: tokens, or tokens times heads.
+    /// Cuts the rows, that is, tokens or tokens times heads.
     Rows,
-    /// Cuts columns: a part of each token's outputs.
+    /// Cuts the columns, so that each half computes a part of every token's outputs.
     Columns,
 }
 
@@ -40,10 +40,10 @@ pub struct MatrixProductSize {
     pub rows: u64,
     /// Number of columns of the matrix product's output.
     pub columns: u64,
-    /// Words of the weights, or 0 for a matrix product without weights.
+    /// Number of words of weights, or 0 for a matrix product without weights.
     pub weights: u64,
-    /// Words of input per micro-batch that the matrix product reads from memory. Only the first
-    /// product has more than 0.
+    /// Number of input words per micro-batch that the matrix product reads from memory. It is 0
+    /// except for the first product.
     pub inputs: u64,
     /// True if every part needs the previous matrix product's whole output.
     pub takes_all: bool,
@@ -58,7 +58,7 @@ pub struct PartPosition {
     pub column: (u32, u32),
 }
 
-/// Costs are counted in this fraction of a word, so that they are integers.
+/// Costs are counted in units of 1 / `SHARES` word, so that they are integers.
 const SHARES: u128 = 1 << 24;
 
 /// Returns the position of `part` in a matrix product with these cuts. Each level appends one bit
@@ -117,14 +117,14 @@ pub fn find_matching_row_piece(held: (u32, u32), needed: (u32, u32)) -> Option<(
     (needed.0 / pieces == held.0).then_some((needed.0 % pieces, pieces))
 }
 
-/// The possible cuts at a level. If costs are equal, the first one is preferred.
+/// The possible cuts at a level. If costs are equal, the first cut is preferred.
 const CHOICES: [CutDirection; 2] = [CutDirection::Columns, CutDirection::Rows];
 
 /// Adds the best cut on one more level to each matrix product.
 fn cut_level(products: &[MatrixProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
     let mut costs = CutTransferCosts::default();
-    // `least` is the minimum cost so far, for each possible cut of the last matrix product.
-    // `before` is the best cut of the previous product, for each product and each of its cuts.
+    // `least` is the minimum cost so far, for each possible cut of the latest matrix product.
+    // `before` is the best cut of each product's predecessor, for each of the product's cuts.
     let mut least: [Option<u128>; 2] = [Some(0), None];
     let mut before: Vec<[usize; 2]> = Vec::with_capacity(products.len());
     let with = |cut: &ProductCut, along| [&cut[..], &[along]].concat();
@@ -167,7 +167,7 @@ fn cut_level(products: &[MatrixProductSize], cuts: &mut [ProductCut], batches: u
     Some(())
 }
 
-/// Sums the words of weights over all parts, in units of `1 / SHARES` word.
+/// Returns the number of weight words that all parts read, in units of `1 / SHARES` word.
 fn weight_words(product: &MatrixProductSize, cut: &[CutDirection]) -> u128 {
     let rows = u128::from(position_of_part(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
@@ -183,8 +183,8 @@ fn input_words(product: &MatrixProductSize, cut: &[CutDirection]) -> u128 {
 /// Cache of transfer costs; the keys are pairs of cuts.
 #[derive(Default)]
 struct CutTransferCosts {
-    /// For each pair of cuts: the number of parts with nested row blocks (one cut's row block
-    /// contains the other's).
+    /// Number of parts with nested row blocks (one cut's row block contains the other's), by pair
+    /// of cuts.
     nested: BTreeMap<[ProductCut; 2], u32>,
 }
 

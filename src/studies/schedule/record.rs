@@ -2,15 +2,13 @@
 //!
 //! A schedule is a list of chips, and a chip is a list of steps. A step is the record of a
 //! sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`. The record of an
-//! empty step has no sizes. In addition to the published keys, `id` and `after` (a list of ids)
-//! state dependencies. Sub-layers with equal `weights` share weights. If no record has an id, a
-//! step depends on all sub-layers of the previous non-empty step, like the stages of a sequential
-//! model. Sub-layers with equal `input` read the same part of the model's input. A sub-layer
-//! without this key and without dependencies reads its own part; `None` means no input. If an
-//! output is read in pieces, `pieces` is the number of pieces, and `piece` is the index of the
-//! piece that a sub-layer reads. Layers that inference does not compute (dropout and batch
-//! normalization) are omitted. A sub-layer that depends on an omitted layer depends on the
-//! predecessors of this layer instead.
+//! empty step has no sizes. Two keys beyond the published ones, `id` and `after` (a list of ids), state dependencies.
+//! Sub-layers with equal `weights` share weights. If no record has an id, a step depends on all sub-layers of the
+//! previous non-empty step, as in a sequential model. Sub-layers with equal `input` read the same part of the model's
+//! input. A sub-layer that has neither `input` nor dependencies reads a part of its own; `None` means no input. If an
+//! output is read in pieces, `pieces` is the number of pieces, and `piece` is the index of the piece that a sub-layer
+//! reads. The parser omits layers that inference does not compute (dropout and batch normalization). A sub-layer that
+//! depends on an omitted layer depends on the predecessors of this layer instead.
 
 use super::literal::{Literal, LiteralError, parse};
 use super::{ChipSchedule, SubLayer, TaskGraph};
@@ -39,7 +37,7 @@ const MOST_PIECES: u32 = 4096;
 /// Maximum index of a part of the input in a file; parts without an index get larger indices.
 const MOST_INPUT: u32 = 1 << 30;
 
-/// Upper limit of a tensor's words, chosen so that sums of words do not overflow.
+/// Maximum number of words in a tensor, chosen so that sums of words do not overflow.
 const MOST_WORDS: u128 = 1 << 56;
 
 /// Value of `type` in the record of an idle step.
@@ -73,8 +71,8 @@ pub enum ScheduleFileError {
 }
 
 impl LayerRecord {
-    /// Creates a linear layer from the matrix product of `rows` x `inputs` by `inputs` x `outputs`.
-    /// Returns `None` if the product has too many operations to count.
+    /// Creates a linear layer for the product of a `rows` x `inputs` matrix and an `inputs` x `outputs` matrix. Returns
+    /// `None` if the product has too many operations to count.
     pub fn from_linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
         Some(Self {
             shape: LayerShape::from_matrix_product([rows, outputs, inputs])?,
@@ -179,22 +177,20 @@ struct PlacedRecord {
 /// The `input` key of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InputReference {
-    /// The record has no key `input`, so a sub-layer without dependencies reads its own part of the
-    /// input.
+    /// The record has no key `input`. If its sub-layer has no dependencies, it reads a part of the input of its own.
     Unsaid,
     /// The sub-layer does not read the model's input.
     None,
-    /// Index of the part that is read.
+    /// Index of the part that the sub-layer reads.
     Part(u32),
 }
 
-/// A sub-layer, or an omitted layer, that records can refer to. The predecessors of an omitted
-/// layer replace that layer.
+/// A sub-layer or omitted layer to which records can refer. The predecessors of an omitted layer replace that layer.
 struct ReferableLayer {
     /// Sub-layers that replace an omitted layer. Later sub-layers read the outputs of these
     /// sub-layers.
     stands_for: Vec<u32>,
-    /// Part of the model's input that the omitted layer passes on.
+    /// Part of the model's input that the omitted layer passes to its successors.
     input: Option<u32>,
     step: usize,
 }
@@ -331,8 +327,8 @@ pub fn parse_schedule(
             after,
             piece: one.piece,
             pieces: one.pieces,
-            // DEAP's own format has no ids, and its sub-layers do not share weights. So each
-            // sub-layer gets its own weights.
+            // In DEAP's own format, records have no ids, and sub-layers do not share weights. So each sub-layer gets
+            // its own weights.
             weights: match (one.weights, one.id) {
                 (Some(weights), _) => u32::try_from(weights).ok(),
                 (None, Some(_)) => None,

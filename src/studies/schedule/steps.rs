@@ -1,31 +1,31 @@
-//! Simulates steps with barriers: the locations of data, the transfers that each step needs, and
-//! the duration of each step.
+//! Simulates steps with barriers: where data are, which transfers each step needs, and how long it
+//! takes.
 //!
 //! The simulation tracks the data on each chip. A sub-layer needs its predecessors' outputs, its
 //! weights and, at the beginning of the model, the input. Data that are already on its chip need no
 //! transfer. If no chip has the data, the data come from memory through the network interface
-//! (DEAP, section IV-C). At first, no chip has inputs. Data on several other chips come from the
-//! chip with the shortest transfer time. A transfer of m bytes over links at distance d takes
-//! (DEAP's Eq. 2)
+//! (DEAP, section IV-C). At first, no chip has inputs. If several other chips have the data, the
+//! data come from the chip with the shortest transfer time. A transfer of m bytes over links at
+//! distance d takes (DEAP's Eq. 2)
 //!
 //! t = m d / B,
 //!
-//! where B is the rate of one link. The rate depends on the largest number of links of any chip. A
-//! transfer through an interface takes the time m divided by the interface's rate. If a chip
+//! where B is the rate of one link. The rate depends on the largest number of links that a chip
+//! has. A transfer through an interface takes the time m divided by the interface's rate. If a chip
 //! receives several transfers at the same time, they take max t + Σ m / M, where M is the bandwidth
 //! of the chip's memory. A step takes
 //!
 //! T = (longest communication time of a chip) + (longest processing time of a chip).
 //!
 //! Energy is the power of a connection times Σ t, plus the energy of sub-layers. If a chip's memory
-//! is full, the least recently used data are evicted. Outputs that are still needed and that no
-//! other chip has are written to memory. Other data are dropped.
+//! is full, the least recently used data are evicted. An evicted output is written to memory if a
+//! later step needs it and no other chip has it. All other evicted data are dropped.
 //!
-//! If a chip has several accelerators, each runs a sub-layer. Accelerators of a chip share its
-//! memory and connections, so data that two of them need are transferred once. If a host controls
-//! the chips, it issues commands one after another: one for each transfer and each sub-layer of a
-//! step. The host learns only from the barrier that the previous step has ended, so n commands of d
-//! seconds lengthen a step by n d.
+//! If a chip has several accelerators, each runs a sub-layer. Accelerators of a chip share the
+//! chip's memory and connections, so data that two of them need are transferred only once. If a
+//! host controls the chips, it issues commands one after another: one for each transfer and each
+//! sub-layer of a step. The host learns from the barrier that the previous step has ended. It
+//! issues no command earlier, so n commands of d seconds lengthen a step by n d.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingKey;
@@ -120,7 +120,7 @@ pub struct StepCost {
     pub memory: u64,
 }
 
-/// An entry for data that a chip needed in a step, or that were evicted from the chip.
+/// A log entry for data that a chip needed in a step, or that it evicted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLog {
     /// Index of the step, from 0.
@@ -131,8 +131,8 @@ pub struct StepLog {
     pub data: DataId,
     /// Size of the data in bytes.
     pub bytes: u64,
-    /// Source of the data that were needed. `None` for evicted data, which were written to memory
-    /// if `written` is true and were otherwise dropped.
+    /// Source of the data that were needed. `None` for evicted data: the chip wrote them to memory
+    /// if `written` is true, and otherwise dropped them.
     pub from: Option<TransferSource>,
     /// True if evicted data were written to memory.
     pub written: bool,
@@ -168,7 +168,7 @@ impl StepTotals {
 /// bytes.
 type ChipStore = BTreeMap<DataId, (u32, u64)>;
 
-/// Reason why the schedule does not run on the machine.
+/// Reason why the schedule cannot run on the machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
     /// The technology's table has no rate for chips with this number of links.
@@ -183,7 +183,7 @@ pub enum StepError {
         /// Number of chips in the graph of links.
         chips: u32,
     },
-    /// The data that a sub-layer needs at once do not fit into the memory of its chip.
+    /// A sub-layer needs more data at once than fit into its chip's memory.
     #[error(
         "sub-layer {task} needs {needs} B on its chip at once, but the chip has {holds} B\n  try: a larger {}, or a larger {}",
         SettingKey::Tensor,
@@ -200,14 +200,14 @@ pub enum StepError {
 }
 
 impl TaskGraph {
-    /// Returns the bytes of a sub-layer's output, with `word` bytes per element.
+    /// Returns the size of a sub-layer's output in bytes, with `word` bytes per element.
     pub fn output_bytes(&self, task: u32, word: u64) -> u64 {
         let [n, k, _, p, q, ..] = self.tasks[task as usize].record.shape.sizes;
         n * k * p * q * word
     }
 
-    /// Returns the parts of a sub-layer's output and their bytes. The output has several parts if
-    /// other sub-layers read it in pieces.
+    /// Returns the parts of a sub-layer's output with their sizes in bytes. The output has several
+    /// parts if other sub-layers read it in pieces.
     pub fn outputs_of_task(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);
@@ -226,7 +226,7 @@ impl TaskGraph {
             .collect()
     }
 
-    /// Returns the data that a sub-layer needs, and the bytes of each.
+    /// Returns the data that a sub-layer needs, with their sizes in bytes.
     pub fn data_needed_by(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
         let of = &self.tasks[task as usize];
         let mut needs = Vec::new();
@@ -250,7 +250,7 @@ impl TaskGraph {
 }
 
 impl ChipMachine {
-    /// Returns how long a transfer of `bytes` bytes to `chip` takes, in seconds.
+    /// Returns the duration of a transfer of `bytes` bytes to `chip`, in seconds.
     fn transfer_seconds(
         &self,
         rate: f64,
@@ -318,7 +318,7 @@ impl ChipMachine {
             let mut joules = Some(0.0);
             let first = totals.log.len();
             let mut commands = 0;
-            // All transfers of a step use the locations of data at the step's beginning.
+            // All transfers of a step use the data locations at the beginning of the step.
             let before: Vec<BTreeSet<DataId>> = stores
                 .iter()
                 .map(|store| store.keys().copied().collect())
@@ -407,8 +407,8 @@ impl ChipMachine {
                     *left = left.saturating_sub(1);
                 }
             }
-            // If no later step uses an output, it is dropped without a log entry. Weights are kept
-            // for later steps.
+            // Drop an output that no later step uses, without a log entry. Keep weights for later
+            // steps.
             for store in &mut stores {
                 store.retain(|data, (used, _)| {
                     uses.get(data).is_some_and(|left| *left > 0)
@@ -483,7 +483,7 @@ impl fmt::Display for DataId {
     }
 }
 
-/// Formats an entry of the log: `step 3 chip 1: output 5, 8192 B from chip 0`.
+/// Formats a log entry: `step 3 chip 1: output 5, 8192 B from chip 0`.
 impl fmt::Display for StepLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

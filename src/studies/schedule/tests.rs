@@ -1,4 +1,5 @@
-//! Compares schedules of sub-layers with handwritten results, and with the best of all schedules.
+//! Compares schedules of sub-layers with results computed by hand, and with the best of all
+//! schedules.
 
 use super::list::{ScheduleError, schedule_by_durations};
 use super::*;
@@ -56,8 +57,8 @@ fn schedules_are_read_as_they_are_written() {
         partition: PartitionRule::Columns,
     };
     let graph = model.build_task_graph().unwrap();
-    // The graph has an encoder of six products, a decoder of ten, and the product for the
-    // vocabulary, each in two parts and for two micro-batches.
+    // The graph has six products of an encoder, ten of a decoder, and one for the vocabulary. Each
+    // product has two parts and two micro-batches.
     assert_eq!(graph.tasks.len(), 17 * 2 * 2);
     let schedule = schedule_tasks(&graph, 3, ChipAssignmentRule::Steps).unwrap();
     let text = write_schedule(&graph, &schedule);
@@ -141,8 +142,8 @@ fn graphs() -> impl Strategy<Value = (TaskGraph, usize)> {
     })
 }
 
-/// Returns the shortest time, minimized over all orders of sub-layers. Each sub-layer starts as
-/// early as its chip and its dependencies allow.
+/// Returns the shortest time of all orders of sub-layers. Each sub-layer starts as early as its
+/// chip and its dependencies allow.
 fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
     fn next(graph: &TaskGraph, ends: &mut Vec<Option<u64>>, free: &mut Vec<u64>, best: &mut u64) {
         if ends.iter().all(Option::is_some) {
@@ -273,9 +274,9 @@ fn ring(capacity: Option<u64>) -> ChipMachine {
 }
 
 /// Chip 0 computes A (10 B). Chip 2 computes B (20 B). Chip 1 receives both over one hop at 4 B/s.
-/// The longer transfer takes 5 s, and the 30 B take 3.75 s to enter chip 1's memory at 8 B/s. In
-/// the next step, chip 0 receives B over one hop from chip 1. Chip 1 has had B since the previous
-/// step, because chip 2 is two hops away.
+/// The longer transfer takes 5 s, and the 30 B take another 3.75 s to enter chip 1's memory at 8
+/// B/s. In the next step, chip 0 receives B over one hop from chip 1. Chip 1 has had B since the
+/// previous step, because chip 2 is two hops away.
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![
@@ -317,8 +318,8 @@ fn chips_take_data_from_the_nearest_holder() {
         .iter()
         .map(|step| (step.communication, step.processing, step.joules))
         .collect();
-    // Transfers take 2.5 s and 5 s at 3 W. The later communication stage takes 5 s + 20/8 s; all
-    // other stages take no time.
+    // Transfers take 2.5 s and 5 s at 3 W. The later communication stage takes 5 s + 20/8 s, and
+    // all other stages take no time.
     let expected = [
         (0.0, 7.0, Some(4.0)),
         (5.0 + 3.75, 7.0, Some(2.0 + 7.5 * 3.0)),
@@ -439,8 +440,8 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.total_seconds(), 8.0 + 7.25);
     let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
     assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
-    // With one accelerator on each of four chips, A must also be sent to one more chip, so the host
-    // issues a fourth command.
+    // With four chips of one accelerator each, A must be sent to one more chip, so the host issues
+    // a fourth command.
     let machine = ChipMachine {
         accelerators: 1,
         ..machine
@@ -450,8 +451,8 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.log.len(), 2);
 }
 
-/// A sub-layer that reads a piece of an output transfers only this piece, even if the schedule is
-/// read from a file.
+/// A sub-layer that reads a piece of an output transfers only this piece, also if the schedule
+/// comes from a file.
 #[test]
 fn outputs_are_taken_in_pieces() {
     let text = "[[{'P': 10, 'id': 7, 'pieces': 2}, {'id': 8, 'after': [7], 'piece': 1}],\n\

@@ -1,5 +1,5 @@
-//! Writes schedules as traces with one rank per chip. Barriers around each step's sub-layers are
-//! optional.
+//! Writes schedules as traces with one rank per chip. The barriers around each step's sub-layers
+//! are optional.
 //!
 //! Each sub-layer becomes a kernel. The kernel's duration is the sub-layer's cost. A receive from
 //! another chip is a message, and a load from memory is a wait on a separate lane. Each barrier is
@@ -12,12 +12,12 @@ use chakram_trace::format::write::Sink;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::collections::BTreeMap;
 
-/// A schedule with the transfers and costs of its steps.
+/// A schedule, with the transfers and costs of its steps.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduledJob<'s> {
     /// The sub-layers with their dependencies.
     pub graph: &'s TaskGraph,
-    /// The sub-layer of each chip in each step.
+    /// The sub-layer that each accelerator runs in each step.
     pub schedule: &'s ChipSchedule,
     /// Cost of each sub-layer.
     pub costs: &'s [TaskCost],
@@ -29,8 +29,8 @@ pub struct ScheduledJob<'s> {
     pub accelerators: usize,
 }
 
-/// First lane of a chip, used by its network interface. The next lanes are for the host's commands
-/// and for the chip's accelerators.
+/// First lane of a chip, for its network interface. The next lanes are for the host's commands and
+/// for the chip's accelerators.
 const INTERFACE: i64 = 0;
 const HOST: i64 = 1;
 const PROCESSING: i64 = 2;
@@ -77,8 +77,8 @@ impl ScheduledJob<'_> {
             next: 1,
             gate: Vec::new(),
         };
-        // Nodes of the sub-layers that ran on this chip, and nodes of the transfers to this chip in
-        // the current step.
+        // Nodes that produced data on this chip: its sub-layers, and the current step's transfers
+        // to it.
         let mut done: BTreeMap<u32, u64> = BTreeMap::new();
         let mut here: BTreeMap<super::DataId, u64> = BTreeMap::new();
         let mut by_step: Vec<Vec<usize>> = vec![Vec::new(); self.schedule.step_count()];
@@ -91,7 +91,7 @@ impl ScheduledJob<'_> {
             let mut moved = Vec::new();
             let dispatch = self.totals.steps[step].dispatch;
             if dispatch > 0.0 {
-                // Without barriers, the host continues as soon as it has issued its previous
+                // Without barriers, the host continues as soon as it has issued all previous
                 // commands.
                 let after: Vec<u64> = writer.gate.iter().copied().chain(issued).collect();
                 let mut node = build_wait_node("commands of the host", dispatch);

@@ -1,16 +1,15 @@
-//! Corrections of kernel times on a machine, computed from measured steps.
+//! Computes corrections of a machine's kernel times from measured steps.
 //!
-//! Steps belong to the same group if the two most frequent matrix products of their models are the
-//! same. Such models have the same tokens per micro-batch, width and tensor parallelism. A group's
-//! factor is the geometric mean of measured time / predicted time. The factor is found in two
-//! rounds, because it does not change the uncorrected parts of a step (messages, sums over replicas
-//! between nodes).
+//! Steps belong to the same group if their models have the same two most frequent matrix products.
+//! Such models have the same tokens per micro-batch, width and tensor parallelism. A group's factor
+//! is the geometric mean of measured time / predicted time. The factor does not affect some parts
+//! of a step (messages, sums over replicas between nodes), so the computation needs two rounds.
 //!
-//! The factors of all groups share a common factor. Let `t` be the variance of the factors'
-//! logarithms between groups, and `s` their variance within a group. A group of `n` steps keeps the
-//! fraction `t / (t + s / n)` of its distance from the shared factor (partial pooling). The shared
-//! factor's logarithm is reduced by its own variance (James and Stein, 1961). Models outside the
-//! groups use the shared factor.
+//! All groups share a common factor, from which each group's factor differs. Let `t` be the
+//! variance of the factors' logarithms between groups, and `s` their variance within a group. A
+//! group of `n` steps keeps the fraction `t / (t + s / n)` of its factor's distance from the shared
+//! factor (partial pooling). The shared factor's logarithm is reduced by its own variance (James
+//! and Stein, 1961). Models outside the groups use the shared factor.
 
 use super::{MeasuredRun, RunTable, ScoreError, map_all_runs, predict_makespan};
 use chakram_base::units::Span;
@@ -21,13 +20,12 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 /// Relative error of a correction from a single step, if no group has two steps. The error combines
-/// the variation between repetitions of a step with the remaining variation between plans of a
-/// group.
+/// two variations: between repetitions of a step, and between the plans of a group.
 const ALONE: f64 = 0.05;
-/// Standard deviation of factors within a group, if no group has two steps. 722 steps of small GPTs
-/// on A100 gave this value.
+/// Standard deviation of factors within a group, if no group has two steps. The value was measured
+/// in 722 steps of small GPTs on A100.
 const INSIDE: f64 = 0.036;
-/// A shared factor requires at least this number of groups.
+/// Minimum number of groups for a shared factor.
 const LEAST_GROUPS: usize = 3;
 /// Number of rounds for computing a factor.
 const ROUNDS: usize = 2;
@@ -39,8 +37,8 @@ pub struct GroupKernelTimeCorrection {
     pub correction: KernelTimeCorrection,
     /// Line numbers of the group's steps in the table.
     pub lines: Vec<u64>,
-    /// Leave-one-out error of each step, with a factor from the other steps of the group. The list
-    /// is empty for a group with a single step.
+    /// Leave-one-out error of each step: the error with a factor computed from the group's other
+    /// steps. The list is empty for a group with a single step.
     pub left_out: Vec<f64>,
 }
 
@@ -57,7 +55,7 @@ pub struct KernelTimeCalibration {
     pub left_out_groups: Option<[f64; 2]>,
 }
 
-/// Two matrix products, each given as rows, columns and summed size.
+/// Two matrix products, each as rows, columns and summed size.
 type ProductPair = [[u64; 3]; 2];
 
 /// Returns the two most frequent matrix products of the run's model.
@@ -70,7 +68,7 @@ fn most_frequent_products(run: &MeasuredRun) -> Result<ProductPair, String> {
         .ok_or_else(|| "the run's model has no matrix multiplication for a correction".to_owned())
 }
 
-/// Computes corrections from the steps of `table`, in ascending order of matrix products.
+/// Computes corrections from the steps in `table`, and sorts them by matrix products.
 ///
 /// # Errors
 ///
@@ -157,7 +155,7 @@ pub fn fit_corrections(
     })
 }
 
-/// Statistics of the logarithms of steps' factors, over groups.
+/// Statistics of the logarithms of the steps' factors, over all groups.
 struct PooledFactors {
     /// Logarithm of the groups' common factor.
     shared: f64,
@@ -185,7 +183,7 @@ impl PooledFactors {
             0 => INSIDE * INSIDE,
             _ => squares.sum::<f64>() / freedom as f64,
         };
-        // The variation of steps contributes to the spread of group means, so subtract this
+        // Variation between the steps of a group adds to the spread of group means, so subtract its
         // contribution.
         let of_steps = inside * mean_value(groups.iter().map(|own| 1.0 / own.len() as f64));
         let all = mean_value(means.iter().copied());
@@ -193,8 +191,8 @@ impl PooledFactors {
             .iter()
             .map(|mean| (mean - all) * (mean - all))
             .sum::<f64>();
-        // With fewer groups than `LEAST_GROUPS`, the variance between groups is unknown, so each
-        // group keeps its own factor.
+        // If there are fewer groups than `LEAST_GROUPS`, the variance between groups is unknown, so
+        // each group keeps its own factor.
         let between = match groups.len() < LEAST_GROUPS {
             true => f64::INFINITY,
             false => (spread / (count - 1.0) - of_steps).max(0.0),
@@ -224,7 +222,7 @@ impl PooledFactors {
     }
 }
 
-/// Returns the mean error of the steps in each group: first with the shared factor of the other
+/// Returns the mean error of all steps, first if each group uses the shared factor of the other
 /// groups, then without a correction.
 fn left_out_groups(groups: &[Vec<f64>]) -> Option<[f64; 2]> {
     if groups.len() <= LEAST_GROUPS {
@@ -259,8 +257,8 @@ mod tests {
 
     #[test]
     fn groups_that_differ_little_share_their_factor() {
-        // The factors of five groups have a common logarithm of about 0.2. Factors vary equally
-        // within groups and between groups.
+        // The logarithms of five groups' factors are about 0.2. Factors vary equally within groups
+        // and between groups.
         let groups: Vec<Vec<f64>> = [
             [0.18, 0.22],
             [0.21, 0.19],

@@ -30,7 +30,7 @@ use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Sizes of a model that a run may state in addition to the model's name.
+/// Model sizes that a run may state in addition to the model's name.
 pub(super) const SIZES: [&str; 7] = [
     "layers",
     "hidden",
@@ -42,8 +42,8 @@ pub(super) const SIZES: [&str; 7] = [
 ];
 /// Key of the option for a model's name.
 pub(super) const MODEL: &str = "model";
-/// Key of the number of NPUs (optional). Runs are grouped by their number of NPUs, which also
-/// determines a missing data-parallel degree.
+/// Key of the number of NPUs (optional). The score groups runs by this number. It also determines a missing
+/// data-parallel degree.
 pub(super) const NPUS: &str = "npus";
 /// Key of the machine; used in tables with runs on different machines.
 pub(super) const MACHINE: &str = "machine";
@@ -63,8 +63,8 @@ pub(super) enum MeasuredUnit {
     Time(f64),
     /// Tokens per second and NPU.
     Tokens,
-    /// TFLOP per second and NPU, counted by the formula for transformers of Narayanan et al.
-    /// (SC'21, section 3.2). The field is true if a recomputed forward pass counts.
+    /// TFLOP per second and NPU, counted by the transformer formula of Narayanan et al. (SC'21, section 3.2). The field
+    /// is true if the recomputed forward pass counts too.
     Flops(bool),
 }
 
@@ -78,7 +78,7 @@ const UNITS: [(MeasuredUnit, &str); 6] = [
     (MeasuredUnit::Flops(true), "hardware TFLOP/s/npu"),
 ];
 
-/// Options that a column's value determines.
+/// Options that the value in a column determines.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ConditionalOptions {
     /// Heading of the column in the table.
@@ -87,7 +87,7 @@ pub(super) struct ConditionalOptions {
     pub values: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// Options of the rows that have accepted values in several columns.
+/// Options for rows that have accepted values in all of several columns.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MatchedOptions {
     /// Columns, each with its accepted values. A row must match all columns.
@@ -119,7 +119,7 @@ pub struct RunColumnRules {
     /// Columns, each with its accepted values. Rows with other values are skipped.
     pub(super) only: Vec<(String, Vec<String>)>,
     pub(super) when: Vec<ConditionalOptions>,
-    /// Options that several columns determine together. Later entries override earlier entries and
+    /// Options that several columns determine together. Later entries override earlier entries and the options in
     /// `when`.
     pub(super) matched: Vec<MatchedOptions>,
 }
@@ -168,7 +168,7 @@ fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError>
         .into())
 }
 
-/// Parses the table `only`, which contains the accepted column values of rows.
+/// Parses the table `only`, which lists the values that a row may have in each column.
 fn parse_accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
     let Some(field) = root.get("only") else {
         return Ok(Vec::new());
@@ -217,7 +217,7 @@ fn read_options(field: &ConfigField<'_>) -> Result<BTreeMap<String, String>, Sco
     Ok(options)
 }
 
-/// Parses the options that the values in several columns determine together.
+/// Parses the options that the values in several columns together determine.
 fn matched_options(root: &ConfigTable<'_>) -> Result<Vec<MatchedOptions>, ScoreError> {
     let Some(field) = root.get("where") else {
         return Ok(Vec::new());
@@ -299,8 +299,7 @@ impl RunColumnRules {
         Ok(columns)
     }
 
-    /// If the folder of `file` contains a file with the name of a machine, stack or model, replaces
-    /// the name with that file's path.
+    /// Replaces the name of a machine, stack or model by a path if the folder of `file` contains a file with this name.
     fn resolve_names_in_folder(&mut self, file: &str) {
         let Some(folder) = Path::new(file).parent() else {
             return;
@@ -361,7 +360,7 @@ impl RunColumnRules {
         }
     }
 
-    /// Replays all runs on `machine`. Machine names in the table are ignored.
+    /// Replays all runs on `machine`. The runs then ignore machine names in the table.
     pub fn use_machine_for_all(&mut self, machine: &str) {
         // The option `machine` overrides the machine that the file of columns names.
         let _ = self.set_option_for_all(MACHINE, machine);

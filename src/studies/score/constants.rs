@@ -4,7 +4,7 @@ use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::MemoryBoundKernel;
 
-/// A machine constant. The fit multiplies it by a factor.
+/// A machine constant. The fit multiplies the constant by a factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FittedConstant {
     /// The host's time to launch one kernel.
@@ -13,10 +13,10 @@ pub enum FittedConstant {
     Backward,
     /// The host's time to launch one collective.
     Collective,
-    /// The host's time to launch one side of a message.
+    /// The host's time to launch one send or one receive.
     Message,
-    /// The fraction of the memory bandwidth that kernels reach if they only move bytes. Softmax and
-    /// loss kernels have separate fractions.
+    /// The fraction of the memory bandwidth that memory-bound kernels reach. Softmax and loss
+    /// kernels have separate fractions.
     Memory,
     /// The fraction of the memory bandwidth that softmax kernels reach.
     Softmax,
@@ -57,7 +57,7 @@ impl FittedConstant {
         }
     }
 
-    /// Returns true for a bandwidth fraction, false for a time.
+    /// Returns true if the constant is a bandwidth fraction, and false if it is a time.
     pub fn is_part(self) -> bool {
         self.affected_classes().is_some()
     }

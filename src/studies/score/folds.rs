@@ -1,4 +1,4 @@
-//! Cross-validation: each run is predicted with constants that are fitted only to other runs.
+//! Cross-validation: predicts each run with constants that are fitted only to other runs.
 //!
 //! Runs with equal values of the options in `folds` are in the same fold, and folds have similar
 //! numbers of runs. For each fold, the Gauss-Newton method fits constants to the logarithms of the
@@ -18,16 +18,16 @@ use chakram_engine::ReplayOptions;
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
 
-/// Step of a constant's logarithm for numerical derivatives.
+/// Change of a constant's logarithm for a numerical derivative.
 const DIFFERENCE: f64 = 0.1;
 /// Relative error above which a run has less weight.
 const FAR: f64 = 0.1;
 /// Maximum change of a constant's logarithm in one round.
 const LARGEST_STEP: f64 = 0.7;
-/// Weight of the ridge term, where a run has weight 1. If no run depends on a constant, the term
-/// keeps the constant at its value.
+/// Weight of the ridge term, relative to a run with weight 1. If no run depends on a constant, this term keeps the
+/// constant unchanged.
 const RIDGE: f64 = 1e-3;
-/// Number of Gauss-Newton rounds.
+/// Number of iterations of the Gauss-Newton method.
 const ROUNDS: usize = 2;
 
 /// Constants fitted to all runs outside a fold.
@@ -39,8 +39,8 @@ pub struct FoldFit {
     pub constants: Vec<(FittedConstant, f64)>,
 }
 
-/// Returns the fold of each run; there are `count` folds. Groups of runs are assigned in order from
-/// the largest to the smallest, each to the fold with the fewest runs.
+/// Returns the fold of each run; there are `count` folds. Assigns groups of runs from the largest to the smallest, each
+/// to the fold that has the fewest runs.
 pub fn assign_folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     let groups = runs.iter().map(|run| run.fold + 1).max().unwrap_or(0);
     let mut sizes: Vec<(usize, usize)> = (0..groups).map(|group| (0, group)).collect();
@@ -59,7 +59,7 @@ pub fn assign_folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     runs.iter().map(|run| fold_of[run.fold]).collect()
 }
 
-/// Returns the table after multiplying its machines' constants by `factors`.
+/// Returns the table with its machines' constants multiplied by `factors`.
 fn scale_table_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable {
     let mut table = table.clone();
     for run in &mut table.runs {
@@ -73,8 +73,8 @@ fn scale_table_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> 
 ///
 /// # Errors
 ///
-/// Fails if a run cannot be predicted (with the first such run's error), if the table has only one fold, or
-/// if a machine lacks one of the constants.
+/// Fails with the first error if a run cannot be predicted. Also fails if the table has only one fold, or if a machine
+/// lacks one of the constants.
 pub fn cross_validate_runs(
     table: &RunTable,
     options: &ReplayOptions,
@@ -165,7 +165,7 @@ fn unit_factors(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
 struct ConstantSensitivity {
     /// Predicted time of each run, in seconds.
     predicted: Vec<f64>,
-    /// For each constant, the list of its derivatives (one entry per run).
+    /// Derivatives of the runs' times, in a list for each constant.
     derivatives: Vec<Vec<f64>>,
 }
 
@@ -196,8 +196,8 @@ fn compute_sensitivity(
 }
 
 impl ConstantSensitivity {
-    /// Returns the changes of the constants' logarithms that bring predictions closer to the
-    /// measurements of `runs`.
+    /// Returns the changes to the constants' logarithms that bring the predictions of `runs` closer to the
+    /// measurements.
     fn constant_log_changes(&self, runs: &[MeasuredRun]) -> Vec<f64> {
         let n = self.derivatives.len();
         let mut matrix = vec![vec![0.0; n + 1]; n];
@@ -225,7 +225,7 @@ pub(super) fn solve_linear(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     let n = rows.len();
     for a in 0..n {
         for b in a + 1..n {
-            // A positive definite matrix can be solved without pivoting.
+            // The matrix is positive definite, so elimination needs no pivoting.
             let factor = rows[b][a] / rows[a][a];
             let (above, below) = rows.split_at_mut(b);
             for (cell, upper) in below[0][a..].iter_mut().zip(&above[a][a..]) {

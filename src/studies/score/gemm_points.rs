@@ -1,4 +1,4 @@
-//! Parser for measured matrix multiplications (GEMMs) in CSV. Each row has a number format, a
+//! Parses tables (CSV) of measured matrix multiplications (GEMMs). Each row has a number format, a
 //! GEMM's rows, columns and summed size, and its time.
 
 use super::ScoreError;
@@ -8,17 +8,16 @@ use chakram_hardware::compute::{GemmCurve, MeasuredGemms};
 use chakram_trace::format::Dtype;
 use std::collections::BTreeMap;
 
-/// Headings that the format column may have.
+/// Possible headings of the format column.
 const FORMATS: [&str; 3] = ["format", "dtype", "gemm_dtype"];
 const TIMES: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-/// Number of folds in the cross-validation. Each fold is omitted once, and predicted from the
-/// others.
+/// Number of folds in the cross-validation. Each fold is predicted from the other folds.
 const FOLDS: usize = 5;
 
 /// Mean time of each shape (rows, columns, summed size) in one number format.
 pub type GemmPoints = BTreeMap<[u64; 3], f64>;
 
-/// Parses a table of GEMMs. If a shape is repeated, its times are averaged.
+/// Parses a table of GEMMs. Averages the times of a repeated shape.
 ///
 /// # Errors
 ///
@@ -96,10 +95,10 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
     Ok(sums.into_iter().map(one).collect())
 }
 
-/// Returns two mean relative errors over `points`: of the curve (the model of kernel times) alone,
-/// and of the curve with a correction by the other points. Each fifth of the points is omitted
-/// once, and corrected by the other points. If the other points do not surround a point, the point
-/// is not corrected.
+/// Returns two mean relative errors over `points`. The first error is for the curve (the model of
+/// kernel times) alone, the second for the curve with a correction by other points. The points are
+/// divided into five folds, and the points in the other folds correct the points in a fold. A point
+/// that the other points do not surround is not corrected.
 pub fn left_out_gemm_errors(
     points: &GemmPoints,
     curve: &GemmCurve,
@@ -163,8 +162,8 @@ mod tests {
     #[test]
     fn what_is_left_out_is_predicted_by_its_neighbours() {
         // In this test, all points take twice the time that the curve predicts. The other points
-        // therefore predict each point exactly. The exceptions are the corners of the box, where
-        // the curve alone predicts half of the time.
+        // therefore predict each point exactly. The exceptions are the points at the corners of the
+        // box, for which the curve alone predicts half of the time.
         let curve = GemmCurve {
             start: 1e-6,
             efficiency: 1.0,

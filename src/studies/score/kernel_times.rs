@@ -1,4 +1,4 @@
-//! Recorded kernel times of jobs by name, format, FLOPs and bytes.
+//! Collects the recorded kernel times of jobs by name, format, FLOPs and bytes.
 
 use chakram_base::units::Span;
 use chakram_hardware::compute::{MeasuredKernel, MeasuredTime};
@@ -21,7 +21,7 @@ pub struct KernelTimesBySize {
     pub name: String,
     /// Number format of the kernels, if the traces state one.
     pub dtype: Option<Dtype>,
-    /// Mean times by size, in ascending order of FLOPs and then of bytes.
+    /// Mean times by size, sorted by FLOPs and then by bytes.
     pub times: Vec<MeasuredTime>,
     /// Number of recorded kernels.
     pub count: u64,
@@ -29,7 +29,7 @@ pub struct KernelTimesBySize {
     pub total: f64,
     /// Relative standard deviation between kernels of equal size, weighted by time.
     pub error: f64,
-    /// Mean relative error when each size is predicted from the other sizes, weighted by time;
+    /// Mean relative error, weighted by time, if each size is predicted from the other sizes;
     /// `None` for fewer than two sizes.
     pub left_out: Option<f64>,
 }
@@ -72,7 +72,7 @@ type KernelId<'w> = (usize, &'w str, Option<Dtype>);
 /// Sums of times for each size; the key is (FLOPs, bytes).
 type SizeSums = BTreeMap<(u64, u64), TimeMoments>;
 
-/// Times of all kernels that were recorded in a job, summed by class, name, format and size.
+/// Times of all kernels recorded in a job, summed by class, name, format and size.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedKernelTimes<'w>(BTreeMap<KernelId<'w>, SizeSums>);
 
@@ -112,7 +112,7 @@ impl<'w> RecordedKernelTimes<'w> {
         sums
     }
 
-    /// Returns the sums with NPU classes merged; `class` maps each old class to its new one.
+    /// Returns the sums after merging NPU classes; `class` maps each old class to its new one.
     pub fn merge_classes(&self, class: &[usize]) -> Self {
         let mut sums = Self::default();
         for (&(own, name, dtype), sizes) in &self.0 {
@@ -139,8 +139,8 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     let times: Vec<_> = sizes.iter().map(time).collect();
     let total: f64 = sizes.values().map(|sum| sum.sum).sum();
     let repeated = sizes.values().filter(|sum| sum.count > 1);
-    // Deviations are relative to the mean of each size, so that each size has a weight proportional
-    // to its time.
+    // Divide deviations by the mean of their size, so that each size has a weight proportional to
+    // its time.
     let spread: f64 = repeated
         .clone()
         .map(|sum| (sum.squared_deviation_sum() / (sum.count - 1) as f64).sqrt() * sum.count as f64)

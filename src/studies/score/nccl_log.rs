@@ -1,8 +1,8 @@
-//! Parser for the logs of nccl-tests, a benchmark of collectives.
+//! Parses the logs of nccl-tests, a benchmark of collectives.
 //!
-//! Lines that begin with `#` contain the test's name, one `# Rank` per GPU, and the headings. The
-//! other lines begin with the bytes of the whole buffer. The `time` columns are in microseconds.
-//! The first of them is for out-of-place operation.
+//! Lines that begin with `#` contain the test's name, a `# Rank` for each GPU, and the headings.
+//! All other lines begin with the size of the whole buffer in bytes. The `time` columns are in
+//! microseconds. The first `time` column is for out-of-place operation.
 
 use super::ScoreError;
 use chakram_base::config::quote_for_message;
@@ -152,7 +152,8 @@ mod tests {
         // If 2,048 B is omitted, interpolation a third of the way from 10 to 16 us gives 12 us
         // instead of 11 us.
         assert!((left_out_size_error(&curve).unwrap() - 1.0 / 11.0).abs() < 1e-9);
-        // Older logs have no column `root` and no test name, so the file name must state the kind.
+        // Older logs have no column `root` and no test name, so the kind of collective must be in
+        // the file name.
         let older = LOG.replace("    root ", " ").replace("      -1 ", " ");
         let older = older.replace("# Collective test starting: reduce_scatter_perf\n", "");
         let other = nccl_log(&older, "logs/reduce_scatter_2.txt").unwrap();

@@ -1,11 +1,11 @@
-//! The null model: FLOPs of a step, divided by a rate that is fitted to the runs in the other
-//! folds.
+//! The null model predicts a step's time from its FLOPs, divided by a rate that is fitted to the
+//! runs in the other folds.
 
 use super::MeasuredRun;
 use chakram_workloads::generate::plan::RecomputePolicy;
 
-/// Returns the FLOPs of a step per NPU: two per multiplication in the forward pass, and twice that
-/// number in the backward pass. If blocks are recomputed, the forward pass counts a second time.
+/// Returns the FLOPs of a step per NPU: two per multiplication in the forward pass, and twice as
+/// many in the backward pass. If blocks are recomputed, the forward pass counts twice.
 fn flops_per_npu(run: &MeasuredRun) -> f64 {
     let plan = &run.training.plan;
     let passes = match (plan.has_training(), plan.recompute) {

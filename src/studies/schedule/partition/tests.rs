@@ -66,7 +66,7 @@ fn by_cells(products: &[MatrixProductSize], cuts: &[ProductCut], batches: u32) -
     words
 }
 
-/// Returns all combinations of cuts of `products` products on `levels` levels.
+/// Returns all combinations of cuts for `products` products on `levels` levels.
 fn every_cut(products: usize, levels: usize) -> Vec<Vec<ProductCut>> {
     let bits = products * levels;
     let cut = |choice: u32, product: usize| {
@@ -121,8 +121,8 @@ proptest! {
         let least = all.iter().map(&words).min().unwrap();
         let found = partition_products(&products, 1, batches).unwrap();
         prop_assert_eq!(words(&found), least);
-        // Levels are decided one after another, so the total cost may exceed the minimum, but
-        // cannot be less.
+        // The optimizer decides levels one after another, so the total cost may exceed the minimum,
+        // but cannot be less.
         let deep = partition_products(&products, 2, batches).unwrap();
         let least = every_cut(products.len(), 2).iter().map(&words).min().unwrap();
         prop_assert!(words(&deep) >= least);
@@ -131,7 +131,8 @@ proptest! {
 
 /// Two products with 8 rows and 4 columns (32 words), each in two parts. Cuts along columns move
 /// the weights once, and each half lacks half of the 32 words per micro-batch. Cuts along rows move
-/// the weights twice, and nothing else. Only the last case of the test reads an input.
+/// only the weights, twice. Only the last case of the test has products that read the model's
+/// input.
 #[test]
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {
@@ -145,16 +146,16 @@ fn weights_are_held_against_data() {
     // With 100 words of weights, cuts along columns move 200 + 2 x 32 = 264 words, and cuts along
     // rows 400.
     assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
-    // Cuts along columns for the first product and along rows for the second move 100 + 2 x 16
-    // words of weights. Each half then lacks a quarter of the 32 words in each of two
-    // micro-batches, so the total is 164 words. The other cuts move more words: 116 + 64 = 180
-    // (columns for both products), 232 (rows for both), and 200 + 16 + 64 = 280 (rows, then
-    // columns).
+    // If the first product is cut along columns and the second along rows, 100 + 2 x 16 words of
+    // weights move. Each half then lacks a quarter of the 32 words in each of two micro-batches, so
+    // the total is 164 words. The other cuts move more words: 116 + 64 = 180 (columns for both
+    // products), 232 (rows for both), and 200 + 16 + 64 = 280 (rows, then columns).
     let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
     let cuts = partition_products(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
     assert_eq!(words_moved(&products, &cuts, 2), 164);
-    // A product with a single row can be cut only along columns, as long as columns are left.
+    // A product with a single row can be cut only along columns, until each part has a single
+    // column.
     let narrow = [size(1, 4, [0, 0], false)];
     assert_eq!(
         partition_products(&narrow, 2, 1),
@@ -164,7 +165,7 @@ fn weights_are_held_against_data() {
     // The input has 60 words in each of two micro-batches. With cuts along columns, each half reads
     // the whole input: 100 + 2 x 120 = 340 words. With cuts along rows, each half reads only its
     // own rows: 2 x 100 + 2 x 60 = 320 words. Without the input, cuts along columns would move
-    // less, because of the weights.
+    // fewer words, because they move the weights only once.
     let cut = |inputs| {
         let products = [size(8, 4, [100, inputs], false)];
         let cuts = partition_products(&products, 1, 2).unwrap();
