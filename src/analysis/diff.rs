@@ -28,7 +28,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "render::json::AmountChangeRow")]
 pub struct AmountChange {
-    /// The dependent node's index in the first and in the second trace.
+    /// Amount in the first job.
     pub before: u128,
     /// Amount in the second job.
     pub after: u128,

@@ -1,6 +1,6 @@
 //! Transforms traces, and searches traces for private information.
 //!
-//! A transformation processes the contents of files, one rank at a time, and copies everything that it need not change.
+//! A transformation processes the trace files one rank at a time, and copies all content that it does not affect.
 //! [`mod@slice`] and [`scale`] keep unknown fields; [`anonymise`] removes these fields.
 
 use chakram_trace::format::TraceError;

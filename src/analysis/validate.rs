@@ -59,7 +59,7 @@ pub struct ValidateOptions {
     /// Size of each dimension of the machine, innermost first; `None` if the machine is unknown. The sizes determine
     /// which ranks join a collective over some dimensions.
     pub dimensions: Option<Vec<u32>>,
-    /// Maximum number of stored defects of each kind. All defects are counted.
+    /// Maximum number of stored defects of each kind. Further defects are only counted.
     pub show: usize,
 }
 

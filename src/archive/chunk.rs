@@ -36,7 +36,7 @@ pub enum ChunkCoding {
     Bytes,
     /// Columns of a trace, in a zstd frame within a skippable frame.
     Columns,
-    /// A text whose lines are split into columns, in a zstd frame within a skippable frame.
+    /// Text whose lines are split into columns, in a zstd frame within a skippable frame.
     Lines,
 }
 
@@ -80,7 +80,7 @@ struct DeltaBaseObject {
     chunks: Vec<DeltaBaseChunk>,
 }
 
-/// Encodes the objects of a workload, and stores data that several objects contain only once.
+/// Encodes the objects of a workload. Data that several objects share is stored only once.
 pub struct ObjectEncoder {
     level: CompressionLevel,
     bases: Vec<DeltaBaseObject>,
@@ -98,8 +98,8 @@ impl ObjectEncoder {
         }
     }
 
-    /// Encodes the object with index `number` in the segment. Objects with the same `family` are
-    /// similar; `is_trace` states whether the object is a trace.
+    /// Encodes the object with index `number` in the segment. Objects with the same `family` are similar; `is_trace` is
+    /// true for a trace.
     pub fn encode_object(
         &mut self,
         bytes: &[u8],
@@ -260,7 +260,7 @@ impl ObjectEncoder {
         Ok((chunk, kept))
     }
 
-    /// Encodes a chunk of a text as columns of the text's lines, and keeps the chunk as a possible base.
+    /// Encodes a chunk of text by splitting its lines into columns, and keeps the chunk as a possible base.
     fn encode_lines(
         &self,
         part: &[u8],
@@ -354,7 +354,7 @@ pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8
     bytes.split_off(..at)
 }
 
-/// Returns how many of the first `records` form one chunk.
+/// Returns how many records at the start of `records` form one chunk.
 fn records_per_chunk(records: &[&[u8]]) -> usize {
     let mut bytes = 0;
     let fits = |record: &&&[u8]| {

@@ -1,14 +1,12 @@
-//! Stores the records of a trace in columns. Numbers of all records that have the same meaning form
-//! one column. The rest of each record is stored as a template, because many records have the same
-//! rest.
+//! Stores the records of a trace in columns. Numbers with the same meaning, from all records, form one column. The rest
+//! of each record is stored as a template, which many records share.
 //!
 //! A record consists of a template and the values of the template's slots. A template is a list of ops: literal bytes;
 //! slots (a column's value as a varint, or in decimal digits within a text); and the ends of nested messages, whose
-//! lengths follow from their contents. A column contains the values with one meaning
-//! (`duration_ns`, `parent`, …) from all records. The column stores their differences from a
-//! prediction, in byte planes. A chunk with a base shares the base's templates. Values of the chunk
-//! may be predicted from the base's record with the same index. `docs/reference/archive-format.md`
-//! describes the format.
+//! lengths follow from their contents. A column contains the values with one meaning (`duration_ns`, `parent`, …) from
+//! all records. The column stores the differences between these values and their predictions, in byte planes. A chunk
+//! with a base shares the base's templates. Values of the chunk may be predicted from the base's record with the same
+//! index. `docs/reference/archive-format.md` describes the format.
 
 use super::wire::{WireError, WireReader, put_varint};
 use byte_numbers::ByteStringInterner;
@@ -37,8 +35,7 @@ mod template;
 #[derive(Debug, Default)]
 pub struct TraceColumns {
     templates: TemplateTable,
-    /// Encoded templates that the base does not have, each after its length; empty for a chunk that
-    /// was read.
+    /// Encoded templates that the base lacks, each preceded by its length; empty for a chunk that was read.
     written: Vec<u8>,
     shape: Arc<RecordTemplateMap>,
     /// Number of columns, including empty ones.
@@ -59,7 +56,7 @@ pub enum RecordKind {
     FirstNodes,
     /// Further nodes of a trace.
     Nodes,
-    /// Lines of a text, including line ends.
+    /// Lines of text, including line ends.
     Lines,
 }
 
@@ -85,8 +82,7 @@ pub struct ColumnBuffers {
     layers: Vec<TemplateLayer>,
 }
 
-/// Number of bytes of records that are rebuilt at once. These bytes fit in the cache of a processor
-/// core.
+/// Number of record bytes that are rebuilt at once. These bytes fit in the cache of a processor core.
 const PIECE: usize = 1 << 18;
 /// Index of the column of node ids.
 const IDS: usize = 0;
@@ -378,15 +374,15 @@ impl TraceColumns {
         })
     }
 
-    /// Gives the memory of the columns to `buffers`, for the next chunk.
+    /// Returns the columns' memory to `buffers` for reuse.
     pub fn recycle_into(self, buffers: &mut ColumnBuffers) {
         buffers.values.push(self.values);
         buffers.shapes.extend(Arc::into_inner(self.shape));
         buffers.layers.extend(self.templates.into_layer());
     }
 
-    /// Rebuilds the records (`bytes` bytes in total) from templates and columns. Passes them to
-    /// `out`, a few records at a time. If `framed` is true, each record is preceded by its length.
+    /// Rebuilds the records (`bytes` bytes in total) from templates and columns, and passes them to `out`, a few at a
+    /// time. If `framed` is true, each record is preceded by its length.
     pub fn rebuild_records<E: From<WireError>>(
         &self,
         bytes: usize,

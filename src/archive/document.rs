@@ -5,7 +5,7 @@ use super::{ArchiveError, CompressionLevel};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Schema name that every document states.
+/// Schema name in every document.
 pub const SCHEMA: &str = "chakram.archive.1";
 
 /// Changes that a segment makes to the archive's workloads. This document is in the segment's
@@ -179,8 +179,7 @@ pub struct BaselineRecord {
     pub arguments: Vec<String>,
     /// Hash of all traces and files that were replayed ([`WorkloadEntry::contents_hash`]).
     pub contents: String,
-    /// Time that the replay took, in milliseconds, rounded up. Later checks use it to plan their
-    /// work.
+    /// Time that the replay took, in milliseconds, rounded up. Later checks use this time to plan their work.
     pub replay_ms: u64,
     /// Features of the job that the prediction exercises: operators, groups, size, schema, machine.
     pub features: Vec<String>,

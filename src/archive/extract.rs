@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub struct NumberRange {
     /// First number.
     pub first: u64,
-    /// Last number of the range, which belongs to it.
+    /// Last number of the range, inclusive.
     pub last: u64,
 }
 

@@ -160,7 +160,7 @@ fn version_parts(text: &str) -> Vec<(usize, &str)> {
 /// A query over workloads, such as `gpu = h100 and (framework >= 2.5 or not owner = me)`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetadataQuery {
-    /// Compares a key's value with a text.
+    /// Compares a key's value with the query's text.
     Compare(String, Comparison, String),
     /// True if both queries are true.
     And(Box<Self>, Box<Self>),
@@ -170,7 +170,7 @@ pub enum MetadataQuery {
     Not(Box<Self>),
 }
 
-/// How a value is compared with a text.
+/// How a value is compared with the query's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// The value equals the text.
@@ -192,7 +192,7 @@ pub enum Comparison {
 /// Maximum nesting of parentheses and negations.
 const DEPTH: usize = 64;
 
-/// Facts about a workload for queries.
+/// Facts about a workload that queries use.
 pub trait QueryableWorkload {
     /// Returns the workload's name.
     fn workload_name(&self) -> &str;
@@ -252,7 +252,7 @@ impl MetadataQuery {
     }
 }
 
-/// A token of a query: a word or a sign.
+/// A token of a query: a word or a symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QueryToken {
     /// A word, and whether it is quoted. A quoted word is never `and`, `or` or `not`.

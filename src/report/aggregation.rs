@@ -1,6 +1,6 @@
-//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. The
-//! results of a replay state three facts: the number of groups, how many of them stayed together to the end,
-//! and the first difference between ranks of a group.
+//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. Three facts are
+//! reported: the number of groups, how many groups stayed together to the end, and the first difference between ranks
+//! of a group.
 
 use super::Observer;
 use super::summary::format_thousands;
@@ -20,10 +20,9 @@ pub struct RankAggregation {
     pub groups: u32,
     /// Number of ranks in such groups at the start of the replay.
     pub ranks: u32,
-    /// Number of groups that behaved identically until the end. One rank was simulated for each of them.
+    /// Number of groups that behaved identically until the end. One rank was simulated for each such group.
     pub together: u32,
-    /// Ranks that had separated from their group may reach the same state again. Counts how often such ranks were
-    /// joined.
+    /// Number of times that ranks which had separated from their group reached the same state again and were joined.
     #[serde(default)]
     pub rejoined: u64,
     /// Number of events that the event loop processed.

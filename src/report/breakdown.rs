@@ -36,7 +36,7 @@ const COLLECTIVES: usize = 2;
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct NpuTimeTracker {
-    /// The NPU's time before this time has been attributed to categories.
+    /// End of the time that has been attributed to categories.
     until: Time,
     /// Number of nodes in progress, by category. The bubble has no entry, because no node is a bubble.
     active: [u32; TimeCategory::COUNT - 1],
@@ -50,7 +50,7 @@ struct NpuTimeTracker {
     finish: Time,
 }
 
-/// Time of one kind of collective in one group, or time of messages. Summed over NPUs.
+/// Time of one kind of collective in one group, or of messages, summed over NPUs.
 ///
 /// Summed over all entries, waiting and transfer equal the time with a communication in progress. Exposed waiting and
 /// exposed transfer equal the communication and bubble parts of the NPUs' time.
@@ -102,7 +102,7 @@ pub struct NpuTime {
     /// Time with a communication in progress, with or without overlapping compute.
     #[serde(rename = "communicating_ps")]
     pub communicating: Span,
-    /// Completion of the NPU's last node, since the start of the replay.
+    /// Completion time of the NPU's last node, counted from the start of the replay.
     #[serde(rename = "finish_ps")]
     pub finish: Span,
 }

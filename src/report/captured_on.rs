@@ -26,7 +26,7 @@ pub struct CapturedOn {
 }
 
 impl CapturedOn {
-    /// Collects the capture context stated in the traces of `workload`; `None` if no trace states any.
+    /// Collects the devices, hosts and software that the traces of `workload` name; `None` if no trace names any.
     pub fn from_workload(workload: &Workload) -> Option<Self> {
         let mut all = Self::default();
         for instance in workload.instances() {

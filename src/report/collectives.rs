@@ -27,7 +27,7 @@ pub struct CollectiveTally {
     /// Number of calls that were simulated message by message; the other calls were timed by a closed form.
     #[serde(rename = "calls_simulated")]
     pub stepwise: u64,
-    /// Sizes of the buffers of these calls.
+    /// Buffer sizes of these calls.
     #[serde(rename = "buffer_bytes")]
     pub buffers: BufferBytes,
     /// Time from the last arrival to the end, summed over calls. If communication keeps recorded or captured times,
@@ -90,8 +90,8 @@ impl CollectiveObserver {
     }
 
     /// Converts the results for the simulated part of a folded job to results for the whole job. Each group of the
-    /// whole job gets the tallies of the group that represents it. If a rank waited for a member of the
-    /// representative group, the wait is attributed to the member with this index in the represented group.
+    /// whole job gets the tallies of the group that represents it. If a rank waited for a member of the representative
+    /// group, the wait is attributed to the member with the same index in the represented group.
     pub(super) fn into_tallies_of_whole_job(
         self,
         whole: &CompiledReplay<'_>,
@@ -135,8 +135,8 @@ impl CollectiveObserver {
         self.messages.iter().sum()
     }
 
-    /// In collectives of `kind` in `group`, the others waited longest for one rank. Returns this rank, and the
-    /// waiting time summed over calls and members. If several ranks tie, returns the lowest.
+    /// Returns the rank that the other members waited for longest in collectives of `kind` in `group`, and the waiting
+    /// time summed over calls and members. If several ranks tie, returns the lowest.
     pub fn most_awaited_rank(
         &self,
         group: ReplayGroupId,
@@ -210,7 +210,7 @@ pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CollectiveRow {
-    /// Name of the group for users.
+    /// Name of the group, as shown to users.
     pub group: String,
     /// Index of the group in the replay. The index distinguishes groups with the same name.
     pub group_index: u32,

@@ -80,8 +80,7 @@ pub struct MachineCommunication {
     pub algorithm: String,
     /// Waiting time, hidden and exposed (mean over members).
     pub waited: Span,
-    /// The rank that others waited for longest. The second field is its share (0 to 1) of all
-    /// waiting.
+    /// The rank that others waited for longest. The second field is the rank's share (0 to 1) of all waiting.
     pub latest: Option<(Rank, f64)>,
 }
 
@@ -114,7 +113,7 @@ pub struct MakespanExplanation {
     pub operators: Vec<(TimeCategory, String, SpanChange)>,
     /// Duration of host nodes (mean over NPUs). If nodes overlap, each is counted with its full duration.
     pub host: SpanChange,
-    /// Mean time over ranks from a rank's last node to the end of the replay.
+    /// Time from a rank's last node to the end of the replay (mean over ranks).
     pub after_last: SpanChange,
 }
 
@@ -177,8 +176,8 @@ impl<'a> MachineComparison<'a> {
         columns.filter_map(|column| Some((column, column.result.as_ref().ok()?)))
     }
 
-    /// All parts of the time are equal on machine `other` and on the machine of `column`. Explains why; `report`
-    /// belongs to `column`.
+    /// Explains why all parts of the time are equal on machine `other` and on the machine of `column`; `report` belongs
+    /// to `column`.
     fn explain_nothing_moved(
         &self,
         column: &MachineColumn<'_>,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Time, NPU hours, dollars and energy are proportional to the makespan, so the makespan's 90 % interval applies to
-//! them too. A value is omitted if it depends on a price or on a kernel energy that is unknown.
+//! them too. A value is omitted if it depends on an unknown price or on an unknown kernel energy.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -45,7 +45,7 @@ pub struct ReplayCost {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TokenRun {
-    /// Number of tokens of the run.
+    /// Number of tokens that the run processes.
     pub tokens: u64,
     /// Duration of the run, in days.
     pub days: f64,
@@ -101,8 +101,7 @@ impl CostBasis {
         }
     }
 
-    /// Returns the time and cost of processing `tokens` tokens; Returns `None` if the replayed job does not state
-    /// its number of tokens.
+    /// Returns the time and cost of processing `tokens` tokens, or `None` if the replayed job has no token count.
     fn run(&self, tokens: u64, price: Option<f64>) -> Option<TokenRun> {
         let seconds = tokens as f64 / self.tokens_per_s?;
         let npu_hours = self.npus * seconds / HOUR;

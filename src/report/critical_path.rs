@@ -7,11 +7,11 @@
 //! rank. The segments of the path are contiguous and sum to the makespan.
 //!
 //! The *slack* of a node is how much later the node could have ended without delaying the end of the run. The
-//! computation keeps all durations and the order of nodes on lanes. Four things limit the slack: the node's
-//! successors, the next node on its lane, the members of its collective, and the receiver of its message. Waits for a
-//! turn in a group's launch order are ignored, so the slack of a node with such a wait is an upper bound. The method
-//! is the critical path method of project planning (Kelley and Walker 1959), on the graph of dependencies and
-//! resources.
+//! computation assumes that all durations and the order of nodes on lanes stay the same. Four things limit the slack:
+//! the node's successors, the next node on its lane, the members of its collective, and the receiver of its message.
+//! Waits for a turn in a group's launch order are ignored, so the slack of a node with such a wait is an upper bound.
+//! The method is the critical path method of project planning (Kelley and Walker 1959), on the graph of dependencies
+//! and resources.
 
 mod node_rows;
 mod recorder;
@@ -38,7 +38,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// If a replay has more nodes than this, its critical path is not computed. The limit bounds memory: each node
+/// Maximum number of nodes of a replay for which the critical path is computed. The limit bounds memory: each node
 /// needs about 52 bytes.
 const MOST_NODES: u64 = RowLimit::MOST;
 /// Maximum number of operators, and of ranks, in the report of a critical path.
@@ -76,7 +76,7 @@ pub struct PathRank {
     pub time: Span,
 }
 
-/// Slack of those nodes of a category that are outside the critical path.
+/// Slack of a category's nodes outside the critical path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SlackRow {

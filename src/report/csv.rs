@@ -10,7 +10,7 @@ use std::fmt::{self, Display, Formatter, Write as _};
 pub enum CsvCell<'r> {
     /// Writes nothing.
     Empty,
-    /// A text; written in quotes if it contains commas, quotes or line ends.
+    /// A string; written in quotes if it contains commas, quotes or line ends.
     Text(&'r str),
     /// An integer.
     Count(u64),
@@ -65,7 +65,7 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
 /// Returns the text of a cell, changed so that spreadsheets do not treat it as a formula. Puts an apostrophe before a
-/// text that begins with `=`, `+`, `-`, `@`, a tab or a carriage return, unless the text is a number (OWASP, CSV
+/// cell that begins with `=`, `+`, `-`, `@`, a tab or a carriage return, unless the cell is a number (OWASP, CSV
 /// injection).
 pub fn neutralize_formulas(cell: &str) -> Cow<'_, str> {
     let is_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);

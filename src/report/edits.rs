@@ -1,4 +1,4 @@
-//! Edits of the replayed job: the effect of each edit, and the makespan without them.
+//! Edits of the replayed job: the effect of each edit, and the makespan without edits.
 
 use super::Report;
 use super::head::HeadLineStyle;

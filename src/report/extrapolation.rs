@@ -24,7 +24,7 @@ pub struct ShorterReplays {
     /// Makespans of two shorter replays: first with two turns fewer than the main replay, then with
     /// one turn fewer.
     pub makespans: [Span; 2],
-    /// Number of micro-batches in a turn of the schedule.
+    /// Number of micro-batches in a turn, the repeating period of the schedule.
     pub turn: u32,
     /// Number of micro-batches simulated in the main replay.
     pub simulated: u32,

@@ -6,10 +6,10 @@ use super::summary::{format_count, format_thousands, percent_more};
 use super::throughput;
 use chakram_base::units::format_percent_change;
 
-/// Layout of a head line in a text.
+/// Layout of a head line in the text report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadLineStyle {
-    /// The label and the text are a heading; `rest` continues the same line.
+    /// The label and the text form a heading; `rest` continues the same line.
     Heading,
     /// A single line.
     Line,
@@ -24,8 +24,7 @@ pub(crate) enum HeadLineStyle {
 /// A line at the head of a report.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadLine {
-    /// Label that states the line's subject. The label is empty if the line continues the previous
-    /// line.
+    /// Label that names the line's subject. The label is empty if the line continues the previous line.
     pub lead: &'static str,
     pub text: String,
     /// Text that follows the heading on the same line.

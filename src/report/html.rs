@@ -1,4 +1,4 @@
-//! The report as one self-contained HTML page. The page contains all facts of the text, and pictures.
+//! The report as one self-contained HTML page. The page contains all facts of the text report, and pictures.
 //!
 //! The page's sentences and tables come from the same modules as the text ([`head`](mod@crate::head),
 //! [`section`](mod@crate::section)). A number from the report has its JSON pointer (`data-path`) and its exact value
@@ -161,7 +161,7 @@ fn render_head_facts(report: &Report, basis: &str) -> String {
     format!("<dl class=\"facts\">{}</dl>", lines.collect::<String>())
 }
 
-/// Renders a time, with the JSON pointer `path` to it in the report.
+/// Renders a time of the report, with its JSON pointer `path`.
 fn render_span(path: &str, value: Span) -> String {
     render_report_number(path, value.0, &value.to_string())
 }

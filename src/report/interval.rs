@@ -20,8 +20,8 @@
 //! one class. The error of this class is the mean of these collectives' errors, weighted by time.
 //!
 //! Hosts reach a collective of `n` members at different times. The machine states the standard deviation `J` of these
-//! times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard
-//! normal variables (0.56 for 2, 1.42 for 8). `g(n)` is summed over the collectives of the mean NPU.
+//! times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal
+//! variables (0.56 for 2, 1.42 for 8). `g(n)` is summed over the collectives of each NPU, and averaged over NPUs.
 //!
 //! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If, in addition, no measured
 //! efficiency reduces the peak rates, `p 0.37` is added to the upper end's exponent. The reason is that predictions
@@ -52,8 +52,8 @@
 //! remains after the correction. The prediction then already includes stragglers: the correction comes from
 //! measured steps, and these steps had stragglers.
 //!
-//! The time of each class is taken from the critical path, or from the mean NPU if no path was computed. Waiting and
-//! idle time result from the other times, so they have no separate error.
+//! The time of each class is taken from the critical path or, if no path was computed, from the mean over NPUs. Waiting
+//! and idle time result from the other times, so they have no separate error.
 
 use super::TimeCategory;
 use super::text::format_share;
@@ -63,7 +63,7 @@ use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Relative error (standard deviation) of kernels that the roofline times at one efficiency.
+/// Relative error (standard deviation) of kernel times that the roofline predicts with a single efficiency.
 const ROOFLINE: f64 = 0.23;
 /// Logarithm of the mean slowdown of kernels compared with a roofline at the peak rates.
 const BELOW_PEAKS: f64 = 0.37;
@@ -81,14 +81,13 @@ const ANOTHER_MAKER: f64 = 0.29;
 const ANOTHER_HOST: f64 = 0.15;
 /// Relative error common to all times of a step.
 const COMMON: f64 = 0.045;
-/// One in twenty jobs on several nodes is slowed down more than this by stragglers (logarithm of
-/// the slowdown).
+/// Logarithm of the slowdown by stragglers that one in twenty jobs on several nodes exceeds.
 const STRAGGLERS: f64 = 0.20;
 /// Half the width of the interval that contains 90 % of a normal distribution, in standard deviations.
 const SIDE: f64 = 1.645;
 
-/// The interval that contains the measured time in nine of ten cases. Also states the time by estimation
-/// method: on the critical path, or of the mean NPU.
+/// The interval that contains the measured time in nine of ten cases. Also contains the time by estimation method,
+/// either on the critical path or as a mean over NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PredictionInterval {
@@ -132,7 +131,7 @@ pub struct PredictionInterval {
     /// True if kernels timed by roofline run at the machine's stated peak rates, because no efficiency was measured.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_peaks: bool,
-    /// True if the parts are the mean NPU's times. The critical path of a large job is not computed.
+    /// True if the parts are means over NPUs, because the job is too large to compute its critical path.
     #[serde(
         rename = "parts_are_means_over_npus",
         default,
@@ -141,13 +140,13 @@ pub struct PredictionInterval {
     pub of_mean: bool,
 }
 
-/// Time on the critical path that comes from one method.
+/// Time on the critical path that one method estimated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IntervalPart {
     pub time: Span,
     /// Key of the part in JSON.
     pub key: &'static str,
-    /// Name of the method for users.
+    /// Name of the method, as shown to users.
     pub name: &'static str,
 }
 
@@ -390,7 +389,7 @@ mod tests {
 
     #[test]
     fn stragglers_are_those_of_one_job_in_twenty() {
-        // P(x) = 0.1 e^(-(x - a) / b) is the fraction of jobs with a logarithm of the slowdown above x. P passes
+        // P(x) = 0.1 e^(-(x - a) / b) is the fraction of jobs whose logarithm of the slowdown exceeds x. P passes
         // through the study's two points; the expected value is the solution of 0.393 P(x) = 0.05.
         let [tenth, hundredth] = [0.213_f64, 0.45].map(|wasted| -(1.0 - wasted).ln());
         let scale = (hundredth - tenth) / 10.0_f64.ln();

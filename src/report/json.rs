@@ -1,4 +1,4 @@
-//! Reads and writes JSON documents for programs: reports of one or several machines.
+//! Reads and writes machine-readable JSON documents: reports of one or several machines.
 //!
 //! The Rust types define the JSON schema; `docs/report.schema.json` is generated from these types.
 
@@ -19,10 +19,10 @@ pub enum ReportDocument {
     Comparison(Box<ComparisonDocument<'static>>),
 }
 
-/// Reason why a text is not a valid report document.
+/// Reason why a string is not a valid report document.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// The text is not JSON, or not a report.
+    /// The string is not JSON, or not a report.
     #[error(
         "the document is not a report: {0}\n  try: the output of chakram replay {format} json", format = SettingKey::Format)]
     Malformed(#[from] serde_json::Error),

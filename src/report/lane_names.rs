@@ -1,4 +1,4 @@
-//! Names of lanes for users.
+//! Names of lanes, as shown to users.
 
 use chakram_trace::graph::{Graph, Lane};
 use chakram_trace::workload::RankInstance;

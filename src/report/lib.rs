@@ -144,7 +144,7 @@ pub struct Report {
     /// Devices, hosts and software that were used to capture the job, if the traces state them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub captured_on: Option<CapturedOn>,
-    /// Facts that the traces do not state, and how the affected nodes were timed.
+    /// Facts that the traces lack, and how the affected nodes were timed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownRow>,
     /// True if the makespan is only a lower bound, because some nodes have neither an estimated nor a recorded
@@ -310,8 +310,8 @@ impl Report {
         beside.for_each(|other| other.report.merge_micro_batch_operators());
     }
 
-    /// Returns the end of the captured run and the rank that ended last (the lowest if several did); `None` unless
-    /// every trace states its end.
+    /// Returns the end of the captured run and the rank that ended last (the lowest rank if several ended last); `None`
+    /// unless every trace states its end.
     pub fn last_captured_end(&self) -> Option<(Span, Rank)> {
         let ends = self.rows.iter().map(|row| Some((row.captured?, row.rank)));
         let ends: Vec<_> = ends.collect::<Option<_>>()?;

@@ -162,7 +162,7 @@ impl LinkReport {
         *until == Span::ZERO
     }
 
-    /// Loads in a job's report are busy times divided by a span. Returns this span.
+    /// Returns the span that busy times in a job's report are divided by to compute loads.
     pub(crate) fn load_denominator(&self, report: &Report) -> Span {
         report.outcome.makespan.max(self.until)
     }

@@ -1,6 +1,6 @@
 //! Share of a job's time that changes with the machine.
 //!
-//! The mean NPU's time is divided into three parts, which sum exactly to the makespan. The first part *responds* to a
+//! The mean time per NPU is divided into three parts, which sum exactly to the makespan. The first part *responds* to a
 //! change of machine: compute timed by roofline or curves, exposed transfers over the machine's network, memory, and
 //! kernel launches by the machine's host. The second part is *fixed*: recorded compute, recorded host time, and exposed
 //! transfers with recorded times. The remaining time (waiting for other ranks, and idle time) *follows* from these two
@@ -39,7 +39,7 @@ pub struct MachineResponse {
     pub follows: Span,
 }
 
-/// Compute time of the mean NPU by the source of the kernels' durations: recorded, or modelled by roofline or curves.
+/// Mean compute time per NPU, by source of the kernels' durations: recorded, or modelled by roofline or curves.
 struct ComputeTimeBySource {
     recorded: Span,
     roofline: Span,
@@ -104,8 +104,8 @@ impl MachineResponse {
 }
 
 impl Report {
-    /// Returns a heading and a text about how much of the job's time depends on the machine. Returns `None` unless a
-    /// CPU ran the kernels, or most of the time is host time.
+    /// Returns a heading, and a description of how much of the job's time depends on the machine. Returns `None` unless
+    /// a CPU ran the kernels, or most of the time is host time.
     pub fn describe_machine_dependence(&self) -> Option<(&'static str, String)> {
         let makespan = self.outcome.makespan;
         let part = |part: TimeCategory| self.mean_parts[part as usize];

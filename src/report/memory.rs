@@ -65,8 +65,8 @@ pub struct MemoryRow {
     pub rank: Rank,
     /// Index of the NPU.
     pub npu: Npu,
-    /// Capacity of the NPU's memory. Null if the machine does not state it. If the rank uses remote memory, its share
-    /// of that memory is included.
+    /// Capacity of the NPU's memory. Null if unknown. If the rank uses remote memory, its share of that memory is
+    /// included.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// Largest number of bytes allocated at one time.

@@ -235,7 +235,7 @@ fn python_calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
 }
 
 impl ModuleTimes<'_> {
-    /// Returns true if the delay before a node is time of a host thread.
+    /// Returns true if the delay before a node is spent in a host thread.
     #[inline]
     fn is_on_thread(&self, instance: InstanceId, node: NodeIndex) -> bool {
         let graph = self.started.graph_of(instance);

@@ -1,9 +1,9 @@
 //! Table with one row per node of a replay. A row states when the node ran, and why it did not
 //! start earlier.
 //!
-//! Columns are flat arrays in Apache Arrow's layout. A text is stored as an index into a list of values. An unknown
-//! value has a zero bit in a bitmap. The list of columns is defined only in [`NodeTable::list_columns`], for file
-//! writers and other programs.
+//! Columns are flat arrays in Apache Arrow's layout. A string is stored as an index into a list of values. An unknown
+//! value has a zero bit in a bitmap. Only [`NodeTable::list_columns`] defines the list of columns, so that file writers
+//! and other programs agree on it.
 
 mod parquet;
 mod text;
@@ -39,17 +39,17 @@ impl StartCause {
     ];
 }
 
-/// A column of texts, stored as indices into a list of values. Index -1 means no text.
+/// A column of strings, stored as indices into a list of values. Index -1 means no string.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodedTextColumn {
-    /// For each row, the index of its text in `values`.
+    /// For each row, the index of its string in `values`.
     pub codes: Vec<i32>,
-    /// The distinct texts.
+    /// The distinct strings.
     pub values: Vec<String>,
 }
 
 impl CodedTextColumn {
-    /// Returns the text in `row`; `None` if the row has no text.
+    /// Returns the string in `row`; `None` if the row has no string.
     pub fn get(&self, row: usize) -> Option<&str> {
         let code = usize::try_from(self.codes[row]).ok()?;
         Some(&self.values[code])
@@ -102,7 +102,7 @@ pub enum NodeColumn<'t> {
     Text(&'t CodedTextColumn),
 }
 
-/// Table with one row per node of a replay, sorted by rank, and for each rank in trace order.
+/// Table with one row per node of a replay, sorted by rank, then in trace order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTable {
     rank: Vec<u32>,
@@ -122,18 +122,18 @@ pub struct NodeTable {
 /// A node, identified by its rank and its id in the trace.
 pub type RowNode = (u32, u64);
 
-/// A row to add. The texts of the row are indices from [`TextNumbers`].
+/// A row to add. The row's strings are indices from [`TextNumbers`].
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTableRow {
     /// Rank and trace id that identify the node.
     pub node: RowNode,
-    /// Index of the node's name.
+    /// String index of the node's name.
     pub name: i32,
-    /// Text index of the node's class.
+    /// String index of the node's class.
     pub class: i32,
     /// Times of issue and completion.
     pub span: [Time; 2],
-    /// Text index of the lane's name, or -1 if the node has no lane.
+    /// String index of the lane's name, or -1 if the node has no lane.
     pub lane: i32,
     /// Reason why the node did not start earlier, and the node that it waited for.
     pub cause: (StartCause, Option<RowNode>),
@@ -141,7 +141,7 @@ pub struct NodeTableRow {
     pub partner: Option<RowNode>,
 }
 
-/// Assigns indices to distinct texts in the order of their first occurrence.
+/// Assigns indices to distinct strings in the order of their first occurrence.
 #[derive(Debug, Default)]
 pub struct TextNumbers(BTreeMap<String, i32>);
 

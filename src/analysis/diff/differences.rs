@@ -18,7 +18,7 @@ pub struct ChangedNode {
 /// A dependency between matched nodes that is in only one of the traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EdgeChange {
-    /// The dependent node, as its index in the first and in the second trace.
+    /// Index of the dependent node in the first and in the second trace.
     pub node: [u32; 2],
     /// Index in both traces of the node that `node` depends on; `None` if the dependency's id is not a node of
     /// either trace.
@@ -29,10 +29,10 @@ pub struct EdgeChange {
     pub added: bool,
 }
 
-/// Differences between two traces. Differences in ids and in the order of records do not count.
+/// Differences between two traces. Differences in ids or in record order are ignored.
 #[derive(Clone, Debug)]
 pub struct TraceDiff {
-    /// Matching of the nodes.
+    /// Pairs of corresponding nodes.
     pub pairs: NodeMatching,
     /// Nodes that are only in the first trace; their dependencies are not listed.
     pub removed: Vec<u32>,
@@ -74,8 +74,7 @@ pub fn compare_traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> 
     compare_labelled_traces(&label_both_traces([first, second]), matching::MANY)
 }
 
-/// Compares like [`compare_traces`]. If each trace has at least `many` nodes, [`matching`] first tries to match nodes
-/// by id.
+/// Like [`compare_traces`], but first tries to match nodes by id if each trace has at least `many` nodes.
 fn compare_labelled_traces(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     let [first, second] = [0, 1].map(|which: usize| sides[which].raw);
     let pairs = matching::match_nodes(sides, many);
@@ -122,8 +121,8 @@ fn label_both_traces<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTra
     )
 }
 
-/// A dependency in terms of the first trace's nodes: the predecessor's index (`u32::MAX` if the predecessor does not
-/// exist), and true if it is a control dependency.
+/// Index of the predecessor in the first trace (`u32::MAX` if the first trace has no such node), and true for a control
+/// dependency.
 type MappedDependency = (u32, bool);
 
 /// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are skipped.
@@ -144,7 +143,7 @@ fn compare_dependencies(
         }
     };
     let same = |(x, y): (&RawDependency, &RawDependency)| known(0, x) == known(1, y);
-    // Both lists usually have the same order. In this case, they need not be sorted.
+    // Both lists usually have the same order, so sorting is rarely necessary.
     if a.len() == b.len() && a.iter().zip(b).all(same) {
         return;
     }
@@ -215,7 +214,7 @@ mod tests {
         out
     }
 
-    /// Returns the numbers of differences; checks that they are equal with and without matching by id.
+    /// Returns the number of differences of each kind, and checks that matching by id does not change the numbers.
     fn found(second: &[u8]) -> (usize, usize, usize, usize) {
         let first = chain(|_, _, _| true);
         let raw_traces = parse_both_traces([&first, second]);

@@ -21,7 +21,7 @@ pub enum NodeField {
     Host,
     /// The rank at the other end of a message.
     Peer,
-    /// The node's own rank, which some sends and receives state.
+    /// The node's own rank, which some sends and receives record.
     Own,
     /// Tag of a message.
     Tag,
@@ -29,7 +29,7 @@ pub enum NodeField {
     Group,
     /// Root of a collective.
     Root,
-    /// Mask of the machine's dimensions that take part.
+    /// Mask of the machine dimensions that the collective uses.
     Dimensions,
     /// Number format of the node's elements.
     Dtype,
@@ -45,7 +45,7 @@ pub enum NodeField {
     Duration,
     /// Host time (launch overhead) before the node.
     Delay,
-    /// Recorded time that the node waited for its peers.
+    /// Recorded time that the node spent waiting for its peers.
     Wait,
     /// Estimated time that the profiler added to the node.
     Profiler,
@@ -98,7 +98,7 @@ impl NodeField {
         }
     }
 
-    /// Returns the field's unit as programs read it, or an empty text if the field has no unit.
+    /// Returns the field's unit for machine-readable output, or an empty string if the field has no unit.
     pub fn name_of_unit(&self) -> &'static str {
         match self {
             Self::Duration | Self::Delay | Self::Wait | Self::Profiler => "ps",
@@ -141,7 +141,7 @@ impl fmt::Display for NodeField {
     }
 }
 
-/// Returns the name of a node's type for users.
+/// Returns the name of the node's type, as shown to users.
 pub(super) fn type_name(op: &Op<'_>) -> String {
     match *op {
         Op::NoOp => "nothing".to_owned(),
@@ -162,7 +162,7 @@ pub(super) fn type_name(op: &Op<'_>) -> String {
     }
 }
 
-/// Returns the name of a group for users.
+/// Returns the name of the group, as shown to users.
 pub(super) fn group_name(group: GroupName<'_>) -> String {
     match group {
         GroupName::World => "all ranks".to_owned(),
@@ -171,7 +171,7 @@ pub(super) fn group_name(group: GroupName<'_>) -> String {
     }
 }
 
-/// Returns the bytes that a node moves; `None` if the trace does not state the bytes.
+/// Returns the bytes that a node moves; `None` if the trace has no byte count.
 pub(super) fn bytes_of(op: &Op<'_>) -> Option<u64> {
     match *op {
         Op::NoOp | Op::Host => None,

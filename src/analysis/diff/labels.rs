@@ -5,7 +5,7 @@
 use super::node_labels::mix_bits;
 use super::side::{ComparedTrace, EdgeDirection};
 
-/// Labels spread this many times among nodes that are on cycles or depend on cycles.
+/// Number of rounds in which labels spread among nodes that are on cycles or depend on cycles.
 const LOOSE_ROUNDS: usize = 4;
 
 /// Returns a neighbour's contribution to a node's label. Contributions are summed, so that the order of neighbours
@@ -33,7 +33,8 @@ fn hash_node_with_neighbours(
     let sum = parts.fold(0_u64, |sum, (next, control)| {
         sum.wrapping_add(hash_neighbour(labels[next as usize], way, control))
     });
-    // Without the factor 3, a node's own label could be exchanged with its neighbours' contributions.
+    // Without the factor 3, a node's own label and its neighbours' contributions could be swapped without changing the
+    // sum.
     mix_bits(own.wrapping_mul(3).wrapping_add(sum))
 }
 

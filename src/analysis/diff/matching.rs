@@ -1,6 +1,6 @@
 //! Finds which nodes of two traces correspond.
 //!
-//! Each step uses weaker evidence than the previous one. They match:
+//! Each step uses weaker evidence than the previous one. The steps match, in this order:
 //!
 //! 1. Nodes whose transitive predecessors and transitive successors are equal.
 //! 2. Nodes whose transitive predecessors or transitive successors are equal.
@@ -27,7 +27,7 @@ use chakram_base::interrupt::wrap_with_current_token;
 use color_refinement::ColorRefinement;
 use equal_labels::pair_unique_labels;
 
-/// Partner in the other trace, for each node of either trace.
+/// For each node of either trace, the partner in the other trace.
 #[derive(Clone, Debug)]
 pub struct NodeMatching {
     partner: [Vec<u32>; 2],
@@ -142,7 +142,7 @@ pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMa
     pairs
 }
 
-/// The part of a node that determines its label. A compared trace stores its labels of each kind.
+/// The part of a node that determines its label. A compared trace stores one label per node for each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelKind {
     /// The whole record, except id and dependencies.
@@ -164,9 +164,9 @@ impl LabelKind {
 }
 
 /// Pairs nodes with equal surroundings: first with equal transitive neighbours, then with an equal wide vicinity, then
-/// with an equal narrow vicinity. `base` selects the label of a node without its surroundings. Callers must begin
-/// with labels of whole records. An edit may have inserted a new node with the same work before an old one. In
-/// this case, only labels of whole records distinguish the two nodes.
+/// with an equal narrow vicinity. `base` selects the part of a node that gives its own label, to which the labels of
+/// the surroundings are added. Callers must begin with labels of whole records. An edit may have inserted a new node
+/// with the same work before an old node. In this case, only labels of whole records distinguish the two nodes.
 fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_transitive_neighbours(side, base, EdgeDirection::Predecessors)
@@ -185,7 +185,7 @@ fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching
     }
 }
 
-/// Pairs nodes with equal `label`. If several nodes have the same label, increasingly fine labels decide between the
+/// Pairs nodes with equal `label`. If several nodes have the same label, increasingly fine labels distinguish the
 /// nodes.
 fn pair_by_refinement(
     sides: &[ComparedTrace<'_>; 2],

@@ -68,7 +68,7 @@ impl DiffThresholds {
         ThresholdVerdict { exceeded }
     }
 
-    /// Checks the differences between traces.
+    /// Checks the differences between traces against these thresholds.
     pub fn evaluate_tally(&self, tally: &DiffTally) -> ThresholdVerdict {
         let totals = [
             ("time", tally.total.total_time()),

@@ -1,8 +1,8 @@
-//! Compares the makespans of two replay reports, and the parts of their times.
+//! Compares two replay reports: their makespans, and the parts of their times.
 //!
-//! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the makespan's change. Each
-//! part lists the operators or groups that changed it. The changes of operators and groups do not sum exactly to the
-//! change of a part, because work overlaps. The remaining change of the part is listed as the rest.
+//! The parts of an NPU's time sum to the makespan, so the changes of the mean parts sum to the change of the makespan.
+//! Each part lists the operators or groups that changed it. The changes of operators and groups do not sum exactly to
+//! the change of a part, because work overlaps. The remaining change of the part is listed as the rest.
 
 mod html;
 mod json;

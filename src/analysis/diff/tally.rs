@@ -1,9 +1,9 @@
 //! Sums differences over the nodes of a rank, and over ranks. The sums do not borrow from the files, so the files can
 //! be closed.
 //!
-//! If several nodes or ranks have equal changes, one line shows them all. The line states the first occurrence
-//! and all ranks. Times and sizes of all nodes are summed for both traces, in total and by operator, type and
-//! group. In addition, the largest changes of single nodes are stored.
+//! Equal changes of several nodes or ranks share one line. The line names the first changed node and lists all ranks.
+//! Times and sizes of all nodes are summed for both traces, in total and by operator, type and group. In addition, the
+//! largest changes of single nodes are stored.
 
 mod amounts;
 

@@ -31,8 +31,8 @@ use chakram_trace::format::wire::{
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
-/// Attributes that replays ignore. Such an attribute is kept if its value is a number, because it states where a
-/// node comes from.
+/// Attributes that replays ignore. Such an attribute is kept if its value is a number, because the number helps to find
+/// the node in the capture and cannot contain private text.
 pub const NUMBERS: [&str; 12] = [
     "parent",
     "launch",
@@ -196,7 +196,7 @@ impl TraceAnonymiser {
             made.map_err(|e| e.in_record(record.number, record.offset))?;
             put.append_frame_to(&mut out);
         }
-        // Without contents, there is no metadata record, so this is not a trace.
+        // Empty contents have no metadata record, so they are not a trace.
         if contents.is_empty() {
             return Err(TraceError::malformed_at(0, "the file is empty"));
         }
@@ -254,8 +254,8 @@ impl TraceAnonymiser {
         while !cursor.is_empty() {
             match cursor.read_field()? {
                 (1, WireValue::Bytes(..)) => {}
-                // The loop above has written `kept` attributes, so do not count this number of attributes as
-                // removed.
+                // The loop above has already written `kept` attributes, so do not count the same number of attributes
+                // as removed.
                 (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, WireValue::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,
@@ -327,7 +327,7 @@ impl TraceAnonymiser {
         Ok(())
     }
 
-    /// Writes an attribute, if the rules of this module keep it.
+    /// Writes an attribute if this module's rules keep it.
     fn anonymise_attribute(
         &self,
         attr: &AttrView<'_>,
@@ -402,7 +402,7 @@ impl DependencyVisitor for DependencyLists {
     }
 }
 
-/// Copies a field with a number; the last value counts if the field is repeated.
+/// Copies a numeric field; if the field is repeated, copies only the last value, which readers use.
 fn copy_scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
     let mut last: &[u8] = &[];
     let mut cursor = WireCursor::new(message, at);
@@ -416,7 +416,7 @@ fn copy_scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<()
     Ok(())
 }
 
-/// Copies a list of integers or booleans, in the encoding that readers decode.
+/// Copies a list of integers or booleans, packed as readers expect.
 fn copy_list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
     let (mut kind, mut values) = (0, Vec::new());
     let mut parts = WireCursor::new(message, at);

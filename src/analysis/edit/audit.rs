@@ -1,8 +1,8 @@
 //! Searches a trace for private information: names of hosts and people, addresses, paths and secrets.
 //!
 //! The audit searches all text in a file: names of nodes; names, comments and values of attributes; inputs and outputs;
-//! metadata; and unknown fields, at any depth. [`find_leaks`] searches one text. The audit cannot find text that is
-//! private only by its meaning, such as the name of a project in an operator's name.
+//! metadata; and unknown fields, at any depth. [`find_leaks`] searches a single string. The audit cannot find text that
+//! is private only by its meaning, such as the name of a project in an operator's name.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
@@ -12,7 +12,7 @@ mod text;
 
 pub use text::{LeakKind, TextLeak, contains_leak, find_leaks};
 
-/// Location of a text in a trace.
+/// Location of a string in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TextLocation {
     /// Index of the record, where the metadata record is 0.
@@ -23,12 +23,12 @@ pub struct TextLocation {
     pub field: String,
 }
 
-/// A private text, and how often it occurs in fields of the same name.
+/// A private string, and how often it occurs in fields of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditFinding {
     /// Kind of private information.
     pub kind: LeakKind,
-    /// The private part of the text.
+    /// The private part of the string.
     pub text: String,
     /// Location of the first occurrence.
     pub place: TextLocation,
@@ -40,7 +40,7 @@ pub struct AuditFinding {
 #[derive(Debug, Default)]
 pub struct TraceAudit {
     found: BTreeMap<(LeakKind, String, String), AuditFinding>,
-    /// Number of texts that were searched.
+    /// Number of strings that were searched.
     pub texts: u64,
 }
 

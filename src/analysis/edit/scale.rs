@@ -146,7 +146,7 @@ impl JobScaling {
 
     /// Reads the groups and the communication in the trace of `rank`.
     ///
-    /// Fails on any trace that a replay would reject, and if a group does not fit the grid.
+    /// Fails if a replay would reject the trace, or if a group does not fit the grid.
     pub fn scan_rank(&mut self, rank: u32, contents: &[u8]) -> Result<(), TraceError> {
         let mut own = DeclaredGroups::new();
         let mut records = Vec::new();
@@ -318,7 +318,8 @@ impl JobScaling {
         groups
     }
 
-    /// Returns `roles`. In other blocks, a copy of a group has the same role as the original.
+    /// Returns `roles`. Returns `roles`, extended by the copied groups: a copy in another block has the same role as
+    /// the original.
     pub fn scale_group_roles(&self, roles: &GroupRoles) -> GroupRoles {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {

@@ -51,8 +51,8 @@ impl TraceStore for StepSliceStore {
 }
 
 /// Returns the traces of `found`, cut by a [slice](mod@super::slice) to the nodes of the profiled step `step`. `groups`
-/// contains the groups that are declared outside the traces. If a trace comes from a pipe that was already read,
-/// `piped` is its contents.
+/// contains the groups that are declared outside the traces. `piped` contains the contents of the trace that was
+/// already read from a pipe, if there is one.
 ///
 /// # Errors
 ///

@@ -48,8 +48,8 @@ struct EditCounts {
     /// Number of kernels that were scaled by a line fitted to kernels of the same name.
     by_line: u64,
     without_shapes: u64,
-    /// Number of kernels on parameters, and of transfers of parameters. The work of these nodes is assumed to be
-    /// proportional to the total number of parameters.
+    /// Number of kernels that process parameters, plus the number of parameter transfers. The work of these nodes is
+    /// assumed to be proportional to the total number of parameters.
     by_weights: u64,
     /// Number of added ranks that copy captured ranks.
     completed: u64,
@@ -496,7 +496,7 @@ fn edit_rank(
     Ok((program.write_trace()?, counts))
 }
 
-/// Adds an edit to the trace's list of edits. Layers added by the edit are summed with layers of earlier edits.
+/// Adds an edit to the trace's list of edits. Layers that this edit adds are summed with the layers of earlier edits.
 fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     let mut words = Vec::new();
     let mut layers = match edit {

@@ -74,8 +74,8 @@ pub fn count_attributes(
     all
 }
 
-/// Reads the next field of a node. If the field is an attribute, returns it. If it is one of [`FIELDS`], marks it
-/// in `seen`. After a broken field, the rest of the node is skipped.
+/// Reads the next field of a node. Returns the field if it is an attribute. If the field is one of [`FIELDS`], marks
+/// the field in `seen`. After a broken field, the rest of the node is skipped.
 fn read_next_attribute<'a>(
     node: &mut WireCursor<'a>,
     seen: &mut [bool; FIELDS.len()],

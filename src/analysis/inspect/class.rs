@@ -1,4 +1,4 @@
-//! Node types, as tables show them.
+//! Node types, as shown in tables.
 
 use chakram_trace::format::{CollectiveKind, Op};
 use std::fmt;

@@ -49,8 +49,8 @@ impl CriticalPath {
     }
 }
 
-/// Several ranks meet at the collective or message of `step` on a track. Returns the track and node of the rank
-/// that arrived last. Returns `None` unless this rank arrived after `start` and before `end`.
+/// Several ranks meet at a collective or message, here the one of `step` on a track. Returns the track and node of the
+/// rank that arrived last. Returns `None` unless this rank arrived after `start` and before `end`.
 fn find_last_arrival(
     matches: &CommMatches<'_>,
     tracks: &[RankPathInput],

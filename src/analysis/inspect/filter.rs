@@ -16,7 +16,7 @@ use std::str::FromStr;
 pub enum NamePattern {
     /// Glob pattern that matches the whole name.
     Whole(Box<glob::Pattern>),
-    /// Text that the name must contain.
+    /// String that the name must contain.
     Part(String),
 }
 
@@ -177,20 +177,21 @@ impl FromStr for AttributeFilter {
 /// A node filter. A node must satisfy every condition that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFilter {
-    /// The name matches one of these patterns.
+    /// Patterns for the node's name, which must match one of them.
     pub names: Vec<NamePattern>,
-    /// The type is one of these.
+    /// Accepted node types.
     pub types: Vec<ClassFilter>,
-    /// The node is a collective of one of these groups.
+    /// Groups; the node must be a collective of one of them.
     pub groups: Vec<String>,
-    /// The name of the lane, in tables or in the file, matches one of these patterns.
+    /// Patterns for the name of the node's lane; the name in tables or the name in the file must match one of them.
     pub lanes: Vec<NamePattern>,
-    /// The node has these attributes. If an attribute occurs with several values, one of these values is
+    /// Attributes that the node must have. If the list contains several values of an attribute, one of these values is
     /// enough.
     pub labels: Vec<AttributeFilter>,
-    /// The node ends after this time. A node without a duration may also be exactly at this time.
+    /// Start of the time window: the node must end after this time. A node without a duration may also start and end
+    /// exactly at this time.
     pub from: Option<Time>,
-    /// The node starts before this time.
+    /// End of the time window: the node must start before this time.
     pub to: Option<Time>,
 }
 
@@ -252,7 +253,7 @@ impl NodeFilter {
             }
         }
         self.labels.iter().all(|label| {
-            // If an attribute occurs with several values, one of these values is enough.
+            // If the filter lists several values of an attribute, one of these values is enough.
             let alike = |other: &&AttributeFilter| other.name == label.name;
             let mut wanted = self.labels.iter().filter(alike);
             wanted.any(|label| attributes.iter().any(|attr| label.matches_attribute(attr)))

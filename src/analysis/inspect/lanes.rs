@@ -7,10 +7,11 @@ use chakram_trace::graph::{Interner, Lane, RawTrace};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A group as a node states it: the name, and the mask of participating dimensions (`None` if all participate).
+/// A group as recorded in a node: the name, and the mask of participating dimensions (`None` if all dimensions
+/// participate).
 pub type GroupKey<'a> = (GroupName<'a>, Option<u32>);
 
-/// Returns the name of a group for users.
+/// Returns the name of a group, as shown to users.
 pub fn group_label(group: GroupName<'_>) -> String {
     match group {
         GroupName::World => "all ranks".to_owned(),
@@ -24,15 +25,15 @@ pub fn group_label(group: GroupName<'_>) -> String {
 pub enum LaneKey {
     /// A host thread.
     Host(Option<i64>),
-    /// Kernels without a stated stream.
+    /// Kernels without a recorded stream.
     Compute,
     /// A stream of the NPU.
     Stream(i64),
-    /// Loads and stores without a stated stream.
+    /// Loads and stores without a recorded stream.
     Memory,
-    /// Collectives of a group without a stated stream.
+    /// Collectives without a recorded stream, by group.
     Group(String),
-    /// Sends to a rank without a stated stream.
+    /// Sends without a recorded stream, by receiving rank.
     Peer(u32),
     /// No lane: receives and empty nodes occupy none.
     None,
@@ -59,7 +60,7 @@ impl fmt::Display for LaneKey {
 pub struct LaneTable<'a> {
     /// For each node, the index of its lane in `keys`.
     of: Vec<u32>,
-    /// The lanes, in the order of their first use. The value is the index in `groups` for a group, and the
+    /// The lanes, in the order of their first use. The value of a lane is the index in `groups` for a group, and the
     /// rank for a peer.
     keys: Vec<Lane>,
     /// Groups, in the order of their first use.
@@ -133,7 +134,7 @@ impl<'a> LaneTable<'a> {
         }
     }
 
-    /// Returns the name of a lane in the file, if the file states one.
+    /// Returns the name of a lane in the file, if the file names the lane.
     pub fn lane_name(&self, lane: u32) -> Option<&str> {
         let key = match self.keys[lane as usize] {
             Lane::Host(Some(thread)) => (true, thread),

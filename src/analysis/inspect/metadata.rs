@@ -7,9 +7,9 @@ use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
 /// The metadata record of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceHeader {
-    /// Schema version stated by the file.
+    /// Schema version in the file.
     pub version: String,
-    /// Name, type and value (as text) of each attribute. Attributes with the names of lanes are not included.
+    /// Name, type and value (as text) of each attribute. Excludes attributes that name lanes.
     pub attributes: Vec<(String, &'static str, String)>,
 }
 

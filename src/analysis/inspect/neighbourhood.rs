@@ -17,9 +17,10 @@ pub type FieldText = (String, &'static str, String);
 pub struct NodeRecord<'a> {
     /// The node as a row of a list.
     pub row: NodeRow<'a>,
-    /// Name of the node's lane, if the file states one.
+    /// Name of the node's lane, if the file names the lane.
     pub lane_name: Option<String>,
-    /// The number of the node's record, and the record's byte offset in the decompressed file.
+    /// Index of the node's record, where the metadata record is 0, and the record's byte offset in the decompressed
+    /// file.
     pub place: (usize, usize),
     /// All fields except name, id and dependencies, in file order.
     pub fields: Vec<FieldText>,
@@ -56,8 +57,8 @@ pub struct NodeNeighbourhood<'a> {
     pub after: NearbyNodes<'a>,
     /// Ids that `node` depends on although no node of the trace has them.
     pub nowhere: Vec<u64>,
-    /// Dependencies among the listed nodes: id of the predecessor, id of the successor, and true if the two are
-    /// connected only by control dependencies.
+    /// Dependencies among the listed nodes: id of the predecessor, id of the successor, and true if only control
+    /// dependencies connect the two.
     pub edges: Vec<(u64, u64, bool)>,
 }
 
@@ -213,7 +214,7 @@ fn read_record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
     }
 }
 
-/// Appends the three texts of the node's inputs or outputs.
+/// Appends the values, shapes and types of the node's inputs or outputs, each as text.
 fn collect_io_texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<FieldText>) {
     let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {

@@ -1,4 +1,4 @@
-//! The data of a rank that the critical path of a job needs, in flat arrays of about 50 bytes per node.
+//! Data of a rank from which the critical path of a job is computed, in flat arrays of about 50 bytes per node.
 
 use super::class::NodeClass;
 use super::times::TimeBasis;
@@ -10,7 +10,7 @@ use chakram_trace::graph::captured_timeline::NONE;
 use chakram_trace::graph::{NameTable, NodeTimeline};
 use chakram_trace::matching::{RankCommNode, RankComms};
 
-/// The data of a rank that a job's critical path needs.
+/// Data of a rank from which a job's critical path is computed.
 #[derive(Debug)]
 pub struct RankPathInput {
     /// Rank of the trace.
@@ -98,7 +98,7 @@ impl RankPathInput {
         found.ok().map(|i| (&self.comms.steps[i], self.waits[i]))
     }
 
-    /// Returns the node that released `node` by ending, if there is one.
+    /// Returns the node whose end released `node`, if there is one.
     pub(super) fn find_releasing_node(&self, node: u32) -> Option<u32> {
         Some(self.cause[node as usize]).filter(|&cause| cause != NONE)
     }
@@ -125,7 +125,7 @@ fn collect_communication(trace: &InspectedTrace<'_>) -> RankComms {
             declared.extend(groups);
         }
     }
-    // Without a machine, the ranks that a mask of dimensions excludes are unknown.
+    // Skip collectives over some dimensions: without a machine, the ranks that take part are unknown.
     let whole = |node: &u32| {
         let op = raw.nodes[*node as usize].view.op;
         !matches!(

@@ -17,7 +17,7 @@ pub use node::{NeighbourhoodDocument, build_node_document as node_json, render_n
 pub use path::{CriticalPathOnTracks, PathRenderInput, PathsDocument, find_paths};
 pub use summary::render_summary as text;
 
-/// Hints on how to see what a text omits, in the syntax of the program that prints the text.
+/// Hints on how to show what a text omits, in the option syntax of the program that prints the text.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderHints {
     /// Option to show everything.
@@ -35,7 +35,7 @@ pub struct RenderHints {
 pub enum InspectTable {
     /// One row per rank.
     Ranks,
-    /// Sums by type of node.
+    /// Sums by node type.
     Types,
     /// Sums by lane.
     Lanes,

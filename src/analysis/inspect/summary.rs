@@ -71,9 +71,9 @@ pub struct RankInspection {
     attributes: BTreeMap<(String, &'static str), u64>,
 }
 
-/// Index of sends in the sums of messages between two ranks.
+/// Index of the send total in the message totals between two ranks.
 pub const SENT: usize = 0;
-/// Index of receives in the sums of messages between two ranks.
+/// Index of the receive total in the message totals between two ranks.
 pub const RECEIVED: usize = 1;
 
 impl RankInspection {
@@ -98,7 +98,7 @@ impl RankInspection {
         file_bytes: u64,
         contents: &TraceContents,
     ) -> Result<Self, TraceError> {
-        // Counts of attributes need only records, so compute them in parallel with the sums, which need decoded nodes.
+        // Attribute counts need only records, so compute them in parallel with the sums, which need decoded nodes.
         let count = |raw: &RawTrace<'_>| attributes::count_attributes(raw, |_| true);
         let bytes = contents.as_slice();
         let told = |e| contents.with_source(e);

@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 pub struct NodeSums {
     /// Number of nodes.
     pub nodes: u64,
-    /// Duration of the nodes, summed; includes waiting for other ranks.
+    /// Sum of the nodes' durations, including waiting for other ranks.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// Sum of the waiting for other ranks.
+    /// Sum of the times that the nodes waited for other ranks.
     #[serde(rename = "wait_ps")]
     pub wait: Span,
-    /// FLOPs of the nodes, summed.
+    /// Sum of the nodes' FLOPs.
     pub flops: u64,
-    /// Bytes that the nodes move, send or reduce, summed.
+    /// Sum of the bytes that the nodes move, send or reduce.
     pub bytes: u64,
     /// Number of nodes without a recorded duration, or with a duration of zero.
     #[serde(rename = "nodes_without_time")]
@@ -41,7 +41,7 @@ impl NodeSums {
     }
 }
 
-/// A sum over ranks. Also states which ranks have the smallest and the largest value.
+/// A sum over ranks. Also identifies the ranks with the smallest and the largest value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankSpreadRow {
     /// Sum over ranks.

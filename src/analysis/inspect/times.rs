@@ -10,15 +10,14 @@ use chakram_trace::graph::{Csr, NodeTimeline, RawTrace};
 /// Source of the times of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TimeBasis {
-    /// The file states start times.
+    /// The file contains start times.
     Given,
-    /// The file states durations, and delays between nodes. Durations and delays together reproduce
-    /// the captured run.
+    /// The file contains durations, and delays between nodes. Durations and delays together reproduce the captured run.
     Kept,
-    /// The file states durations, but no delays. The time between nodes is therefore unknown, and computed starts are
+    /// The file contains durations, but no delays. The time between nodes is therefore unknown, and computed starts are
     /// too early.
     Estimated,
-    /// The file states no durations.
+    /// The file contains no durations.
     Unknown,
 }
 
@@ -41,7 +40,7 @@ pub struct RankNodeTimes {
     pub basis: TimeBasis,
     /// True if every duration is a whole number of microseconds, which is the resolution of the schema's own field.
     pub whole_micros: bool,
-    /// Start, end and cause of each node.
+    /// Start and end of each node, and the node that caused the start.
     pub run: NodeTimeline,
 }
 
@@ -99,8 +98,8 @@ impl RankNodeTimes {
     }
 }
 
-/// Replaces starts and ends with the times in the file, relative to the first node that takes time. The new cause of
-/// a node is whichever ended last before the node's start: a dependency, or the previous node on its lane.
+/// Replaces starts and ends with the times in the file, relative to the first node that takes time. The new cause of a
+/// node is a dependency or the previous node on its lane, whichever ended last before the node's start.
 fn replace_times_by_file_times(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
@@ -122,7 +121,7 @@ fn replace_times_by_file_times(
         run.end[i] = start + raw.nodes[node as usize].view.total_duration();
         run.cause[i] = NONE;
     }
-    // The file states a start time for every node, so all nodes ran, even nodes on a cycle of dependencies.
+    // The file contains a start time for every node, so all nodes ran, even nodes on a cycle of dependencies.
     run.ran = raw.nodes.len();
     let mut before = vec![NONE; raw.nodes.len()];
     let mut order: Vec<u32> = raw.node_indices().collect();

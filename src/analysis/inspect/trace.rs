@@ -74,8 +74,7 @@ impl<'a> InspectedTrace<'a> {
         Self::read_trace_while_running(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
-    /// Like [`Self::read_trace`], with additional work. Meanwhile, another thread runs `beside` on the raw
-    /// trace.
+    /// Like [`Self::read_trace`]. Meanwhile, another thread runs `beside` on the raw trace.
     pub(super) fn read_trace_while_running<R: Send>(
         rank: u32,
         contents: &'a [u8],
@@ -135,7 +134,7 @@ impl<'a> InspectedTrace<'a> {
         }
     }
 
-    /// Returns the FLOPs and bytes of a node, as stated in the file.
+    /// Returns the FLOPs and bytes of a node, as recorded in the file.
     pub fn flops_and_bytes(&self, node: u32) -> (u64, u64) {
         match self.raw.nodes[node as usize].view.op {
             Op::NoOp | Op::Host => (0, 0),

@@ -10,7 +10,7 @@ use chakram_trace::matching::{CollectiveSignature, CommRef, MemberCalls, find_di
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Gives access to the calls of one party. A party is the members of one group.
+/// Gives access to the calls of one party. A party consists of the members of one group.
 struct GroupCallLookup<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     party: &'a ResolvedGroup,
@@ -156,8 +156,8 @@ impl<'a> GroupCallLookup<'a> {
     }
 }
 
-/// Compares the collectives of the members of each party. Returns the calls of each party's members. If the members
-/// differ, the result is empty.
+/// For each party, compares the collectives of its members and returns their calls. The list of a party is empty if its
+/// members differ.
 pub(super) fn check_collectives<'a>(
     members: &[(u32, &'a ValidatedTrace)],
     parties: &[ResolvedGroup],

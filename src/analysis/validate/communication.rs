@@ -14,7 +14,7 @@ use chakram_trace::matching::CallsBySlot;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeDigest {
     pub id: u64,
-    /// Bytes stated in the file.
+    /// Size in bytes, as recorded in the file.
     pub bytes: u64,
     pub record: u32,
     name: u32,
@@ -38,7 +38,7 @@ pub(super) struct MessageDigest {
     pub node: NodeDigest,
     /// The rank at the other end of the message.
     pub peer: u32,
-    /// The rank of this node, if the node states it; otherwise [`NONE`].
+    /// The node's own rank, if recorded; otherwise [`NONE`].
     pub own: u32,
     pub tag: i32,
     pub receive: bool,
@@ -51,8 +51,8 @@ pub(super) struct InSwitchAccess {
     pub store: bool,
 }
 
-/// A group as a trace names it. The fields are the name (`None` for all ranks), and the mask of the machine's
-/// dimensions that take part.
+/// A group, as identified in a trace. The fields are the name (`None` for all ranks), and the mask of participating
+/// machine dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GroupReference {
     pub name: Option<String>,
@@ -67,7 +67,7 @@ pub(super) struct CommunicationDigest {
     /// Collectives, in program order.
     pub calls: Vec<CollectiveCallDigest>,
     pub messages: Vec<MessageDigest>,
-    /// In-switch accesses, in the order of ids.
+    /// In-switch accesses, in id order.
     pub accesses: Vec<InSwitchAccess>,
     pub slots: Vec<GroupReference>,
     /// Calls by slot, which is the index of a group in `slots`.
@@ -171,7 +171,7 @@ impl DigestCollector {
         name: &str,
         bytes: u64,
     ) -> NodeDigest {
-        /// Maximum number of bytes of a name that are stored; messages show fewer.
+        /// Maximum stored length of a name, in bytes; messages show fewer bytes.
         const KEPT: usize = 256;
         let item = &raw.nodes[i as usize];
         let mut ends = (0..=name.len().min(KEPT)).rev();

@@ -203,7 +203,7 @@ impl DefectLog {
         &self.kept[kind as usize]
     }
 
-    /// Returns the numbers of all defects.
+    /// Returns the number of defects of each severity.
     pub fn count_by_severity(&self) -> DefectCounts {
         let mut tally = DefectCounts::default();
         for kind in DefectKind::iter_all() {
@@ -212,7 +212,7 @@ impl DefectLog {
         tally
     }
 
-    /// Returns the numbers of defects of one rank.
+    /// Returns the number of one rank's defects of each severity.
     pub fn defect_counts_of_rank(&self, rank: u32) -> DefectCounts {
         self.of_ranks.get(&rank).copied().unwrap_or_default()
     }

@@ -243,8 +243,8 @@ impl DependencyChecker {
             return;
         }
         let rows = build_successors(raw, with_control);
-        // For each unreachable node, the nearest node that blocks it. The search must start at all blocking nodes
-        // at once. Searches of petgraph cannot do this.
+        // For each unreachable node, the nearest node that blocks it. The search must start at all blocking nodes at
+        // once, which petgraph's searches cannot do.
         let mut origin = vec![NONE; rows.row_count()];
         let mut queue = Vec::new();
         for &node in cycle.iter().chain(&self.seeds) {

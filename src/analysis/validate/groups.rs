@@ -112,7 +112,7 @@ impl<'a> GroupInterner<'a> {
 /// groups.
 type MaskCoordinates = Vec<(usize, u32)>;
 
-/// Replaces the dimension if the mask is for an unknown machine.
+/// Stands in for the dimension if the machine is unknown.
 const UNKNOWN: usize = usize::MAX;
 
 /// Returns the groups that `members` (ranks in ascending order, with their traces) use in a job of `ranks` ranks.

@@ -1,7 +1,7 @@
 //! Renders a validation report as one JSON document.
 //!
-//! `schema` is `chakram.validation.1`. Within a version, fields may be added, but existing fields do not change.
-//! Counts are complete; lists contain only the first defects of each kind.
+//! The field `schema` is `chakram.validation.1`. Within a version, fields may be added, but existing fields do not
+//! change. Counts are complete; lists contain only the first defects of each kind.
 
 use super::ValidationReport;
 use super::defects::{Defect, DefectCounts, DefectLocation};

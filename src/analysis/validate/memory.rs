@@ -1,4 +1,4 @@
-//! Checks that loads that switches gather, and stores that switches reduce, are equal on all ranks.
+//! Checks that in-switch accesses (loads that switches gather, and stores that switches reduce) are equal on all ranks.
 
 use super::communication::InSwitchAccess;
 use super::defects::{Defect, DefectLocation, DefectLog};

@@ -7,7 +7,7 @@ use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
 use chakram_trace::matching::{CommRef, MessageDisagreement, MessageHalf, match_messages};
 
-/// Finds messages by the index of the trace, and the index of the message in it.
+/// Finds messages by trace index, and by message index within the trace.
 struct MessageLookup<'a>(&'a [(u32, &'a ValidatedTrace)]);
 
 impl<'a> MessageLookup<'a> {

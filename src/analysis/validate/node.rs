@@ -1,5 +1,4 @@
-//! Data about nodes that validation stores. Most nodes are plain work, and need almost no such
-//! data.
+//! Per-node data that validation stores. Most nodes are plain work, and need almost no such data.
 
 use super::kind::DefectKind;
 use chakram_base::units::Span;
@@ -30,7 +29,7 @@ pub(super) enum ValidationRole {
     Declares(u32),
     /// Plain work: kernels, host operators, loads and stores that do not depend on other ranks.
     Work,
-    /// A kernel without duration, FLOPs and bytes.
+    /// A kernel that has neither a duration nor FLOPs nor bytes.
     NoWork,
     /// A host operator without a duration.
     NoDuration,
@@ -48,8 +47,7 @@ impl ValidationRole {
         !matches!(self, Self::Nothing | Self::Declares(_))
     }
 
-    /// Returns the defect that a node with this role has, and its description; `None` if the role is no
-    /// defect.
+    /// Returns the defect that a node with this role has, and its description; `None` if the role is not a defect.
     #[inline]
     pub fn implied_defect(self) -> Option<(DefectKind, &'static str)> {
         match self {

@@ -36,8 +36,8 @@ impl ValidationStyle {
     }
 }
 
-/// If a job has at most this number of ranks, every rank has a line. In a larger job, only ranks with errors or
-/// warnings have a line.
+/// Maximum number of ranks for which every rank has a line. In a larger job, only ranks with errors or warnings have a
+/// line.
 const LINES: usize = 16;
 
 /// Renders `report` as text.
@@ -66,7 +66,7 @@ fn write_all(
             format_thousands(count),
             kind.explain_meaning()
         )?;
-        // Omit the locations and remedies of notes; JSON contains these locations and remedies.
+        // Omit the locations and remedies of notes, which only the JSON report contains.
         if kind.severity() == Severity::Note {
             continue;
         }

@@ -29,7 +29,7 @@ impl ValidatedTrace {
         Self::check_trace_and_map_errors(contents, policy, show, |error| error)
     }
 
-    /// Like [`Self::check_trace`], with other locations in errors. If `contents` were converted from another form,
+    /// Like [`Self::check_trace`], but converts locations in errors. If `contents` were converted from another form,
     /// `told` converts the locations in read errors to locations in the original file.
     pub fn check_trace_and_map_errors(
         contents: &[u8],
@@ -121,7 +121,7 @@ fn defect_from_read_fault(raw: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect
     defect_from_error(&fault.error, site.unwrap_or_default())
 }
 
-/// Converts a reader's error to a defect; its location is taken from `site` and from the error.
+/// Converts a reader's error to a defect; the defect's location comes from `site` and from the error.
 fn defect_from_error(error: &TraceError, site: DefectLocation) -> Defect {
     match error.fault() {
         error::TraceFault::Io { doing, source, .. } => Defect::new(

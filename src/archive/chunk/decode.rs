@@ -25,7 +25,7 @@ pub struct ChunkBuffers {
     pub frame: Vec<u8>,
     unpacked: Vec<Vec<u8>>,
     columns: ColumnBuffers,
-    /// Bytes of the object that were rebuilt last.
+    /// The most recently rebuilt bytes of an object.
     pub joined: Vec<u8>,
 }
 
@@ -70,7 +70,8 @@ fn decompress_into(
     }
     let wrong = |code| io::Error::other(get_error_name(code));
     out.clear();
-    // The operating system provides reserved memory only when the memory is written, so a false size costs nothing.
+    // The operating system provides reserved memory only when the memory is written, so an overstated size in a corrupt
+    // file costs nothing.
     out.reserve_exact(unpacked as usize);
     let size = match dictionary {
         // Raw content that begins like a trained dictionary must be passed explicitly as raw content.
@@ -131,8 +132,8 @@ impl DecodedChunk {
         })
     }
 
-    /// Passes the object's `bytes` bytes to `out`. If the chunk consists of columns, `joined` is
-    /// used as memory.
+    /// Passes the object's `bytes` bytes to `out`. If the chunk consists of columns, `joined` is the buffer for the
+    /// rebuilt bytes.
     pub fn write_contents(
         &self,
         bytes: u64,
@@ -148,7 +149,7 @@ impl DecodedChunk {
         }
     }
 
-    /// Gives the memory of the chunk to `buffers`, for the next chunk.
+    /// Returns the chunk's memory to `buffers` for reuse.
     pub fn recycle_into(self, buffers: &mut ChunkBuffers) {
         buffers.unpacked.push(self.unpacked);
         if let Some(columns) = self.columns {

@@ -90,8 +90,8 @@ impl ColumnWriter {
     }
 }
 
-/// Appends `values`. Encodes them with the predictor among `candidates` that has the smallest
-/// estimated size, and returns that predictor.
+/// Appends `values`. The values are encoded with the predictor among `candidates` that has the smallest estimated size,
+/// and this predictor is returned.
 pub fn encode_with_best_predictor(
     values: &[u64],
     view: &ColumnPredictionInputs<'_>,

@@ -15,16 +15,15 @@ use crate::wire::{decode_minimal_varint, put_varint};
 /// Path of the id column: a node message, no attribute name, and field 1.
 pub const ID_PATH: [u8; 2] = [MessageKind::Node as u8, 1];
 
-/// Maximum number of numbers of a text that get their own columns; the other numbers share one
-/// column.
+/// Maximum count of numbers per string that get their own columns; further numbers share one column.
 const MOST_PLACES: u64 = 8;
 
 /// First byte of a record's key if the record is stored unchanged.
 const LITERAL_KEY: u8 = 0;
 /// First byte of a text line's key.
 const LINE_KEY: u8 = 5;
-/// Maximum number of bytes, before the first number of a line, that identify the meaning of the
-/// line's numbers.
+/// Maximum number of bytes at the start of a line, before its first number, that identify the meaning of the line's
+/// numbers.
 const MEANING: usize = 24;
 /// Maximum number of columns with a meaning of their own; further meanings share one column.
 const MOST_COLUMNS: usize = 1024;
@@ -48,9 +47,9 @@ impl MessageKind {
         }
     }
 
-    /// Returns true if texts in field `field` are stored whole, not split at numbers. Names of
-    /// attributes are stored whole, because they identify columns. Values and shapes of tensors are
-    /// stored whole, because they repeat as whole texts and would be larger as numbers.
+    /// Returns true if strings in field `field` are stored whole, not split at numbers. Names of attributes are stored
+    /// whole, because they identify columns. Tensor values and shapes are stored whole, because whole strings repeat
+    /// and separate numbers would take more space.
     fn keeps_text_unsplit(self, field: u64) -> bool {
         self == Self::Io || self == Self::Attribute && field == 1
     }
@@ -61,8 +60,8 @@ impl MessageKind {
     }
 }
 
-/// Appends the key of `record` to `key` and its values to `slots`. Returns true if the record is
-/// encoded minimally. Otherwise `key` and `slots` contain only a part of the record.
+/// Appends the key of `record` to `key`, and the record's values to `slots`. Returns true if the record is encoded
+/// minimally. Otherwise `key` and `slots` contain only a part of the record.
 pub fn parse_record(
     record: &[u8],
     metadata: bool,
@@ -78,7 +77,7 @@ pub fn parse_record(
     parse_message(record, kind, key, slots).is_some()
 }
 
-/// Appends the key of a text's `line` to `key` and its numbers to `slots`.
+/// Appends the key of the text line `line` to `key`, and the line's numbers to `slots`.
 pub fn parse_line(line: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     key.push(LINE_KEY);
     decimals::split_numbers(line, key, slots);
@@ -107,7 +106,7 @@ fn parse_message(
     key: &mut Vec<u8>,
     slots: &mut Vec<u64>,
 ) -> Option<()> {
-    // Bytes between `literal` and `at` belong to the key, but still have to be appended.
+    // Bytes between `literal` and `at` belong to the key, but are not appended yet.
     let (mut literal, mut at) = (0, 0);
     while at < bytes.len() {
         let (tag, length) = decode_minimal_varint(&bytes[at..])?;

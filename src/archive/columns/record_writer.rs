@@ -75,8 +75,8 @@ impl<'b> RecordWriter<'b> {
         self.at
     }
 
-    /// Writes the length of the contents that begin at `from` before these contents. If the length
-    /// needs more or fewer bytes than the `left` reserved bytes, moves the contents.
+    /// Writes the length of the contents that begin at `from` into the bytes reserved before them. If the length needs
+    /// more or fewer bytes than the `left` reserved bytes, moves the contents.
     #[inline(always)]
     pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
         let (bytes, length) = spread_septets((self.at - from) as u64);
@@ -128,8 +128,8 @@ impl<'b> RecordWriter<'b> {
         Ok(())
     }
 
-    /// Writes a varint. If the varint ends a message, also writes the message's length, one byte,
-    /// `length` bytes before the varint. `length` is 0 if the varint ends no message.
+    /// Writes a varint. If the varint ends a message, also writes the message's length into the byte that is `length`
+    /// bytes before the varint. `length` is 0 if the varint ends no message.
     #[inline(always)]
     pub fn write_varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
         let place = self.buffer.get_mut(self.at - length..);

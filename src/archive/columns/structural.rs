@@ -5,8 +5,8 @@
 use super::parse::RecordOutline;
 use std::sync::Arc;
 
-/// Structural columns, and for each of these columns the values that templates contain. If a record
-/// has another value, the record stores it in the column.
+/// Structural columns, and for each of these columns the values that templates contain. A record with any other value
+/// stores the value in the column.
 #[derive(Clone, Debug, Default)]
 pub struct StructuralColumns {
     /// Values of each column; empty for a column that is not structural.

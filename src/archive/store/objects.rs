@@ -326,7 +326,7 @@ impl Archive {
             .clone())
     }
 
-    /// Plan of a commit: its command and its workloads.
+    /// Returns the number of objects in all segments, or 0 if an index cannot be read.
     pub fn object_count(&self) -> u64 {
         let counts = self.object_count_per_segment().unwrap_or_default();
         counts.into_iter().map(|count| count as u64).sum()

@@ -11,10 +11,10 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a commit does, and to which workloads.
+/// A commit's command, and the workloads that the commit changes.
 #[derive(Clone, Debug)]
 pub struct CommitPlan {
-    /// Command that commits: `add`, `baseline`, `gc` or `merge`.
+    /// Command that makes the commit: `add`, `baseline`, `gc` or `merge`.
     pub operation: &'static str,
     /// Names of the workloads that the commit adds or replaces.
     pub workloads: Vec<String>,
@@ -64,8 +64,8 @@ impl ArchiveWriter {
             })?;
             lock.lock()
                 .map_err(|error| ArchiveError::io_error(&target, "lock", error))?;
-            // The previous holder of the lock may have replaced the file, and then the locked file
-            // is no longer the archive.
+            // The previous holder of the lock may have replaced the file, so that the locked file is no longer the
+            // archive.
             let same = chakram_trace::files::file_identity(&target) == file_identity(&lock);
             if same {
                 let archive = Arc::new(Archive::open_archive(path)?);
@@ -83,8 +83,8 @@ impl ArchiveWriter {
         Arc::clone(&self.archive)
     }
 
-    /// Adds a segment. A failure leaves the archive unchanged. If an unfinished tail is where the
-    /// segment belongs, moves the tail to another file and returns this file.
+    /// Adds a segment. A failure leaves the archive unchanged. If an unfinished tail occupies the segment's position,
+    /// moves the tail to another file and returns this file.
     pub fn commit_segment(
         mut self,
         plan: &CommitPlan,

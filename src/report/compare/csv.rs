@@ -31,7 +31,7 @@ pub fn render_csv(comparison: &MachineComparison<'_>, table: Option<ReportCsvTab
     }
 }
 
-/// Returns the status of a replay as a fixed word for programs.
+/// Returns the status of a replay as a machine-readable word.
 pub(super) fn status_word(column: &MachineColumn<'_>) -> &'static str {
     match &column.result {
         Ok(_) => "completed",

@@ -7,7 +7,7 @@ use chakram_base::units::{self, Span, format_percent_change};
 
 /// Maximum number of communications, and of operators, that are named. The others are summarized.
 const NAMED: usize = 3;
-/// If a change is below this share of the longer makespan, it is only listed briefly.
+/// Changes below this share of the longer makespan are only listed briefly.
 const MATTERS: f64 = 0.002;
 /// Minimum share of the makespan for a part of the time to be named as unchanged. In addition, the part must change by
 /// less than `STAYS` percent.
@@ -311,7 +311,7 @@ fn explain_idle(why: &MakespanExplanation) -> String {
     )
 }
 
-/// Lists the parts of the time that take a large share of the makespan and hardly change.
+/// Lists the parts of the time that take a large share of the makespan and change little.
 fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
     let exposed = |collective: bool, of: fn(&ChargedTime) -> Span| {
         let changes = why.communication.iter();

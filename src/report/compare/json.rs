@@ -1,4 +1,4 @@
-//! The comparison for programs: a JSON document with times in integer picoseconds.
+//! Renders the comparison as a JSON document, with times in integer picoseconds.
 //!
 //! For each machine, `machines` contains either the report (without facts that all machines share) or the failure;
 //! `comparison` compares each machine with the first machine that has a report.
@@ -120,7 +120,7 @@ struct ChangeRow {
     change_ps: i64,
 }
 
-/// A communication on both machines; a side is omitted if the communication did not occur on that machine.
+/// A communication on both machines; the value for a machine is omitted if the communication did not occur there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 struct CommunicationRow {

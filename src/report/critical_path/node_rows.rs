@@ -13,7 +13,7 @@ impl RunRecorder<'_> {
         let workload = self.relations.prepared.workload();
         let mut table = NodeTable::with_capacity(self.relations.nodes);
         let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());
-        // For each graph, the indices of its nodes' names in the table of texts. The indices are computed once per
+        // For each graph, the indices of its nodes' names in the table of strings. The indices are computed once per
         // graph, because many ranks share a graph.
         let mut of_graph = vec![Vec::<i32>::new(); workload.graphs().len()];
         for instance in workload.instances() {

@@ -6,7 +6,7 @@ use chakram_engine::InstanceId;
 use chakram_engine::{CommTiming, CompiledReplay};
 use chakram_trace::graph::{Graph, NodeKind, huge_pages};
 
-/// Means that there is no node or no call.
+/// Marks a missing node or call.
 pub const NONE: u32 = u32::MAX;
 
 /// Converts a node number to an index; `None` for [`NONE`].
@@ -176,7 +176,7 @@ impl<'a> RunRelations<'a> {
         self.first_member.len() - 1
     }
 
-    /// A collective node belongs to a call. Returns the nodes of all its members, sorted by instance.
+    /// Returns the collective nodes of all members of the call to which node `number` belongs, sorted by instance.
     pub fn call_members(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
         let call = self.peer[number] as usize;
         let [from, to] = [call, call + 1].map(|i| self.first_member[i] as usize);

@@ -51,7 +51,7 @@ impl TimeWithSlope {
     }
 }
 
-/// Rule that gives a node's end.
+/// Rule that determines a node's end.
 #[derive(Clone, Copy, Debug)]
 enum EndRule {
     /// The end depends only on the start of the node itself.

@@ -1,4 +1,4 @@
-//! Follows the critical path backwards from the last completion, along the cause of each start.
+//! Follows the critical path backwards from the last completion, from each start to its cause.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{RunNode, known_index};
@@ -142,8 +142,7 @@ impl RunRecorder<'_> {
         path
     }
 
-    /// All members of a collective took their lanes at `start`. Returns the member that became ready at
-    /// that time.
+    /// If all members of a collective took their lanes at `start`, returns the member that became ready at that time.
     pub(super) fn member_ready_at_start(&self, number: usize, start: Time) -> Option<usize> {
         if self
             .relations

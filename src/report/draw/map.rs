@@ -20,7 +20,7 @@ pub fn draw_heat_map(
     let cell = (SIDE / count as f64).min(48.0);
     let side = cell * count as f64;
     let mut svg = SvgDrawing::new(LEFT + side + 8.0, HEAD + side + 8.0);
-    // Show only every n-th label if the labels would overlap otherwise.
+    // If the labels would overlap, show only every n-th label.
     let every = (16.0 / cell).ceil().max(1.0) as usize;
     for i in (0..values.len()).step_by(every) {
         let middle = (i as f64 + 0.5) * cell;

@@ -11,7 +11,7 @@ const ABREAST: usize = 4;
 const HEAD: f64 = 22.0;
 /// Height of a group drawn as a line, in drawing units.
 const LINE: f64 = 70.0;
-/// If a circle has more nodes than this, their names would overlap and are not drawn.
+/// Maximum number of nodes in a circle with drawn names; more names would overlap.
 const NAMED: usize = 36;
 
 /// A node in the drawing of a network.
@@ -179,8 +179,7 @@ fn draw_node(svg: &mut SvgDrawing, at: (f64, f64), half: f64, node: &NetworkNode
     svg.add_rect(frame, &class, &node.title, &[]);
 }
 
-/// Draws a link on the right side (in its direction) of the line between its nodes. Both directions are
-/// therefore visible.
+/// Draws a link to the right, in its direction, of the line between its nodes, so that both directions are visible.
 fn draw_link(svg: &mut SvgDrawing, from: (f64, f64), to: (f64, f64), link: &NetworkLink) {
     let (dx, dy) = (to.0 - from.0, to.1 - from.1);
     let length = dx.hypot(dy).max(1e-9);

@@ -18,8 +18,8 @@ pub struct RibbonStretch {
     pub spans: Vec<gantt::GanttSpan>,
 }
 
-/// Draws `stretches` over an axis from 0 to `end`. A mark separates consecutive stretches. A stretch's place is
-/// written above it if the name fits.
+/// Draws `stretches` over an axis from 0 to `end`. A mark separates consecutive stretches. The name of a stretch's
+/// place is written above the stretch if the name fits.
 pub fn draw_ribbon(
     name: &str,
     stretches: &[RibbonStretch],

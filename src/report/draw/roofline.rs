@@ -1,5 +1,5 @@
-//! Roofline charts: FLOPs per second of kernels against FLOPs per byte, below the peak rates of their NPUs,
-//! on logarithmic axes.
+//! Roofline charts: Roofline charts: FLOPs per second of kernels against FLOPs per byte, on logarithmic axes, below the
+//! peak rates of the kernels' NPUs.
 
 use super::ValueFormat;
 use super::axis::AxisScale;
@@ -74,8 +74,8 @@ mod tests {
 
     /// The limits of 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. The horizontal axis covers 10 to 1000 FLOPs per
     /// byte in 824 units from x = 96. The vertical axis covers 10 to 100 TFLOP/s in 314 units upwards from y = 340.
-    /// With these scales, the roof begins at (10 FLOPs per byte, 10 TFLOP/s). It bends in the middle at x = 508, and
-    /// ends at the right edge at x = 920. A point at 100 FLOPs per byte and sqrt(10) times 10 TFLOP/s is halfway up
+    /// With these scales, the roof begins at (10 FLOPs per byte, 10 TFLOP/s). The roof bends in the middle at x = 508,
+    /// and ends at the right edge at x = 920. A point at 100 FLOPs per byte and sqrt(10) times 10 TFLOP/s is halfway up
     /// the picture.
     #[test]
     fn the_roof_bends_where_both_peaks_meet() {

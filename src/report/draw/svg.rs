@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-/// Maximum number of characters of a text on a page. The length is limited because inputs may contain names of any
+/// Maximum number of characters of a string on a page. The length is limited because inputs may contain names of any
 /// length.
 const MAX_TEXT: usize = 1 << 14;
 
-/// Escapes `text` for element content and attributes of a page; truncates very long texts.
+/// Escapes `text` for element content and attributes of a page; truncates very long strings.
 pub fn escape_markup(text: &str) -> String {
     let (text, rest) = match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => (&text[..end], "…"),

@@ -30,7 +30,7 @@ pub fn render_links(report: &Report) -> String {
     tiles + &counted
 }
 
-/// Returns the shade of `value`, from 0 to [`SHADES`]; `most` has the darkest shade.
+/// Returns the shade of `value`, from 0 to [`SHADES`]; a value equal to `most` gets the darkest shade.
 pub(super) fn shade_of(value: f64, most: f64) -> u32 {
     match most > 0.0 {
         // Round up, so that the smallest nonzero load is visible.
@@ -266,8 +266,8 @@ mod tests {
         }
     }
 
-    /// NPUs 0 to 2 in a line are one group, 8 NPUs at a switch another. The group with the switch comes first, because
-    /// it contains the busiest link.
+    /// NPUs 0 to 2 in a line are one group, and 8 NPUs at a switch are another group. The group with the switch comes
+    /// first, because it contains the busiest link.
     #[test]
     fn links_that_join_the_same_nodes_are_a_group() {
         let rows = [

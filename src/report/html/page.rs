@@ -28,7 +28,7 @@ pub fn render_other_number(value: impl Display, shown: &str) -> String {
     )
 }
 
-/// Renders a section with a heading. If `body` is empty, returns an empty text.
+/// Renders a section with a heading. If `body` is empty, returns an empty string.
 pub fn render_section(heading: &str, id: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
@@ -36,7 +36,7 @@ pub fn render_section(heading: &str, id: &str, body: &str) -> String {
     format!("<section id=\"{id}\"><h2>{heading}</h2>{body}</section>")
 }
 
-/// Renders a list of sentences; returns an empty text if there are none.
+/// Renders a list of sentences; returns an empty string if there are none.
 pub fn render_list(sentences: impl Iterator<Item = String>, class: &str) -> String {
     let items: String = sentences
         .map(|sentence| format!("<li>{}</li>", escape_markup(&sentence)))
@@ -64,7 +64,7 @@ pub fn render_figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> 
     )
 }
 
-/// Renders a picture in which colours represent numbers. The texts of `scale` label the lowest, middle and highest
+/// Renders a picture in which colours represent numbers. The strings in `scale` label the lowest, middle and highest
 /// colour.
 pub(super) fn render_figure_with_scale(
     picture: &str,
@@ -162,7 +162,7 @@ pub(super) fn render_report_table(section: &ReportSection) -> String {
     out
 }
 
-/// If a table has more rows than this, it gets its own scroll bar.
+/// Maximum number of rows of a table without its own scroll bar.
 const TALL: usize = 24;
 
 /// Renders a cell without its end tag. If the cell's text is shortened, the tooltip shows the full
@@ -180,13 +180,12 @@ fn render_cell_start(cell: &SectionCell, right: bool) -> String {
     }
 }
 
-/// Returns `text` as pages show it: a very long text is shortened in the middle.
+/// Returns `text` for display on a page: a very long name is shortened in the middle.
 pub(super) fn shorten_name(text: &str) -> String {
     clip_middle(text, SHOWN)
 }
 
-/// Returns the HTML attribute with the full text. If the text is displayed in full, returns an
-/// empty text.
+/// Returns the HTML attribute with the full text. If the text is displayed in full, returns an empty string.
 fn title_attribute(text: &str) -> String {
     match text.chars().nth(SHOWN) {
         Some(_) => format!(

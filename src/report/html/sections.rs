@@ -70,7 +70,8 @@ pub fn render_time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]
     render_figure(&picture, &list_category_colours(), "")
 }
 
-/// Renders bars of time by category: one for the mean NPU, and one for each range of adjacent ranks with equal times.
+/// Renders bars of time by category: one for the mean over NPUs, and one for each range of adjacent ranks with equal
+/// times.
 pub fn render_breakdown_section(report: &Report) -> String {
     let makespan = report.outcome.makespan;
     let parts = |times: &[Span; TimeCategory::COUNT]| bar_parts(times, makespan);

@@ -1,4 +1,4 @@
-//! Sentences for users about memory.
+//! Formats sentences about memory.
 
 use super::{MemoryRow, NamedNode, find_fullest_rank, pool_memory};
 use crate::Report;

@@ -188,7 +188,7 @@ impl<S: ByteSum> MemoryLedger<S> {
         Some((over, cap_class_sums(&self.held)))
     }
 
-    /// Ends the last instant, and returns the result of [`Self::begin_instant`].
+    /// Ends the last instant; returns the same result as [`Self::begin_instant`].
     pub fn end_instant(&mut self) -> Option<(Time, BytesByClass)> {
         self.begin_instant(Time::END)
     }

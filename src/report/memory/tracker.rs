@@ -70,8 +70,8 @@ impl<'a> MemoryTracker<'a> {
         all
     }
 
-    /// Records that `node` is issued. Some instants change the memory. At the first event after such an instant,
-    /// returns the instant and the bytes allocated at its end.
+    /// Records that `node` is issued. At the first event after an instant that changed the memory, returns this instant
+    /// and the bytes allocated at its end.
     #[inline]
     pub fn on_issued(
         &mut self,

@@ -20,7 +20,7 @@ const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id"
 /// Attributes that contain ids of other nodes.
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
 
-/// Returns the fields into which an attribute is decoded.
+/// Returns the fields that are decoded from an attribute.
 fn fields_of_attribute(attribute: &[u8]) -> &'static [NodeField] {
     match attribute {
         b"is_cpu_op" => &[NodeField::Type, NodeField::Host, NodeField::Lane],

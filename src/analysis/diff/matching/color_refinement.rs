@@ -3,10 +3,10 @@
 //!
 //! Classes contain nodes of both traces. A class with one node of each trace is a pair, and is removed from the
 //! partition. If a class contains several nodes of each trace, finer labels split it. Nodes that remain equal are
-//! paired in the order of their ids. After each of these steps, classes are refined until they no longer change. If
-//! two traces differ only in ids and order, the algorithm finds the correct pairs. The exception is graphs so regular
-//! that different nodes have the same number of neighbours in every class. Each split visits only the edges of the
-//! smaller part of a class, so that the total time is O(edges · log nodes).
+//! paired in id order. After each of these steps, classes are refined until they no longer change. If two traces differ
+//! only in ids and order, the algorithm finds the correct pairs. The exception is graphs so regular that different
+//! nodes have the same number of neighbours in every class. Each split visits only the edges of the smaller part of a
+//! class, so that the total time is O(edges · log nodes).
 
 use super::equal_labels::for_each_equal_label;
 use super::{NodeHashes, NodeMatching};
@@ -52,7 +52,7 @@ pub(super) struct ColorRefinement<'x, 'o> {
     members: Vec<u32>,
     classes: Vec<RefinementClass>,
     queue: VecDeque<ClassSplitter>,
-    /// Indices of classes that contain several nodes of each trace. The last one is resolved next.
+    /// Indices of classes that contain several nodes of each trace. The last class in this list is resolved next.
     ambiguous: Vec<u32>,
     /// For each node, its number of edges into the current splitter. Data dependencies are counted in the lower half,
     /// control dependencies in the upper half.
@@ -130,7 +130,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Enqueues pairs that neighbour class members as splitters.
+    /// Enqueues, as splitters, the pairs that are neighbours of a class member.
     fn enqueue_neighbours(&mut self) {
         let offset = self.first_index_of_second_trace();
         let mut beside: Vec<u32> = Vec::new();
@@ -192,7 +192,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Splits the classes of the nodes `touched` into nodes with equal counts, and resets the counts.
+    /// Splits the classes of the nodes in `touched`, so that all nodes of a class have equal counts, and resets the
+    /// counts.
     fn split_touched_classes(&mut self, touched: &mut [u32]) {
         touched.sort_unstable_by_key(|&node| {
             (self.class[node as usize], self.count[node as usize], node)
@@ -215,10 +216,10 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Splits `parts` off a class; The parts omit `rest` nodes of the class.
+    /// Splits `parts` off a class. `rest` nodes of the class are in no part.
     fn split_off(&mut self, number: u32, parts: &mut Vec<&[u32]>, rest: usize) {
         if rest == 0 {
-            // Every node is in a part, so the largest part can remain in the old class.
+            // If every node is in a part, the largest part can remain in the old class.
             let largest = (0..parts.len()).max_by_key(|&i| (parts[i].len(), usize::MAX - i));
             parts.remove(largest.expect("there is one"));
         }
@@ -352,7 +353,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         self.refine_classes();
     }
 
-    /// Pairs the members of each class in the order of their ids, and refines the other classes after each pair.
+    /// Pairs the members of each class in id order, and refines the other classes after each pair.
     pub fn pair_class_members_in_order(&mut self) {
         let offset = self.first_index_of_second_trace();
         while let Some(number) = self.ambiguous.pop() {

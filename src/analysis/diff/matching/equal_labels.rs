@@ -25,8 +25,8 @@ impl LabelSketch {
     const MOST_BITS: u32 = 24;
 
     fn from_labels(nodes: impl Iterator<Item = u32>, labels: &[u64]) -> Self {
-        // With at least eight bits per label (below the limit), the filter wrongly accepts at most about one in
-        // eight labels outside the set.
+        // Below the size limit, the filter has at least eight bits per label, so it wrongly accepts at most about one
+        // in eight labels outside the set.
         let bits = (8 * labels.len()).next_power_of_two().ilog2();
         let bits = bits.clamp(6, Self::MOST_BITS);
         let mut marks = Self {

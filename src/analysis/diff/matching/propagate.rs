@@ -8,11 +8,11 @@ use crate::diff::side::{ComparedTrace, EdgeDirection};
 pub(super) enum AmbiguityPolicy {
     /// Only unique neighbours are paired.
     UniqueOnly,
-    /// Equal neighbours form pairs in the order of their ids.
+    /// Equal neighbours form pairs in id order.
     InIdOrder,
 }
 
-/// If two neighbours of paired nodes have equal labels and the same kind of dependency, pairs them.
+/// Pairs two neighbours of paired nodes if the neighbours have equal labels and the same kind of dependency.
 pub(super) fn pair_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,

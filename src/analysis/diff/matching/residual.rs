@@ -1,16 +1,17 @@
-//! Matches nodes by their neighbours, if their content changed but their place in the graph did not.
+//! Matches changed nodes that keep their place in the graph, by comparing neighbours.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use chakram_trace::format::Op;
 
-/// Maximum number of neighbours followed from a node, and of candidates compared with it.
+/// Maximum number of neighbours that are followed from a node, and maximum number of candidates that are compared with
+/// the node.
 const NEAR: usize = 64;
 /// For each partner of a followed neighbour: the maximum number of its neighbours that are checked as candidates.
 const THROUGH: usize = 1024;
 /// For each partner of a followed neighbour, the maximum number of candidates that are taken.
 const CANDIDATES: usize = 16;
-/// A node is tried again when a neighbour gets a partner; this is the maximum number of such tries.
+/// Maximum number of retries per node; a node is retried whenever a neighbour gets a partner.
 const TRIES: u8 = 8;
 /// Maximum number of neighbours that are compared for one node, summed over its candidates.
 const WORK: usize = 1 << 16;
@@ -18,9 +19,9 @@ const WORK: usize = 1 << 16;
 /// Counts how many neighbours of two nodes agree. Counts only neighbours with a known partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourAgreement {
-    /// Number of neighbours with a known partner; of the two nodes' numbers, the larger one.
+    /// Number of neighbours with a known partner: the larger of the two nodes' counts.
     known: usize,
-    /// How many neighbours of one node are paired with neighbours of the other.
+    /// Number of neighbours of one node that are paired with neighbours of the other node.
     common: usize,
 }
 

@@ -61,7 +61,8 @@ fn pair_identical_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     twin
 }
 
-/// Returns true if two nodes have the same neighbours in the same order, and all these neighbours have twins.
+/// Returns true if two nodes have the same neighbours in the same order, and each neighbour has an identical node of
+/// the same id.
 fn have_same_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     twin: &[u32],

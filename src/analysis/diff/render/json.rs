@@ -1,6 +1,6 @@
 //! Renders differences between traces as one JSON document, with times in whole picoseconds.
 //!
-//! `schema` is `chakram.diff.1`. Within this version, fields may be added, but existing fields do not change.
+//! The field `schema` is `chakram.diff.1`. Within this version, fields may be added, but existing fields do not change.
 
 use super::{DiffRenderOptions, ThresholdVerdict};
 use crate::diff::AmountChange;
@@ -51,7 +51,7 @@ struct FaultEntry<'t> {
     first: &'t str,
 }
 
-/// For each aspect, states whether two jobs differ in it.
+/// For each aspect, true if the two jobs differ in it.
 #[derive(Debug, Serialize)]
 pub(in crate::diff) struct AspectDifferencesDocument {
     structure: bool,
@@ -116,7 +116,7 @@ struct NamedAmounts<'t> {
     amounts: &'t NodeTotals,
 }
 
-/// Amounts before and after, and the increase.
+/// Amounts in the first and second job, and the increase.
 #[derive(Debug, Serialize)]
 pub(in crate::diff) struct AmountChangeRow {
     before: u64,
@@ -244,7 +244,7 @@ pub fn render_json<'t>(
     )
 }
 
-/// Returns the name of a kind of change for programs.
+/// Returns the machine-readable name of a kind of change.
 pub(super) fn name_of_change_kind(change: &ChangeKind) -> &'static str {
     match change {
         ChangeKind::Removed => "node removed",

@@ -54,7 +54,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         write_warning(out, titles, &text)?;
     }
     let mut aspects = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes].into_iter();
-    // Totals also contain changes of single nodes within the tolerance, which are not listed.
+    // Totals also include changes within the tolerance, which are omitted from the list of single nodes.
     let sums = [tally.total.total_time(), tally.total.bytes];
     if aspects.all(|aspect| !tally.differs_in(aspect))
         && sums.iter().all(|s| s.signed_increase() == 0)
@@ -92,7 +92,7 @@ pub(in crate::diff) fn create_changes_table(style: TextStyle) -> TextTable<'stat
         .with_shortened_names(style)
 }
 
-/// Width of the column of names, including their indentation.
+/// Width of the name column, including indentation.
 const NAMES: usize = 44;
 
 /// Adds a row to a table from [`create_changes_table`].

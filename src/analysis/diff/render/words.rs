@@ -5,7 +5,7 @@ use chakram_base::ids::format_ranges;
 use chakram_base::units::{Bytes, Span, format_percent_change};
 use chakram_report::summary::format_thousands;
 
-/// Returns the name of an aspect for users.
+/// Returns the name of an aspect, as shown to users.
 pub(in crate::diff) fn name_of_aspect(aspect: DiffAspect) -> &'static str {
     match aspect {
         DiffAspect::Structure => "structure",
@@ -14,7 +14,7 @@ pub(in crate::diff) fn name_of_aspect(aspect: DiffAspect) -> &'static str {
     }
 }
 
-/// Formats the increase in percent, as in `+1.25 %`. Returns `None` if the amount before is zero.
+/// Formats the increase in percent, as in `+1.25 %`. Returns `None` if the first amount is zero.
 pub(in crate::diff) fn format_percent(shift: &AmountChange) -> Option<String> {
     shift.percent_increase().map(format_percent_change)
 }

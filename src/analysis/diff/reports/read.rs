@@ -38,7 +38,7 @@ pub struct ComparedReportDocument {
 }
 
 impl ComparedReportDocument {
-    /// Returns the value of an option of the replay, as text.
+    /// Returns the value of a replay option, as text.
     pub(super) fn format_option(&self, name: &str) -> String {
         let value = self.provenance.options.get(name);
         value.map_or_else(|| "nothing".to_owned(), Value::to_string)

@@ -1,4 +1,4 @@
-//! Tests the audit on traces with leaks of every kind in every field, and on texts without leaks.
+//! Tests the audit on traces with leaks of every kind in every field, and on strings without leaks.
 
 use super::*;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -261,7 +261,7 @@ fn planted(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
             "attribute `input_file`"
         }
         7 => {
-            // Field 40 is a message, and its field 3 is the text.
+            // Field 40 is a message whose field 3 is the leak.
             let mut inner = vec![0x1a, leak.len() as u8];
             inner.extend(leak.bytes());
             tail.extend([0xc2, 0x02, inner.len() as u8]);

@@ -1,4 +1,4 @@
-//! Searches one text for private information.
+//! Searches a string for private information.
 //!
 //! | kind | pattern |
 //! |---|---|
@@ -59,12 +59,12 @@ impl fmt::Display for LeakKind {
     }
 }
 
-/// A private part of a text.
+/// A private part of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextLeak<'a> {
     /// Kind of private information.
     pub kind: LeakKind,
-    /// The private part of the text.
+    /// The private part of the string.
     pub text: &'a str,
 }
 
@@ -73,11 +73,12 @@ pub fn contains_leak(text: &str) -> bool {
     !find_leaks(text).is_empty()
 }
 
-/// Returns the private parts of `text`, grouped by search.
+/// Returns the private parts of `text`, grouped by the search that found them (e-mail addresses, paths, hosts and so
+/// on).
 pub fn find_leaks(text: &str) -> Vec<TextLeak<'_>> {
     let mut found = Vec::new();
-    // The searches for e-mail addresses, paths and hosts are fast, because each looks for a character that most names
-    // of operators do not contain.
+    // The searches for e-mail addresses, paths and hosts are fast, because each looks for a character that most
+    // operator names do not contain.
     find_emails(text, &mut found);
     find_ipv4(text, &mut found);
     find_ipv6_and_mac(text, &mut found);
@@ -216,8 +217,7 @@ fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Returns true if `text` is an IPv6 address in an assigned range. Names such as `c10d::add` are no
-/// such addresses.
+/// Returns true if `text` is an IPv6 address in an assigned range. Names such as `c10d::add` are not such addresses.
 fn is_ipv6(text: &str) -> bool {
     let four = text.split(':').next().is_some_and(|first| first.len() == 4);
     let address: Option<Ipv6Addr> = text.parse().ok().filter(|_| four);
@@ -253,7 +253,7 @@ fn find_stack_frames<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Keys of private values in texts such as `KEY=VALUE`.
+/// Keys of private values in strings such as `KEY=VALUE`.
 const SENSITIVE_KEYS: [(&str, LeakKind); 9] = [
     ("hostname", LeakKind::Host),
     ("host", LeakKind::Host),

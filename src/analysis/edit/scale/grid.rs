@@ -1,4 +1,4 @@
-//! A grid of ranks. One dimension is scaled.
+//! A grid of ranks with one scaled dimension.
 
 use chakram_base::ids::MAX_NPUS;
 

@@ -39,7 +39,8 @@ impl ScaledRankWriter<'_> {
         let mut sets: AttributeEditList<'_> = vec![
             ("rank", AttributeEdit::Remove),
             (roles::ATTRIBUTE, AttributeEdit::Remove),
-            // A job with another number of ranks may do another amount of work, so remove the recorded amounts.
+            // With a different number of ranks, the job may do a different amount of work, so remove the recorded
+            // amounts.
             (work_amounts::ATTRIBUTE, AttributeEdit::Remove),
         ];
         let mut fields = WireCursor::new(record.bytes, record.offset);
@@ -58,7 +59,7 @@ impl ScaledRankWriter<'_> {
         edit.write_edited(record, out)
     }
 
-    /// Writes the node if it changes. Returns true if it was written.
+    /// Writes the node if it changes. Returns true if the node was written.
     pub fn write_node(
         &self,
         record: RawRecord<'_>,

@@ -6,7 +6,7 @@ use super::checked_trace::CheckedTrace;
 /// becomes a joint.
 pub const MOST_BEHIND: usize = 8;
 
-/// A kept node that another node depends on, and true for a control dependency.
+/// Index of a kept node that another node depends on, and true for a control dependency.
 type ForwardedDependency = (u32, bool);
 
 /// The dependencies of each node, after other nodes were cut.

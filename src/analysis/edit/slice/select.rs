@@ -74,8 +74,7 @@ fn suggest_names(trace: &CheckedTrace<'_>) -> String {
     }
 }
 
-/// Returns each node's owner: the node that it belongs to. Also returns true if attributes state the
-/// owners.
+/// Returns each node's owner: the node that it belongs to. Also returns true if the owners come from attributes.
 fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
@@ -105,15 +104,15 @@ fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), 
     Ok((owner, said))
 }
 
-/// Returns one entry per node, sorted by index: true if the node is part of the step. The step is stated by nodes'
-/// attributes or, if no node has this attribute, by the step's annotation.
+/// Returns one entry per node, sorted by index: true if the node is part of the step. The step comes from node
+/// attributes or, if no node has the attribute, from the step's annotation.
 fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
         return select_annotated_nodes(trace, &format!("ProfilerStep#{step}"));
     }
     let (owner, _) = find_annotation_owners(trace)?;
-    // For each step, the first node that states it; this node's index is the label of the step.
+    // For each step, the first node whose attribute names it; this node's index serves as the label of the step.
     let mut first = BTreeMap::new();
     let label = (0..).zip(&stated).map(|(i, own)| {
         let own = (*own)?;
@@ -126,7 +125,7 @@ fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceEr
     Ok(asked.collect())
 }
 
-/// Returns, for each node, the step that its attribute states.
+/// Returns the step in each node's attribute, if the node has one.
 fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
     let mut stated = vec![None; trace.raw.nodes.len()];
     for (item, stated) in trace.raw.nodes.iter().zip(&mut stated) {

@@ -1,8 +1,7 @@
-//! Gradient reductions as in DistributedDataParallel: hooks of parameters, buckets, and the nodes that wait for
-//! buckets.
+//! Gradient reductions as in DistributedDataParallel: parameter hooks, buckets, and the nodes that wait for buckets.
 //!
-//! Gradients become ready in the order of the parameters' hooks. A bucket collects gradients until its size reaches
-//! the limit. The bucket is then reduced. The last bucket contains the remaining gradients.
+//! Gradients become ready in the order in which the parameters' hooks run. A bucket collects gradients until its size
+//! reaches the limit. The bucket is then reduced. The last bucket contains the remaining gradients.
 
 use super::EditCounts;
 use super::program::{AttributeChange, ItemDependency, ProgramItem, RankProgram, StepPhase};
@@ -190,7 +189,7 @@ pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
     })
 }
 
-/// Returns the bytes per element of the first tensor in `types`, a list of tensors' types.
+/// Returns the bytes per element of the first tensor in `types`, a list of tensor types.
 fn element_bytes(types: &str) -> Option<u64> {
     let first = &types[types.find("Tensor(")? + 7..];
     let name = &first[..first.find(')')?];
@@ -308,8 +307,7 @@ pub(super) fn median_delays_after_nodes(
 ///
 /// # Errors
 ///
-/// Fails if the job has no hooks of parameters, or if the captured buckets do not contain every gradient exactly
-/// once.
+/// Fails if the job has no parameter hooks, or if the captured buckets do not contain every gradient exactly once.
 pub(super) fn regroup_gradients(
     program: &mut RankProgram<'_>,
     limit: u64,

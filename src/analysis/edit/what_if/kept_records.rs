@@ -13,8 +13,7 @@ use std::fmt::Write as _;
 /// Attribute of the metadata record that stores the replaced records.
 pub(super) const KEPT: &str = "unedited_records";
 
-/// Replaced records, identified by their index in the unedited trace, and the number of records in
-/// that trace.
+/// Replaced records with their indices in the unedited trace, and the number of records in that trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReplacedRecords {
     count: usize,
@@ -23,8 +22,8 @@ pub(super) struct ReplacedRecords {
 
 impl ReplacedRecords {
     /// Returns the records of `before` that differ in `again`, which is the trace after an edit and its inverse.
-    /// Returns `None` if `before` and `again` have different numbers of records, because the records then
-    /// cannot be compared one by one.
+    /// Returns `None` if `before` and `again` have different numbers of records, so that the records cannot be compared
+    /// one by one.
     pub fn find_changed_records(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
         let mut this = Self::default();
         let [mut before, mut again] = [before, again].map(FrameCursor::new);
@@ -46,7 +45,7 @@ impl ReplacedRecords {
         self.records.is_empty()
     }
 
-    /// Parses the value of the attribute [`KEPT`]; `None` if the text is invalid.
+    /// Parses the value of the attribute [`KEPT`]; `None` if the value is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let count = words.next()?.parse().ok()?;

@@ -1,10 +1,9 @@
 //! Scales kernels, messages and collectives for other batch sizes, sequence lengths and hidden sizes.
 //!
-//! Work: a tensor with a sample dimension grows with the number of samples; a tensor of parameters does not. One
-//! dimension of a matrix multiplication is the number of samples, so the FLOPs grow with the number of samples. The
-//! FLOPs of attention grow with the square of the sequence length. A kernel's bytes are proportional to the
-//! element count of all its tensors. If a trace states no shapes, all work in forward and backward passes is
-//! assumed to grow.
+//! Work: a tensor with a sample dimension grows with the number of samples; a parameter tensor does not. One dimension
+//! of a matrix multiplication is the number of samples, so the FLOPs grow with the number of samples. The FLOPs of
+//! attention grow with the square of the sequence length. A kernel's bytes are proportional to the element count of all
+//! its tensors. If a trace has no shapes, all work in forward and backward passes is assumed to grow.
 //!
 //! Time: a kernel has `F` FLOPs and moves `Y` bytes. The recorded time of the kernel is `t`; the profiler added `p`
 //! of this time. After scaling, these are `F'`, `Y'` and `t'`:
@@ -55,7 +54,7 @@ impl SizeScaling {
         hidden: ScaleFactor::ONE,
     };
 
-    /// Returns the growth factor of the number of tokens.
+    /// Returns the factor by which the number of tokens grows.
     fn token_growth(self) -> f64 {
         self.batch.to_f64() * self.sequence.to_f64()
     }
@@ -71,8 +70,8 @@ pub(super) struct ScalingCounts {
     pub by_line: u64,
     /// Number of kernels without known shapes.
     pub without_shapes: u64,
-    /// Number of kernels on parameters without shapes, plus the number of transfers of unknown layers'
-    /// parameters.
+    /// Number of kernels without shapes that process parameters, plus the number of parameter transfers of unknown
+    /// layers.
     pub by_weights: u64,
 }
 
@@ -81,7 +80,7 @@ pub(super) struct ScalingCounts {
 struct UneditedWork {
     flops: u64,
     bytes: u64,
-    /// Recorded time without the profiler's part, in nanoseconds.
+    /// Recorded time minus the profiler's overhead, in nanoseconds.
     ns: u64,
     profiler: u64,
 }
@@ -107,8 +106,8 @@ pub(super) struct KernelScaler {
     calls: BTreeMap<String, CallTime>,
     /// For each layer of a generated job: the bytes of parameters that the layer's passes gather.
     gathered: BTreeMap<u32, u64>,
-    /// For each kernel's node: the bytes that it allocates for whole gradients. The reduction of these gradients
-    /// frees the bytes.
+    /// For each kernel's node: the bytes that the kernel allocates for whole gradients. The reduction of these
+    /// gradients frees the bytes.
     whole_gradients: BTreeMap<u32, u64>,
     shortest: f64,
     flops_rate: f64,
@@ -269,7 +268,7 @@ impl KernelScaler {
         program.items[item as usize].changes.extend(new);
     }
 
-    /// Like [`Self::multiply_kernel_work`], but also stores the values before all edits in the node.
+    /// Like [`Self::multiply_kernel_work`], but also stores the unedited values in an attribute of the node.
     fn multiply_work_and_note_original(
         &self,
         program: &mut RankProgram<'_>,
@@ -312,7 +311,7 @@ impl KernelScaler {
             .collect()
     }
 
-    /// Returns the growth factor of a tensor's number of elements; `None` if the number does not grow.
+    /// Returns the factor by which a tensor's number of elements grows; `None` if the number of elements does not grow.
     fn tensor_growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens = self.tensor_growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
@@ -403,7 +402,7 @@ impl KernelScaler {
         let mut counts = ScalingCounts::default();
         for item in program.order.clone() {
             let facts = *program.facts_of(item);
-            // Messages between stages contain activations or their gradients, even in another phase.
+            // Messages between stages carry activations or their gradients, even in another phase.
             let passes = matches!(facts.phase, StepPhase::Forward | StepPhase::Backward);
             let op = program.view_of_item(item).op;
             let was_widened = facts.unedited.is_some() && !passes;
@@ -485,7 +484,7 @@ impl KernelScaler {
             flops *= by.token_growth() * hidden * hidden;
             bytes *= by.token_growth() * hidden;
         } else {
-            // Continue with a kernel that an earlier edit changed, because this edit may restore its values.
+            // Do not skip a kernel that an earlier edit changed, because this edit may restore the kernel's values.
             if grown.iter().all(Option::is_none) && !products && facts.unedited.is_none() {
                 return false;
             }
@@ -590,9 +589,8 @@ impl KernelScaler {
         true
     }
 
-    /// Returns how many of the `bytes` that a node allocates or frees belong to gathered parameters, or to gradients
-    /// before their reduction. Memory of parameters and of unreduced gradients does not grow with the number of
-    /// tokens.
+    /// Returns how many of the `bytes` that a node allocates or frees belong to gathered parameters or to unreduced
+    /// gradients. The memory of parameters and of unreduced gradients does not grow with the number of tokens.
     fn bytes_of_parameters(
         &self,
         program: &RankProgram<'_>,
@@ -612,7 +610,7 @@ impl KernelScaler {
         gathered.filter(|&gathered| gathered <= bytes).unwrap_or(0)
     }
 
-    /// Scales work on parameters, and transfers of parameters, to the new hidden size.
+    /// Scales work on parameters and parameter transfers to the new hidden size.
     fn widen_parameter_work(
         &self,
         program: &mut RankProgram<'_>,
@@ -780,8 +778,8 @@ fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShap
         && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k))
 }
 
-/// Returns the shapes of a kernel's tensors. If the kernel states no shapes, the shapes come from the operator
-/// that launched the kernel.
+/// Returns the shapes of a kernel's tensors. If the kernel has no shapes, the shapes come from the operator that
+/// launched the kernel.
 fn tensor_shapes_of_kernel(
     program: &RankProgram<'_>,
     node: u32,
@@ -829,8 +827,8 @@ fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedWork
     let profiler = view.profiler.0 / 1000;
     let profiler = match program.has_work_time_in_delay(node) {
         true => profiler,
-        // The delay contains the profiler's part, so subtract this part from the delay first, and
-        // only the rest from the duration.
+        // The delay includes the profiler's overhead, so subtract the overhead from the delay first, and only the rest
+        // from the duration.
         false => profiler.saturating_sub(view.delay.0 / 1000),
     }
     .min(ns);

@@ -3,8 +3,8 @@
 //!
 //! Layers are found by their structure: a sequence of operators with shapes that is repeated without gaps. The longest
 //! such repetition in the forward pass gives the number of layers. The backward pass must have the same number of
-//! repetitions, but the optimizer may have another number. Added layers are copies of an inner layer; removed layers
-//! are inner layers. The gradient reductions are divided into new buckets.
+//! repetitions, but the optimizer may have a different number. Added layers are copies of an inner layer; removed
+//! layers are inner layers. The gradient reductions are divided into new buckets.
 //!
 //! Work on parameters that does not occur once per layer (such as a fused optimizer, or copies out of buckets) is
 //! scaled by the number of parameters.
@@ -91,8 +91,8 @@ impl JobLayers {
     }
 }
 
-/// Returns the longest repetition in a step's forward passes, which is the repetition of layers. Also returns all
-/// repetitions with this length and number of layers, each with the index of its pass.
+/// Returns the longest repetition in a step's forward passes, which gives the layers. Also returns all repetitions with
+/// this length and number of layers, each with the index of its pass.
 fn find_forward_layer_runs(
     passes: &StepPasses,
 ) -> Option<(RepeatedPart, Vec<(usize, RepeatedPart)>)> {

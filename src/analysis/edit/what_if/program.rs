@@ -32,7 +32,7 @@ pub enum StepPhase {
 }
 
 impl StepPhase {
-    /// Returns the name of the phase in edits' text form.
+    /// Returns the name of the phase in the text form of edits.
     pub fn name_of_phase(self) -> &'static str {
         match self {
             Self::Outside => "outside",
@@ -119,7 +119,7 @@ pub(super) struct ProgramItem {
 
 /// Attribute of a node with the values that edits replaced.
 pub(super) const UNEDITED: &str = "unedited";
-/// Attribute of the metadata record that lists all edits of the trace.
+/// Attribute of the metadata record that lists all edits that were applied to the trace.
 const EDITS: &str = "edits";
 /// Attributes of the metadata record that describe only the captured job, each with the name that it has in the trace
 /// of an edited job.
@@ -252,7 +252,7 @@ impl<'a> RankProgram<'a> {
         (on_host, view.lane)
     }
 
-    /// Returns the node itself, then its callers from the innermost to the outermost.
+    /// Iterates over the node itself, then its callers from the innermost to the outermost.
     pub fn callers_of(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
         let mut left = self.facts.len();
         std::iter::successors(Some(node), move |&node| {
@@ -370,9 +370,9 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Returns one entry per node: true if the node belongs to the forward pass of a later micro-batch. A later
-    /// forward pass runs after the first backward pass, between functions that compute gradients. The pass contains
-    /// an operator whose gradient is computed later.
+    /// Returns one entry per node: true if the node belongs to the forward pass of a later micro-batch. A later forward
+    /// pass runs after the first backward pass, between functions that compute gradients. Such a pass contains an
+    /// operator whose gradient is computed later.
     fn find_later_forward_nodes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.node_indices() {
@@ -546,7 +546,7 @@ impl<'a> RankProgram<'a> {
             for dep in &own.deps {
                 let on = match dep.in_turn {
                     true => fronts[at],
-                    // After a move, the target of a dependency may be later than the item; drop such a dependency.
+                    // After a move, the target of a dependency may come after the item; drop such a dependency.
                     false => Some(dep.on).filter(|&on| {
                         let id = ids[on as usize];
                         id > 0 && (!moved || id < ids[at])
@@ -697,15 +697,15 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns true if the time of a node's work is in the node's delay instead of its duration. A kernel on the
-    /// host's CPU without a recorded duration is such a node: the wait of its caller contains the kernel's time.
+    /// Returns true if the node's work time is in its delay instead of its duration. This applies to a kernel that the
+    /// host's CPU ran without a recorded duration: the wait of its caller contains the kernel's time.
     pub fn has_work_time_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO
     }
 }
 
-/// Returns the phase that a node's own name or label states.
+/// Returns the phase that follows from a node's own name or label.
 fn phase_stated_by_node(view: &NodeView<'_>) -> Option<StepPhase> {
     if let Some(phase) = view.labels.phase {
         return Some(match phase {
@@ -802,7 +802,7 @@ fn facts_of(record: RawRecord<'_>) -> Result<NodeFacts<'_>, TraceError> {
     Ok(facts)
 }
 
-/// Returns the text in an attribute of the metadata record.
+/// Returns the string in an attribute of the metadata record.
 fn metadata_text(record: RawRecord<'_>, name: &str) -> Result<Option<String>, TraceError> {
     let mut found = None;
     let mut fields = WireCursor::new(record.bytes, record.offset);
@@ -817,7 +817,7 @@ fn metadata_text(record: RawRecord<'_>, name: &str) -> Result<Option<String>, Tr
     Ok(found)
 }
 
-/// Returns the message of an attribute, with another name.
+/// Returns the attribute's message, with its name changed to `name`.
 fn with_name(message: &[u8], at: usize, name: &str) -> Result<MessageEncoder, TraceError> {
     let mut out = MessageEncoder::default();
     let mut fields = WireCursor::new(message, at);

@@ -11,8 +11,9 @@ use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Repeats the forward and backward passes `times` times before each optimizer step. Only the last backward pass
-/// reduces gradients. From the second backward pass on, each parameter's gradient is added to the previous sum. An
-/// addition is assumed to take as long as the copy of the gradient into its bucket.
+/// reduces gradients. From the second backward pass on, each parameter's gradient is added to the previous sum, which
+/// needs one addition per parameter. An addition is assumed to take as long as the copy of the gradient into its
+/// bucket.
 pub(super) fn repeat_passes_before_optimizer(
     program: &mut RankProgram<'_>,
     times: u32,
@@ -100,7 +101,7 @@ pub(super) fn repeat_passes_before_optimizer(
         for pair in passes.windows(2) {
             start_pass_after(program, &pair[0], &pair[1], &starts);
         }
-        // The last pass both adds the gradient and copies the sum into its bucket.
+        // The last pass both adds the gradient and copies the sum into the bucket.
         let fills: Vec<u32> = body
             .iter()
             .copied()
@@ -184,7 +185,7 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
 /// A pass of a micro-batch: the micro-batch's number, and true for the backward pass.
 type MicroBatchPass = (u32, bool);
 
-/// Returns the passes of all micro-batches in a step, in program order. Each pass has its nodes.
+/// Returns the passes of all micro-batches in a step with their nodes, in program order.
 fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec<u32>)> {
     let mut found: Vec<(MicroBatchPass, Vec<u32>)> = Vec::new();
     let mut last_named = None;
@@ -282,7 +283,7 @@ pub(super) fn split_micro_batches(
             counts.added += copies.len() as u64;
             parts.push(items.iter().copied().zip(copies).collect());
         }
-        // The last part consists of the original nodes, because reductions of gradients depend on them.
+        // The last part consists of the original nodes, because gradient reductions depend on them.
         parts.push(items.iter().map(|&item| (item, item)).collect());
         let of_pass: BTreeMap<MicroBatchPass, &Vec<u32>> =
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
@@ -351,8 +352,7 @@ pub(super) struct PipelinePlace {
 }
 
 impl PipelineStages {
-    /// Adds a rank. Stores its pass order, and the rank that receives its messages in forward
-    /// passes.
+    /// Adds a rank: stores its pass order, and the rank that receives its messages in forward passes.
     pub fn learn_rank(&mut self, rank: u32, program: &RankProgram<'_>) {
         if let Some(Some((micro_batches, warm_up))) = micro_batches_and_warm_up(program)
             && warm_up < micro_batches
@@ -460,10 +460,10 @@ pub(super) fn reorder_passes(
     Ok(counts)
 }
 
-/// The ends of passes. The end of a pass is the node that the next pass's start depends on. The last pass has no end.
+/// The end of each pass except the last: the node that the next pass's start depends on.
 #[derive(Debug, Default)]
 struct PassEndItems {
-    /// The end of each pass.
+    /// For each pass, the end of this pass.
     ends: BTreeMap<MicroBatchPass, u32>,
     /// For each pass, the end of the previous pass.
     before: BTreeMap<MicroBatchPass, u32>,
@@ -492,9 +492,9 @@ fn find_pass_ends(
 }
 
 /// Reorders the nodes of all passes, updates their dependencies, and returns the nodes. A dependency on the same
-/// micro-batch's forward pass remains. All other dependencies between passes only express order, so they follow the
-/// new order. A dependency on the previous pass's end is moved to the end of the pass that now precedes it, possibly
-/// on another lane. Any other dependency is moved to the last node before the pass on the thread of the old target.
+/// micro-batch's forward pass remains. All other dependencies between passes only express order, so they follow the new
+/// order. A dependency on the previous pass's end is moved to the end of the pass that now precedes it, possibly on
+/// another lane. Any other dependency is moved to the last node before the pass on the old target's thread.
 fn reorder_pass_items(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<MicroBatchPass, &Vec<u32>>,
@@ -570,8 +570,8 @@ fn reorder_pass_items(
     ordered
 }
 
-/// Removes the nodes `old` from the program order, and inserts `ordered` in the place of the first of them. A node
-/// between two nodes of `old`, such as a gradient reduction, still follows the same node as before.
+/// Removes the nodes `old` from the program order, and inserts `ordered` at the position of the first removed node. A
+/// node between two nodes of `old`, such as a gradient reduction, still follows the same node as before.
 fn replace_items_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
     let mut order = Vec::with_capacity(program.order.len() + ordered.len());
     let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -597,8 +597,8 @@ fn replace_items_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, or
     program.order = order;
 }
 
-/// Returns the pass order of `micro_batches` micro-batches: Returns `warm_up` forward passes, then
-/// alternating backward and forward passes, then the remaining backward passes.
+/// Returns the pass order of `micro_batches` micro-batches: `warm_up` forward passes, then alternating backward and
+/// forward passes, then the remaining backward passes.
 fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
     let mut passes: Vec<MicroBatchPass> = (0..warm_up).map(|number| (number, false)).collect();
     for number in 0..micro_batches {

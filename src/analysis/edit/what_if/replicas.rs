@@ -1,9 +1,9 @@
 //! Changes the number of data-parallel replicas, and the gradient reductions between them.
 //!
 //! Ranks that reduce their gradients with each other are replicas. [`JobScaling`] adds or removes replicas. If a job
-//! reduces no gradients but has captured hooks of its parameters, the job gets the reductions that
-//! DistributedDataParallel would make. The all-reduces use buckets of [`DEFAULT_BUCKET`] bytes. Each all-reduce
-//! follows the hook that fills its bucket. The optimizer waits for all all-reduces.
+//! reduces no gradients but has captured parameter hooks, the job gets the reductions that DistributedDataParallel
+//! would perform. The all-reduces use buckets of [`DEFAULT_BUCKET`] bytes. Each all-reduce follows the hook that fills
+//! its bucket. The optimizer waits for all all-reduces.
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions};
@@ -160,8 +160,8 @@ fn write_replica_note(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError
     program.write_trace()
 }
 
-/// Returns the ranks that reduce gradients with the first rank. If the first rank reduces none, the result is
-/// empty.
+/// Returns the ranks that reduce gradients with the first rank. The result is empty if the first rank reduces no
+/// gradients.
 fn replica_ranks_of_first_rank(
     program: &RankProgram<'_>,
     groups: &DeclaredGroups,
@@ -194,7 +194,7 @@ fn replica_ranks_of_first_rank(
     Ok(found)
 }
 
-/// Returns the text of a rank grid. One of its dimensions consists of the ranks in `members`.
+/// Returns the text form of a rank grid in which one dimension consists of the ranks in `members`.
 fn format_grid_of_members(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
         super::refuse_edit(

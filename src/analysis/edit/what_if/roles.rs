@@ -1,13 +1,13 @@
 //! Creates traces for ranks without a trace, from the traces of captured ranks with the same role.
 //!
-//! The ranks form a grid with three kinds of dimensions. The first dimension is the *stage* of a pipeline. The
-//! distance between neighbouring stages is the distance between sender and receiver of a forward message. The second
-//! dimension is the *replica*. The distance between neighbouring replicas is the distance between ranks that reduce
-//! gradients with each other. The remaining dimension contains all other positions, such as shards of tensors. An
-//! absent rank m copies a captured rank t, its model. The model is a rank of the same stage. If possible, it has
-//! the same coordinate in the remaining dimension. For a rank in a middle stage, the model may be a rank in
-//! another middle stage. In this case, 1F1B passes are reordered for the stage of m. The trace of t is changed as
-//! follows:
+//! The ranks form a grid with three kinds of dimensions. The first dimension is the *stage* of a pipeline. The distance
+//! between neighbouring stages is the distance between sender and receiver of a forward message. The second dimension
+//! is the *replica*. The distance between neighbouring replicas is the distance between ranks that reduce gradients
+//! with each other. The remaining dimension contains all other positions, such as shards of tensors. A captured rank t
+//! serves as the model of an absent rank m, which copies the trace of t. The model is a rank of the same stage. If
+//! possible, the model has the same coordinate in the remaining dimension. For a rank in a middle stage, the model may
+//! be a rank in another middle stage. In this case, 1F1B passes are reordered for the stage of m. The trace of t is
+//! changed as follows:
 //!
 //! - If t sends a message to a rank at distance d, then m sends a message to the rank at distance d from m. The
 //!   message's tag changes from stage to stage in the same way as the tags of t.
@@ -92,7 +92,8 @@ struct CapturedRank {
     /// Groups that this rank's trace declares.
     own: DeclaredGroups,
     place: StageKind,
-    /// The lowest peer above this rank; it is in the next stage; `None` for the last stage.
+    /// The lowest rank above this rank that exchanges messages with it, which is in the next stage; `None` for the last
+    /// stage.
     next: Option<u32>,
     peers: BTreeSet<u32>,
     /// Groups that reduce the rank's gradients. Each entry has the distance between adjacent members and
@@ -121,7 +122,7 @@ impl CapturedRank {
         let world = program.raw.metadata.world_size;
         for i in program.raw.node_indices() {
             match program.view_of_node(i).op {
-                // A stage sends forward to higher ranks, and backward to lower ranks.
+                // A stage sends forward messages to higher ranks, and backward messages to lower ranks.
                 Op::Message { peer, .. } => {
                     peers.insert(peer);
                 }
@@ -169,7 +170,7 @@ fn refuse_missing_role(place: StageKind) -> TraceError {
     )
 }
 
-/// Adds a trace for each rank below `world` that has none; If `world` is `None`, the traces and groups determine the
+/// Adds a trace for each rank below `world` that has none. If `world` is `None`, the traces and groups determine the
 /// number of ranks.
 pub(super) fn derive_missing_ranks(
     traces: RankTraces,
@@ -221,7 +222,7 @@ pub(super) fn derive_missing_ranks(
         }
     }
     check_memory(&traces, absent, "more traces", "fewer ranks")?;
-    // Use the last stage, because other stages may have the same order with 1F1B and GPipe.
+    // Use the last stage, because in other stages 1F1B and GPipe may give the same order.
     let last = captured.iter().position(|one| one.place == StageKind::Last);
     let order = last.map(|at| {
         Ok::<_, TraceError>(repeat::micro_batches_and_warm_up(
@@ -334,8 +335,8 @@ fn share_equal_traces(traces: &mut RankTraces) {
     }
 }
 
-/// Checks that memory is enough for `count` traces as large as the largest of `traces`; `fewer` is the advice in the
-/// error.
+/// Checks that the available memory is enough for `count` traces as large as the largest of `traces`; `fewer` is the
+/// advice in the error.
 fn check_memory(
     traces: &RankTraces,
     count: u32,

@@ -1,10 +1,10 @@
-//! Parses shapes of tensors, which records state as nested lists of sizes.
+//! Parses tensor shapes, which records contain as nested lists of sizes.
 
 /// The sizes of a tensor's dimensions.
 pub(super) type TensorShape = Vec<u64>;
 
-/// Parses the shapes in a text such as `[[8, 64], [[256], [256]], []]`. The tensors of a list are returned separately.
-/// Scalars and arguments other than tensors are skipped.
+/// Parses the shapes in a string such as `[[8, 64], [[256], [256]], []]`. The tensors of a list are returned
+/// separately. Scalars and arguments other than tensors are skipped.
 pub(super) fn parse_shapes(text: &str) -> Vec<TensorShape> {
     let mut shapes = Vec::new();
     let mut sizes = TensorShape::new();

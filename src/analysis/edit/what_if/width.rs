@@ -1,5 +1,5 @@
-//! Finds the sizes of tensors (widths) that grow with a model's hidden size, and the powers of their
-//! growth.
+//! Finds the tensor sizes that grow with a model's hidden size (widths), and the power of the hidden size with which
+//! each tensor grows.
 //!
 //! The sizes of weights in matrix multiplications are widths. The exception is the size of the vocabulary, which occurs
 //! only in the embedding and the loss. The sizes of an activation tensor are the numbers of samples and tokens,
@@ -29,15 +29,15 @@ pub(super) struct ModelWidths {
     vocabulary: BTreeSet<u64>,
     heads: BTreeSet<u64>,
     kv_heads: BTreeSet<u64>,
-    /// Sizes that count samples or tokens: number of samples, number of tokens per sequence, and numbers of rows of
-    /// matrix multiplications.
+    /// Sizes that count samples or tokens: number of samples, number of tokens per sequence, and row counts of matrix
+    /// multiplications.
     leading: BTreeSet<u64>,
     /// Numbers of weight elements: per layer of a generated job, and in total under the key `None`. The first
     /// number is for weights with one width, the second for weights with two widths.
     weights: BTreeMap<Option<u32>, [u64; 2]>,
-    /// Bytes of all weights, and of all gradients, as stated by a generated job.
+    /// Bytes of all weights, and of all gradients, as recorded in a generated job.
     stated: [u64; 2],
-    /// Bytes per weight element, which follow from the number format of matrix multiplications.
+    /// Bytes per weight element, derived from the number format of matrix multiplications.
     element: u64,
 }
 
@@ -110,7 +110,7 @@ impl ModelWidths {
             }
         }
         let most = seen.values().max().copied().unwrap_or(0);
-        // If no loss shows the vocabulary size, assume the size that occurs in only a few multiplications.
+        // If no loss shows the vocabulary size, assume that it is the size that occurs in only a few multiplications.
         let rare = |size: &u64| this.vocabulary.is_empty() && seen[size] * 8 <= most && *size > 1;
         let rare: Vec<u64> = seen.keys().copied().filter(rare).collect();
         this.vocabulary.extend(rare);
@@ -211,8 +211,8 @@ impl ModelWidths {
         }
     }
 
-    /// The FLOPs of a matrix multiplication grow with a power of the hidden size. Returns this power. If one
-    /// input is a weight, this power is the power of the weight's size. Otherwise, both inputs determine it.
+    /// The FLOPs of a matrix multiplication grow with a power of the hidden size. Returns this power. If one input is a
+    /// weight, this power is the power of the weight's size. Otherwise, both inputs determine the power.
     pub fn hidden_size_power_of_product(
         &self,
         inputs: &[TensorShape],
@@ -270,10 +270,10 @@ impl ModelWidths {
         wider
     }
 
-    /// Returns the growth factor of the parameters of `layers` in a generated job. If `gradients` is true, returns
+    /// Returns the factor by which the parameters of `layers` grow in a generated job. If `gradients` is true, returns
     /// the factor for the gradients of these parameters. An empty set of layers means all layers. `bytes` is the size
-    /// of these parameters on a rank. Parameters that are in no multiplication (biases and norms) grow in proportion
-    /// to the hidden size.
+    /// of these parameters on a rank. Parameters that are in no multiplication (biases and norms) grow in proportion to
+    /// the hidden size.
     pub fn growth_of_weights(
         &self,
         layers: &BTreeSet<u32>,
@@ -311,13 +311,13 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the growth factor of one layer's parameters; `bytes` is the size of these parameters.
+    /// Returns the factor by which one layer's parameters grow; `bytes` is the size of these parameters.
     pub fn growth_of_layer(&self, layer: Option<u32>, bytes: u64, by: ScaleFactor) -> f64 {
         let layers = layer.into_iter().collect();
         self.growth_of_weights(&layers, Some(bytes), false, by)
     }
 
-    /// Returns the growth factor of all parameters of a rank.
+    /// Returns the factor by which all parameters of a rank grow.
     pub fn growth_of_all_parameters(&self, by: ScaleFactor) -> f64 {
         let stated = Some(self.stated[0]).filter(|&bytes| bytes > 0);
         self.growth_of_weights(&BTreeSet::new(), stated, false, by)

@@ -7,11 +7,10 @@ use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op};
 use proptest::prelude::*;
 
-/// A node. The fields are: true for a collective; delay, wait and duration in ns; lane;
-/// dependencies.
+/// A node. Fields of a node: true for a collective; delay, wait and duration in ns; lane; dependencies.
 type Line = (bool, [u64; 3], i64, Vec<u64>);
 
-/// Builds the trace of a rank from these nodes. The ids of the nodes are numbered from 1.
+/// Builds the trace of a rank from `lines`, one node per line. The ids of the nodes are numbered from 1.
 fn track(rank: u32, lines: &[Line]) -> RankPathInput {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::start_with_metadata(Vec::new(), &captured).unwrap();
@@ -127,7 +126,7 @@ fn a_trace_without_nodes_has_no_path() {
     assert_eq!(critical_path(&[], true), None);
 }
 
-/// Generates the nodes of a rank; each depends on earlier nodes only.
+/// Generates the nodes of a rank; each node depends only on earlier nodes.
 fn lines() -> impl Strategy<Value = Vec<Line>> {
     let node = (
         any::<bool>(),

@@ -5,7 +5,7 @@ use crate::inspect::{JobInspection, RECEIVED, RankSpreadRow, RankSpreadTable, SE
 use chakram_report::csv::CsvRows;
 use std::fmt::Display;
 
-/// Names of the columns with sums, which most tables have.
+/// Names of the sum columns, which most tables have.
 const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,min_ps,min_rank,\
                     max_ps,max_rank";
 

@@ -105,7 +105,7 @@ impl<'j> From<&'j RankOverview> for RankDocument<'j> {
     }
 }
 
-/// If a path is not UTF-8, shows replacement characters instead.
+/// Serializes a path; bytes that are not UTF-8 become replacement characters.
 fn serialize_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }

@@ -1,4 +1,4 @@
-//! Text fragments for several views of traces.
+//! Formats text fragments that several views of traces share.
 
 use crate::inspect::{CountedFault, FaultSummary, TimeBasis};
 use chakram_base::units::Span;

@@ -70,8 +70,7 @@ impl NodeListFormat {
         (lines, ends)
     }
 
-    /// Returns the end of the JSON document. The end of the document states the number of
-    /// `selected` nodes.
+    /// Returns the end of the JSON document, which contains the number of `selected` nodes.
     pub fn render_json_end(selected: u64) -> String {
         format!("\n],\"selected\":{selected}}}\n")
     }

@@ -24,7 +24,7 @@ use std::fmt::{Display, Result, Write as _};
 const ROWS: usize = 12;
 /// Title of the table with the path's longest parts.
 const LONGEST: &str = "LONGEST NODES";
-/// If each rank has its own path, at most this number of paths are shown.
+/// Maximum number of paths that are shown if each rank has its own path.
 const PATHS: usize = 8;
 
 /// A critical path, and the tracks (ranks) that it may use.
@@ -73,7 +73,7 @@ pub struct PathRenderInput<'a> {
     pub tracks: &'a [RankPathInput],
     /// Maximum number of nodes to list per path; `None` for no list.
     pub list: Option<usize>,
-    /// Hints on how to see what the text omits.
+    /// Hints on how to show what the text omits.
     pub hints: RenderHints,
 }
 
@@ -446,7 +446,7 @@ struct PathDocument<'p> {
     nodes: Option<Vec<PathNode<'p>>>,
 }
 
-/// Sum over those parts of a path that have the same key, such as a node type or operator.
+/// Sum over the parts of a path that have the same key, such as a node type or operator.
 #[derive(Debug, Serialize)]
 struct PathTimeSums {
     nodes: u64,

@@ -90,7 +90,7 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
         }
     }
     let bytes = token.as_bytes();
-    // The letter of a drive is not part of a longer word, so no letter may precede it.
+    // A drive letter is not part of a longer word, so no letter may precede it.
     let drive = token.find(":\\").filter(|&at| {
         at > 0 && bytes[at - 1].is_ascii_alphabetic() && (at == 1 || !is_word(bytes[at - 2]))
     });

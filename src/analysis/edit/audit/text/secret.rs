@@ -1,17 +1,16 @@
 //! Finds keys, tokens and hashes in a text.
 //!
-//! Random text differs from names in its letter frequencies, and in how often the character class changes. The score
-//! of a text is a sum over its letters, and over the steps between adjacent letters or digits. Each letter or step
-//! adds a logarithm, in quarters of a bit. It is the logarithm of the frequency in random text divided by the
-//! frequency in names. Names have scores far below zero, and random text has scores far above zero. A letter adds
-//! `log2((1/26) / frequency)` bits, but at most 13/4. The frequency of a letter in names is taken from English. In
-//! random text, a step between two letters has one of four combinations of cases, each with probability 1/4. In
-//! names, a step has these probabilities: 4/5 from lower case to lower case, 1/16 from lower case to a capital,
-//! and 1/8 after a capital.
+//! Random text differs from names in its letter frequencies, and in how often the character class changes. The score of
+//! a text is a sum over its letters, and over the steps between adjacent letters or digits. Each letter or step adds
+//! the logarithm of its frequency in random text divided by its frequency in names, in quarters of a bit. Names have
+//! scores far below zero, and random text has scores far above zero. A letter adds `log2((1/26) / frequency)` bits, but
+//! at most 13/4. The frequency of a letter in names is taken from English. In random text, a step between two letters
+//! has one of four combinations of cases, each with probability 1/4. In names, a step has these probabilities: 4/5 from
+//! lower case to lower case, 1/16 from lower case to a capital, and 1/8 after a capital.
 
 use super::{LeakKind, TextLeak};
 
-/// Random text can be distinguished from names from this length on, in characters.
+/// Minimum number of characters from which random text can be distinguished from names.
 const SHORTEST: usize = 32;
 /// Text with at least this score, in quarters of a bit, counts as random. The threshold is 3.6 standard
 /// deviations below the mean score of 40 random characters.
@@ -71,7 +70,7 @@ pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Searches a run of characters; they may be from either base64 alphabet.
+/// Searches a run of characters from either base64 alphabet.
 fn find_secrets_in_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |text: &'a str| {
         found.push(TextLeak {

@@ -5,7 +5,7 @@ use super::super::unedited::UneditedValues;
 use super::SizeScaling;
 use std::collections::BTreeMap;
 
-/// Multiplies the bytes and recorded time of a message or collective by `growth`. `parts` lists parts of the
+/// Multiplies the bytes and recorded time of a message or collective by `growth`. `parts` lists the parts of the
 /// transfer's temporary memory that grow by other factors, each as (attribute, bytes, factor).
 pub(super) fn scale_transfer(
     program: &mut RankProgram<'_>,
@@ -56,7 +56,7 @@ pub(super) fn scale_transfer(
     change_node_attributes(program, item, new, by == SizeScaling::NONE);
 }
 
-/// Changes attributes of a node, and stores their values before all edits in the node. If `restores` is true (all
+/// Changes attributes of a node, and stores the unedited values in an attribute of the node. If `restores` is true (all
 /// edits cancel each other), restores the values before all edits instead.
 pub(super) fn change_node_attributes(
     program: &mut RankProgram<'_>,

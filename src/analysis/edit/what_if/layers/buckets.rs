@@ -12,17 +12,17 @@ use std::fmt;
 
 /// The buckets of gradients that a step reduces.
 pub(super) enum GradientBuckets {
-    /// The step does not reduce gradients. `elements` is the number of elements of all parameters, or 0 if no hooks
-    /// show this number.
+    /// The step does not reduce gradients. `elements` is the total number of parameter elements, or 0 if no hooks show
+    /// this number.
     None { elements: u64 },
-    /// Buckets of a captured job with hooks of parameters: the bucket limit in bytes, the bytes per element, and
-    /// the number of elements of all parameters.
+    /// Buckets of a captured job with parameter hooks: the bucket limit in bytes, the bytes per element, and the total
+    /// number of parameter elements.
     Hooks {
         limit: u64,
         each: u64,
         elements: u64,
     },
-    /// Buckets of a generated job with labels of layers.
+    /// Buckets of a generated job with layer labels.
     Layers(GeneratedJobBuckets),
 }
 
@@ -55,8 +55,8 @@ fn refuse_unknown_buckets() -> TraceError {
 }
 
 impl GradientBuckets {
-    /// Finds the buckets of one step. Layers with labels in the ranges `repeated` are equal; `layer_bytes` is the
-    /// size of the weights in a layer's matrix multiplications, in bytes, if known.
+    /// Finds the buckets of one step. Layers with labels in the ranges `repeated` are equal; `layer_bytes` is the size
+    /// in bytes of the weights in one layer's matrix multiplications, if known.
     pub fn find_buckets(
         program: &RankProgram<'_>,
         step: u32,
@@ -135,8 +135,8 @@ impl GradientBuckets {
         Ok(())
     }
 
-    /// Returns the growth factor of a step's parameters, and the step's last hook, if there is one. Returns `None` if
-    /// the factor is unknown.
+    /// Returns the factor by which a step's parameters grow, and the step's last hook, if there is one. Returns `None`
+    /// if the factor is unknown.
     pub fn parameter_growth(
         &self,
         program: &RankProgram<'_>,
@@ -159,7 +159,7 @@ impl GradientBuckets {
     }
 }
 
-/// Prefix of the word for [`BucketSizes`] in a trace's list of edits.
+/// Prefix that marks [`BucketSizes`] in a trace's list of edits.
 pub(in super::super) const BUCKETS: &str = "buckets=";
 
 /// Bucket limit in bytes, and gradient bytes of one repeated layer, if known.

@@ -123,7 +123,7 @@ impl LayerEditor {
     }
 
     /// Returns the index of the layer at `position` in a run with `count` layers. In a backward pass, layers are
-    /// counted from the end, because the first layers of the pass may be missing.
+    /// counted from the end, because layers may be missing at its start.
     fn layer_at_position(&self, run: usize, position: i64, count: i64) -> i64 {
         match self.runs[run].backward {
             true => count - 1 - position,

@@ -4,8 +4,8 @@ use super::super::program::{AttributeChange, RankProgram};
 use super::copies::{LayerEditor, LayerMove, label_of_layer};
 use std::collections::BTreeMap;
 
-/// The repeated layers in a job. There is one entry per part of the model on a stage: the labels of the part's first
-/// and last layer, and the number of layers added to the part.
+/// The repeated layers in a job. There is one entry for each part of the model on a stage: the labels of the part's
+/// first and last layer, and the number of layers added to the part.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LayerLabels(pub BTreeMap<(u32, u32), i64>);
 

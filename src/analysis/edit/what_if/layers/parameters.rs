@@ -1,4 +1,4 @@
-//! Scales work on parameters, and the memory of a rank for parameters, to a new number of parameters.
+//! Scales work on parameters, and a rank's parameter memory, to a new number of parameters.
 
 use super::super::EditCounts;
 use super::super::program::{AttributeChange, RankProgram, StepPhase};
@@ -8,8 +8,9 @@ use super::repetition::RepeatedPart;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_trace::format::{Op, TensorClass};
 
-/// Returns two numbers of a generated job: the stated bytes of all weights, and the bytes of one layer's weights. The
-/// bytes of one layer are derived from the matrix multiplications that compute the gradients of the layer's weights.
+/// Returns two sizes that a generated job states or implies: the bytes of all weights, and the bytes of one layer's
+/// weights. The bytes of one layer are derived from the matrix multiplications that compute the gradients of the
+/// layer's weights.
 pub(super) fn stated_weight_bytes(
     program: &RankProgram<'_>,
     passes: &StepPasses,
@@ -48,7 +49,7 @@ pub(super) fn stated_weight_bytes(
     (all > 0 && layer > 0).then_some((all, layer))
 }
 
-/// Multiplies the stated memory of a generated job for weights, gradients and optimizer states by `ratio`.
+/// Multiplies by `ratio` the memory that a generated job states for weights, gradients and optimizer states.
 pub(super) fn scale_resident_memory(program: &mut RankProgram<'_>, ratio: f64) {
     for item in program.order.clone() {
         let view = *program.view_of_item(item);
@@ -64,8 +65,8 @@ pub(super) fn scale_resident_memory(program: &mut RankProgram<'_>, ratio: f64) {
     }
 }
 
-/// Multiplies times and sizes of the work on parameters after the backward pass by `ratio`, the growth
-/// factor of the parameters.
+/// Multiplies times and sizes of the work on parameters after the backward pass by `ratio`, the factor by which the
+/// parameters grow.
 pub(super) fn scale_parameter_work(
     program: &mut RankProgram<'_>,
     step: u32,

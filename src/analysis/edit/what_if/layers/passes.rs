@@ -121,8 +121,8 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
         .any(|caller| program.view_of_node(caller).name.contains("AccumulateGrad"))
 }
 
-/// The nodes of each layer in a backward pass. Layers are in execution order. Layers may differ in single nodes, for
-/// example if parameters are gathered ahead for some layers only.
+/// The nodes of each layer in a backward pass. Layers are in execution order. Layers may differ in individual nodes,
+/// for example if only some layers gather their parameters ahead.
 type LayerBlocks = Vec<Vec<u32>>;
 
 /// Returns the layers of a forward pass: the longest repetition. If the repeated part contains a whole pass over the
@@ -139,7 +139,7 @@ pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
     }
 }
 
-/// Returns all repetitions in `passes` of this length and number, each with the index of its pass.
+/// Returns all repetitions in `passes` with this length and count, each with the index of its pass.
 pub(super) fn find_equal_repetitions(
     passes: &[PassItems],
     period: usize,

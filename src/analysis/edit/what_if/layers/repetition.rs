@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum number of distances between equal nodes that are tried as the length of a layer.
+/// Maximum number of candidate layer lengths, which are distances between equal nodes.
 const MAX_PERIODS: usize = 64;
 
-/// A repeated part of a node list: its start, its length and its number of repetitions.
+/// A repeated part of a node list: its start, the length of one repetition, and the number of repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RepeatedPart {
     pub start: usize,

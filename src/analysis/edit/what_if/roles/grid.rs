@@ -1,5 +1,5 @@
-//! The rank grid of a job. The grid converts the peers and groups of a model to the peers and groups of the new
-//! rank.
+//! The rank grid of a job. Converts the peers and groups of a captured rank, the model, to the peers and groups of the
+//! new rank.
 
 use super::{CapturedRank, StageKind, refuse_missing_role};
 use chakram_trace::format::TraceError;
@@ -54,8 +54,8 @@ impl RoleGrid {
                 Some(shared) => shared.intersection(&one.reductions).copied().collect(),
             });
         }
-        // The largest group is the group of replicas. Smaller groups may serve another purpose, such as an embedding
-        // that stages share.
+        // Replicas form the largest group. Smaller groups may serve another purpose, such as an embedding that stages
+        // share.
         let largest = shared
             .unwrap_or_default()
             .into_iter()
@@ -169,8 +169,8 @@ impl RoleGrid {
         StageKind::from_stage(self.stage_of(rank), self.stage_count())
     }
 
-    /// Returns the grid with another number of stages; `None` if there is no dimension of stages, or if there would be
-    /// too many ranks.
+    /// Returns the grid with its stage count changed to `stages`; `None` if the grid has no stage dimension, or if
+    /// there would be too many ranks.
     pub(super) fn grid_with_stage_count(&self, stages: u32) -> Option<Self> {
         let at = self.stages?;
         let mut dimensions = self.dimensions.clone();
@@ -191,8 +191,8 @@ impl RoleGrid {
         self.dimensions.iter().map(|one| one.size).product()
     }
 
-    /// Returns the rank in stage `stage` of this grid. In its other coordinates, this rank equals `rank` in the
-    /// grid `other`.
+    /// Returns the rank in stage `stage` of this grid. In all other coordinates, this rank equals `rank` in the grid
+    /// `other`.
     pub(super) fn rank_at(&self, stage: u32, other: &Self, rank: u32) -> u32 {
         let dimensions = self.dimensions.iter().zip(&other.dimensions).enumerate();
         let offsets = dimensions.map(|(at, (own, of_other))| {

@@ -7,7 +7,7 @@ use chakram_trace::format::{TraceError, escape_name};
 use chakram_trace::workload::format_shortened_list;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The groups of captured ranks, and group names for added ranks.
+/// Groups of captured ranks, and names for the groups of added ranks.
 pub(super) struct GroupTable<'g> {
     captured: &'g [CapturedRank],
     pub(super) declared: DeclaredGroups,

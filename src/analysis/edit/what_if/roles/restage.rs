@@ -80,7 +80,7 @@ pub(in super::super) fn change_stages(
         return Ok((traces, groups));
     }
     check_memory(&traces, ranks, "traces", "fewer stages")?;
-    // Use the last stage, because other stages may have the same order with 1F1B and GPipe.
+    // Use the last stage, because in other stages 1F1B and GPipe may give the same order.
     let last = (grid.rank_count() - 1) as usize;
     let order = repeat::micro_batches_and_warm_up(&RankProgram::read_program(&traces[last].1)?);
     let reorders = match order {
@@ -91,7 +91,8 @@ pub(in super::super) fn change_stages(
         Some(None) => return Err(unknown_pass_order_error(stages)),
         _ => false,
     };
-    // Derive the tags from a middle stage: only a middle stage exchanges messages with both of its neighbours.
+    // Derive the tag differences from a middle stage, because only a middle stage exchanges messages with two
+    // neighbours.
     let middle = captured.iter().find(|one| one.place == StageKind::Middle);
     let tags = match middle {
         Some(one) => tag_steps(&grid, one.rank, &traces[one.rank as usize].1)?,

@@ -23,8 +23,8 @@ impl SummaryWriter<'_> {
         Span(time.0 / self.ranks.max(1))
     }
 
-    /// Formats the longest time and its rank. If all ranks have the same time, says so. For a single rank, returns
-    /// an empty text.
+    /// Formats the longest time and its rank. If all ranks have the same time, says so. For a single rank, returns an
+    /// empty string.
     fn describe_longest_rank(&self, row: &RankSpreadRow) -> String {
         if self.ranks < 2 {
             String::new()
@@ -38,7 +38,7 @@ impl SummaryWriter<'_> {
     }
 
     /// Formats the shortest time and its rank, or the number of ranks without such nodes. If all ranks have the same
-    /// time, returns an empty text.
+    /// time, returns an empty string.
     fn describe_shortest_rank(&self, row: &RankSpreadRow) -> String {
         match self.ranks - u64::from(row.ranks) {
             _ if self.ranks < 2 => String::new(),

@@ -217,8 +217,7 @@ fn numbers_that_change() {
     assert_eq!(NUMBERS.len(), 11);
 }
 
-/// Two captures of the same program number their operators differently. These numbers therefore count
-/// as no difference.
+/// Two captures of the same program number their operators differently. A comparison therefore ignores these numbers.
 #[test]
 fn numbers_of_the_captured_process_are_no_change() {
     let mut bumped = 0;

@@ -1,5 +1,5 @@
-//! Compares traces with copies of themselves that have other ids and another order. The comparison
-//! must find no difference.
+//! Compares traces with copies of themselves that have different ids and a different order. The comparison must find no
+//! difference.
 
 use super::traces::{Found, Random, alike, compare, distinct, shuffled};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn assert_same(edges: &[(u64, u64)], count: u64) {
 
 #[test]
 fn chains_side_by_side_are_the_same() {
-    // The graph consists of 7 chains of 9 nodes; a second graph has a common start and a common end in addition.
+    // The graph consists of 7 chains of 9 nodes; a second graph also has a common start and a common end.
     let chain = |c: u64| (0..8).map(move |i| (9 * c + i, 9 * c + i + 1));
     let mut edges: Vec<_> = (0..7).flat_map(chain).collect();
     assert_same(&edges, 63);
@@ -99,8 +99,8 @@ fn a_trace_of_distinct_nodes_is_itself() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Tests sparse and dense random graphs. The graphs' nodes have one or a few different contents. Each
-    /// graph contains some parts twice.
+    /// Tests sparse and dense random graphs. All nodes of a graph have the same contents, or one of a few contents.
+    /// Each graph contains some parts twice.
     #[test]
     fn whatever_the_graph_it_is_the_same(
         count in 1..40_u64,

@@ -44,10 +44,10 @@ pub fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-/// Number of kinds of attribute values.
+/// Number of attribute value kinds.
 pub const KINDS: usize = 30;
 
-/// Returns a value of kind number `kind`. Different seeds below 100 give different values.
+/// Returns a value of the kind with index `kind`. Different seeds below 100 give different values.
 pub fn value(kind: usize, seed: u8) -> Value {
     let (real, text) = (f64::from(seed) + 0.5, format!("v{seed}"));
     let (n, u) = (i32::from(seed) - 50, u32::from(seed));
@@ -222,8 +222,8 @@ pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     nodes
 }
 
-/// Returns a copy of a trace with other ids, and with another order of records and dependencies. Also returns the
-/// new id of each original node.
+/// Returns a copy of a trace with different ids, and with records and dependencies in a different order. Also returns
+/// the new id of each original node.
 pub fn shuffled(random: &mut Random, nodes: &[Node]) -> (Vec<Node>, Vec<u64>) {
     let most = nodes
         .iter()
