@@ -336,8 +336,8 @@ fn exceeds_first_dimension(report: &Report, prepared: &CompiledReplay<'_>) -> bo
     topology.tile_grid().is_none() && report.ranks > node
 }
 
-/// Returns how much later a group's last host is than the mean host, in seconds. Sums over the collectives of the
-/// mean NPU. Returns zero if no host launches collectives.
+/// Returns how much later a group's last host is than the mean host, in seconds. The lateness is summed over the
+/// collectives of each NPU, and averaged over NPUs. Returns zero if no host launches collectives.
 fn mean_host_lateness_seconds(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {

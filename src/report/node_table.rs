@@ -218,7 +218,7 @@ impl NodeTable {
         self.partner_node.push(row.partner.map(|(_, node)| node));
     }
 
-    /// Sets the texts for the indices of names, classes and lanes in the rows.
+    /// Sets the strings to which the rows' indices of names, classes and lanes refer.
     pub fn set_column_texts(&mut self, names: TextNumbers, classes: &[String], lanes: TextNumbers) {
         self.name.values = names.into_values();
         self.class.values = classes.to_vec();
@@ -256,7 +256,7 @@ impl NodeTable {
     }
 }
 
-/// Maximum number of rows in a table.
+/// Limit on the number of rows of a node table.
 #[derive(Debug)]
 pub struct RowLimit;
 

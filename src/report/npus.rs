@@ -112,7 +112,7 @@ pub(super) fn build_npu_sections(report: &Report, medium: ReportMedium) -> Vec<R
     vec![section]
 }
 
-/// Returns the table of the mean NPU's time by category.
+/// Returns the table of the mean time per NPU by category.
 pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
     let makespan = report.outcome.makespan;
     let mut section = ReportSection::new(
@@ -194,8 +194,8 @@ pub(super) fn span_of(run: &[Rank]) -> String {
     }
 }
 
-/// Returns the table of finish times in the replay and in the capture. If no trace states its end, the
-/// result is empty.
+/// Returns the table of finish times in the replay and in the capture. If no trace states when it ended, the result is
+/// empty.
 pub(super) fn build_finish_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.rows.iter().all(|row| row.captured.is_none()) {
         return Vec::new();

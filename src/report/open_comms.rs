@@ -17,7 +17,7 @@ pub enum CommProgress {
     Transfers,
     /// A partner has not begun, so the communication waits.
     Waits,
-    /// As `Waits`, but the partner is in another pipeline stage.
+    /// Like `Waits`, but the partner is in another pipeline stage.
     WaitsForStage,
 }
 
@@ -39,8 +39,8 @@ pub struct OpenComms {
     /// Numbers of the communications that have begun to transfer. Ended communications are removed only when they reach
     /// the top of the heap.
     transferring: BinaryHeap<Reverse<u32>>,
-    /// For each [`Graph::communication_index`]: the communication's number in the order of starts, or [`OVER`]
-    /// before the communication starts.
+    /// For each [`Graph::communication_index`]: the communication's number in order of start, or [`OVER`] before the
+    /// communication starts.
     place: Box<[u32]>,
 }
 
@@ -64,8 +64,8 @@ impl OpenComms {
         self.open.push_back(OpenComm { label, progress });
     }
 
-    /// Returns the communication at index `place`, and its number in the order of starts; `None` if the
-    /// communication was removed or has not started.
+    /// Returns the communication at index `place`, and its number in order of start; `None` if the communication was
+    /// removed or has not started.
     #[inline]
     fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut OpenComm)> {
         let number = self.place[place];

@@ -23,7 +23,7 @@ pub struct OperatorTime {
     pub kind: NodeKind,
     /// Number of nodes.
     pub calls: u64,
-    /// Time of the nodes, summed; overlapping nodes each count in full.
+    /// Sum of the nodes' times; overlapping nodes each count in full.
     #[serde(rename = "total_ps")]
     pub total: Span,
     /// FLOPs of all nodes; `None` if the FLOPs of some node are unknown.
@@ -135,7 +135,7 @@ pub struct OperatorObserver<'a> {
     /// For each graph and name, a sum over nodes. Only nodes with the kind of the name's first completed node are
     /// summed.
     sums: Vec<Vec<OperatorSum>>,
-    /// Sums over nodes that have another kind than in `sums`, by graph, name and kind.
+    /// Sums over nodes whose kind differs from the kind in `sums`, by graph, name and kind.
     others: BTreeMap<(u32, u32, u8), OperatorSum>,
     accesses: MemoryAccessSums,
 }
@@ -161,7 +161,7 @@ impl OperatorWork {
         bytes: Some(0),
     };
 
-    /// Returns the work of a node. The FLOPs of a kernel are unknown if the trace does not state them.
+    /// Returns the work of a node. The FLOPs of a kernel are unknown if the trace does not contain them.
     fn of_node(graph: &Graph, node: NodeIndex) -> Self {
         let known = |amount: u64| (amount > 0).then_some(amount);
         match graph.kind(node) {

@@ -50,7 +50,7 @@ pub struct NpuRoofline {
     pub class: String,
     /// Memory bandwidth, in bytes per second.
     pub memory_bytes_per_s: f64,
-    /// Peak rates of those number formats that the job's kernels use.
+    /// Peak rates of the number formats that the job's kernels use.
     pub peaks: Vec<FormatPeak>,
 }
 
@@ -103,7 +103,7 @@ pub struct PictureSpan {
 pub struct MemoryCurve {
     /// The rank.
     pub rank: Rank,
-    /// Memory capacity of the rank's NPU, bytes.
+    /// Memory capacity of the rank's NPU, in bytes.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// Times in picoseconds in ascending order, each with the bytes allocated from then on. If several points were

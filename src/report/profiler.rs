@@ -37,7 +37,7 @@ pub struct ProfilerBasis {
     /// Makespan without the profiler's cost, and its interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<WithoutProfiler>,
-    /// Cost of one profiler record, in nanoseconds. Each rank has its own; this is the largest.
+    /// Cost of one profiler record, in nanoseconds. Each rank has its own cost; this is the largest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_ns: Option<u64>,
     /// Ends of the 90 % interval of `record_ns`, in nanoseconds.
@@ -68,7 +68,7 @@ pub struct WithoutProfiler {
     /// Lower end of the makespan's 90 % interval. Absent if the traces do not state the cost of a record.
     #[serde(rename = "low_ps", default, skip_serializing_if = "Option::is_none")]
     pub low: Option<Span>,
-    /// Upper end of this interval.
+    /// Upper end of the makespan's 90 % interval.
     #[serde(rename = "high_ps", default, skip_serializing_if = "Option::is_none")]
     pub high: Option<Span>,
 }
@@ -96,7 +96,7 @@ impl ProfilerBasis {
     }
 
     /// Sets both makespans of the job `workload`. `own` is the makespan of this replay. If this replay subtracts the
-    /// profiler's cost, `other` is the makespan with this cost; if not, `other` is the makespan without it.
+    /// profiler's cost, `other` is the makespan with this cost; if not, `other` is the makespan without this cost.
     pub fn set_both_makespans(&mut self, own: Span, other: Span, workload: &Workload) {
         let (with, without) = if self.removed {
             (other, own)

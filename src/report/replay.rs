@@ -60,7 +60,7 @@ pub fn replay_to_report<O: Observer>(
 ///
 /// # Errors
 ///
-/// Fails where [`replay_to_report`] fails, and if the replay has more than [`RowLimit::MOST`] nodes.
+/// Fails like [`replay_to_report`], and if the replay has more than [`RowLimit::MOST`] nodes.
 pub fn replay_to_report_with_nodes<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
@@ -98,7 +98,7 @@ fn replay_with_erased_observer(
 ) -> Result<(Report, Option<NodeTable>), ReplayError> {
     prepared.check_most_kernels_timed()?;
     prepared.check_aggregation()?;
-    // Fold only replays with too many nodes for a critical path; the critical path needs every rank.
+    // Fold only replays with too many nodes for a critical path, because the critical path needs every rank.
     if prepared.workload().node_count() > RowLimit::MOST
         && extra.is_nobody()
         && let Some(report) = replay_folded(prepared)?
@@ -111,7 +111,7 @@ fn replay_with_erased_observer(
     } else {
         Some(&mut *extra)
     };
-    // The observers are created behind the relay, so that the event loop is compiled for the relay alone.
+    // The relay creates the observers, so that the event loop is compiled for the relay alone.
     let watch = || {
         let memory = MemoryObserver::new(prepared);
         (
@@ -157,7 +157,7 @@ fn replay_with_erased_observer(
 ///
 /// # Errors
 ///
-/// Fails where [`replay_to_report`] fails.
+/// Fails like [`replay_to_report`].
 pub fn replay_folded(prepared: &CompiledReplay<'_>) -> Result<Option<Report>, ReplayError> {
     let is_captured =
         |graph: &Graph| !graph.step_numbers().is_empty() || !graph.stacks().calls.is_empty();
@@ -186,7 +186,8 @@ fn replay_part(
     });
     let outcome = outcome?;
     let (_, (collectives, _)) = &observers;
-    // Messages of withdrawn answers and of tiles cannot be attributed to the omitted ranks.
+    // Return no report if messages cannot be attributed to the omitted ranks: messages of tiles, and messages of
+    // collectives whose analytical answer was withdrawn.
     let attributed = part.count_sends() + collectives.count_messages();
     if outcome.unfolded + outcome.recorded > 0 || outcome.messages != attributed {
         return Ok(None);

@@ -25,7 +25,7 @@ pub enum ReportCsvTable {
     Memory,
     /// Bytes on links, and the links' busy times.
     Links,
-    /// Facts that the traces do not state, and how the affected nodes were timed.
+    /// Facts that the traces lack, and how the affected nodes were timed.
     Unknown,
     /// User settings without effect, each with the reason.
     Settings,

@@ -6,22 +6,22 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, Span};
 use std::fmt::{Display, Result, Write as _};
 
-/// Maximum number of rows that a page shows of a table.
+/// Maximum number of rows of a table on a page.
 const PAGE_ROWS: usize = 64;
 
 /// Output form of a report. The form determines how many rows and how much of each name are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportMedium {
-    /// A text with only the most important rows.
+    /// Text with only the most important rows.
     Text,
-    /// A text with all details and rows.
+    /// Text with all details and rows.
     Details,
     /// An HTML page.
     Page,
 }
 
 impl ReportMedium {
-    /// Returns the medium for a text with `style`.
+    /// Returns the medium for text with `style`.
     pub fn for_text_style(style: TextStyle) -> Self {
         match style.details {
             true => Self::Details,
@@ -37,7 +37,7 @@ impl ReportMedium {
         }
     }
 
-    /// Like [`Self::max_rows_shown`], but a text with all details has no limit.
+    /// Like [`Self::max_rows_shown`], but text with all details has no limit.
     pub fn rows_or_all(self, rows: usize) -> usize {
         match self {
             Self::Details => usize::MAX,
@@ -45,7 +45,7 @@ impl ReportMedium {
         }
     }
 
-    /// Shortens a name for a sentence to `width` columns, unless the text has details.
+    /// Shortens a name for a sentence to `width` columns, unless all details are shown.
     pub fn clip_name(self, name: &str, width: usize) -> String {
         let style = TextStyle {
             details: self != Self::Text,
@@ -167,7 +167,7 @@ pub(crate) struct SectionNote {
     pub warns: bool,
 }
 
-/// What to do with a sentence that is longer than a line of text.
+/// How to handle a sentence that is longer than a line of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum NoteOverflow {
     #[default]
@@ -185,7 +185,7 @@ impl SectionNote {
         }
     }
 
-    /// Creates a sentence that contains a name; a text shortens it to one line.
+    /// Creates a sentence that contains a name; the text report shortens the sentence to one line.
     pub fn from_clipped_line(text: impl Into<String>) -> Self {
         Self {
             fit: NoteOverflow::IsCut,
@@ -193,7 +193,7 @@ impl SectionNote {
         }
     }
 
-    /// Creates a sentence of any length; a text wraps it.
+    /// Creates a sentence of any length; the text report wraps the sentence.
     pub fn from_wrapped_text(text: impl Into<String>) -> Self {
         Self {
             fit: NoteOverflow::Wraps,
@@ -234,7 +234,8 @@ pub(crate) struct ReportSection {
     pub id: SectionId,
     pub columns: Vec<TextColumn<'static>>,
     pub rows: Vec<SectionRow>,
-    /// True if a text makes each column as wide as its widest cell. If false, a wide cell shifts the rest of its row.
+    /// True if each column of the text report is as wide as its widest cell. If false, a wide cell shifts the rest of
+    /// its row.
     aligned: bool,
     /// Sentence that states how many rows were omitted.
     pub left_out: Option<String>,
@@ -242,7 +243,7 @@ pub(crate) struct ReportSection {
 }
 
 impl ReportSection {
-    /// Creates an empty table without aligned columns. In a text, a wide cell shifts the rest of its row.
+    /// Creates an empty table without aligned columns. In the text report, a wide cell shifts the rest of its row.
     pub fn new(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {
             id,
@@ -254,7 +255,7 @@ impl ReportSection {
         }
     }
 
-    /// Creates an empty table with aligned columns. In a text, each column is as wide as its widest cell.
+    /// Creates an empty table with aligned columns. In the text report, each column is as wide as its widest cell.
     pub fn with_aligned_columns(
         id: SectionId,
         columns: impl Into<Vec<TextColumn<'static>>>,

@@ -1,5 +1,5 @@
-//! Sensitivities: how much earlier a run would end if one class of durations (such as one kind of kernel) were
-//! shorter. Each row also states down to which factor the makespan changes in proportion.
+//! Sensitivities: how much earlier a run would end if one class of durations (such as one kind of kernel) were shorter.
+//! Each row also contains the lowest factor down to which the makespan changes in proportion.
 //!
 //! The run is recorded once. From this recording, [`ScaledRun`] computes the end T(x) of the run with all durations of
 //! one class multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The change of T
@@ -28,8 +28,7 @@ use std::collections::BTreeMap;
 
 /// Maximum number of classes of kernels.
 const KERNEL_CLASSES: usize = 16;
-/// Replays check the slope at no more than this number of factors between 1 and the end of the
-/// range.
+/// Maximum number of factors, between 1 and the end of the range, at which replays check the slope.
 const STEPS: u32 = 32;
 /// Number of bisections between the last factor on the slope and the first factor off the slope.
 const HALVINGS: u32 = 4;
@@ -70,7 +69,7 @@ pub struct SensitivityReport {
     pub path_nodes: u64,
     /// Classes of durations. The class with the largest gain from a tenth shorter durations comes first.
     pub rows: Vec<SensitivityRow>,
-    /// Sentences about limits of the results, such as a run that is too large.
+    /// Sentences that describe limitations of the results, for example that the run is too large.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -273,7 +272,7 @@ impl SensitivityInputs<'_> {
 }
 
 impl SensitivityReport {
-    /// Sorts rows by the makespan with a tenth less time, so the largest gain comes first.
+    /// Sorts rows by the makespan with a tenth less time, so that the largest gain comes first.
     pub fn sort_by_gain(&mut self) {
         self.rows
             .sort_by_key(|row| (row.tenth_less, Reverse(row.slope_ps), row.none));

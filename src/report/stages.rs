@@ -24,7 +24,7 @@ pub struct PipelineStages<'a> {
     groups: Vec<(StageRole, Vec<Rank>)>,
     /// For each rank, the indices in `groups` of the groups that contain it.
     of_rank: Vec<Vec<u32>>,
-    /// True, for each group of the replay, if its collectives cross stages.
+    /// For each group of the replay, true if the group's collectives cross stages.
     across: Vec<bool>,
     /// True if the job has a pipeline group.
     stated: bool,

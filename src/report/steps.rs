@@ -70,7 +70,7 @@ pub const CSV: &[CsvColumn<Report, StepRow>] = &[
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 12;
 
-/// Returns the table of steps. Unless there are several steps, the result is empty.
+/// Returns the table of steps. The result is empty unless there are several steps.
 pub(super) fn build_step_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.steps.len() < 2 {
         return Vec::new();

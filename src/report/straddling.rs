@@ -22,8 +22,8 @@ struct CollectivesByPlacement<'r> {
     across: Vec<&'r CollectiveRow>,
 }
 
-/// Returns one warning for each role and size of straddling groups. The warning states how much longer their
-/// collectives take.
+/// Returns one warning for each role and size of straddling groups. The warning states how much longer the collectives
+/// of these groups take.
 pub(super) fn describe_straddling_groups(
     rows: &[CollectiveRow],
     prepared: &CompiledReplay<'_>,

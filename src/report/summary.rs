@@ -145,7 +145,7 @@ pub(super) fn groups_of(groups: usize, members: u32) -> String {
     format!("{} of {members}", format_count(groups as u64, "group"))
 }
 
-/// Returns by how many percent of `expected` the value `found` is larger; `None` if `expected` is zero.
+/// Returns how much larger `found` is than `expected`, as a percentage of `expected`; `None` if `expected` is zero.
 pub fn percent_more(found: Span, expected: Span) -> Option<f64> {
     let (found, expected) = (found.0 as f64, expected.0 as f64);
     (expected > 0.0).then(|| 100.0 * (found - expected) / expected)

@@ -6,7 +6,7 @@ use super::{
     Report, launched, links, memory, memory_accesses, modules, npus, operators, steps, tiles,
 };
 
-/// Returns, in groups, the tables between the breakdown and the critical path. A text shortens the tables of a
+/// Returns the tables between the breakdown and the critical path, in groups. The text report shortens the tables of a
 /// group together.
 pub(crate) fn build_grouped_tables(
     report: &Report,

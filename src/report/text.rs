@@ -12,7 +12,7 @@ pub const WIDTH: usize = 100;
 /// Maximum width of a table's lines in files and pipes.
 pub const TABLE_WIDTH: usize = 120;
 
-/// Layout of a text: styles of headings and warnings, width, and level of detail.
+/// Layout of text: styles of headings and warnings, width, and level of detail.
 #[derive(Clone, Copy, Debug)]
 pub struct TextStyle {
     /// Style of headings.
@@ -46,7 +46,7 @@ impl TextStyle {
         }
     }
 
-    /// Returns `text` for users. Unless all details are printed, shortens the text to `width` columns.
+    /// Returns `text` for display. Unless all details are printed, shortens the text to `width` columns.
     pub fn clip_to_width(&self, text: &str, width: usize) -> String {
         match self.details {
             true => self.clip_name(text),

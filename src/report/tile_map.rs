@@ -1,7 +1,7 @@
 //! Map of a replay on tiles: cores coloured by stage and tensor group, and links and memory ports coloured by busy
 //! time.
 //!
-//! Every mark of the map states its values in attributes: `data-rank`, `data-stage` and `data-group` for cores,
+//! Each drawn element of the map has its values as attributes: `data-rank`, `data-stage` and `data-group` for cores,
 //! `data-busy` (picoseconds) for links and ports. A stage is a set of ranks that are connected by tensor groups and
 //! replicas. Stages are sorted by their first rank.
 
@@ -301,7 +301,7 @@ fn format_share(busy: Span, makespan: Span) -> String {
     format_percent_of(busy.0 as f64, makespan.0.max(1) as f64)
 }
 
-/// Returns the shade of a busy time, from 1 to [`SHADES`]; `most` has the darkest shade.
+/// Returns the shade of a busy time, from 1 to [`SHADES`]; a busy time equal to `most` gets the darkest shade.
 fn shade_of_busy_time(busy: Span, most: Span) -> u64 {
     let parts = u128::from(busy.0) * u128::from(SHADES);
     (parts.div_ceil(u128::from(most.0.max(1))) as u64).clamp(1, SHADES)

@@ -77,7 +77,7 @@ impl<W: Write> FormatEncoder<W> {
 pub struct TimelineWriter<'a, W> {
     prepared: &'a CompiledReplay<'a>,
     started: IssueTimes<'a>,
-    /// Each group with its name for users.
+    /// Each group with its displayed name.
     groups: Vec<(String, GroupView<'a>)>,
     /// By instance, the tracks for receives.
     receives: Vec<Vec<ReceiveTrack>>,
@@ -90,7 +90,7 @@ pub struct TimelineWriter<'a, W> {
     /// that time, or is already drawn.
     held_before: Vec<Option<EndedInstant>>,
     counters: TimelineCounters,
-    /// When each send in progress started its transfer, by instance.
+    /// For each instance, the transfer start times of the sends in progress.
     sends: Vec<BTreeMap<NodeIndex, Time>>,
     selection: TimelineSelection,
     origins: TimelineNodeCallers<'a>,
@@ -100,7 +100,7 @@ pub struct TimelineWriter<'a, W> {
 }
 
 impl<'a, W: Write> TimelineWriter<'a, W> {
-    /// Starts a timeline of those parts of `prepared` that `selection` selects.
+    /// Starts a timeline of the parts of `prepared` that `selection` selects.
     pub fn new(
         prepared: &'a CompiledReplay<'a>,
         out: W,

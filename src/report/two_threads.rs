@@ -3,8 +3,8 @@
 use chakram_base::interrupt::wrap_with_current_token;
 use std::thread;
 
-/// If a run has at least this number of nodes, a second thread is started. A sum over so many nodes takes a
-/// millisecond; starting a thread takes a tenth of that.
+/// Minimum number of nodes of a run for which a second thread is started. A sum over so many nodes takes a millisecond;
+/// starting a thread takes a tenth of that.
 const LEAST_NODES: usize = 50_000;
 
 /// Computes the results of `here` and `beside`. Each of them iterates over the run's `nodes` nodes. If there are

@@ -1,4 +1,4 @@
-//! Facts that the traces of a job do not state, and how the affected nodes were timed.
+//! Facts that the traces of a job lack, and how the affected nodes were timed.
 
 use super::Report;
 use super::csv::{CsvColumn, decimal_cell};
@@ -7,11 +7,11 @@ use chakram_base::units::{Span, format_percent};
 use chakram_engine::DurationSourceCounts;
 use serde::{Deserialize, Serialize};
 
-/// Nodes that lack one fact in the traces, which is needed to estimate their time.
+/// Nodes for which the traces lack one fact that is needed to estimate their time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct UnknownRow {
-    /// Fact that the traces do not state.
+    /// Fact that the traces lack.
     pub what: UnknownFact,
     /// Number of nodes without the fact.
     pub nodes: u64,
@@ -22,7 +22,7 @@ pub struct UnknownRow {
     /// only the time to move their bytes, which is a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub by_bytes: u64,
-    /// Recorded duration of these nodes, summed.
+    /// Sum of the recorded durations of these nodes.
     #[serde(rename = "recorded_ps")]
     pub recorded: Span,
     /// `recorded` divided by the captured time of all ranks, if the traces state that time.
@@ -55,7 +55,7 @@ pub enum UnknownFact {
 }
 
 impl UnknownFact {
-    /// Returns the value that stands for the fact in JSON.
+    /// Returns the fact's name in JSON.
     fn json_name(self) -> &'static str {
         match self {
             Self::Communication => "communication",
@@ -191,8 +191,8 @@ impl Report {
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
-    /// Returns the text after the makespan in the headline: a remark if the makespan is a lower bound, otherwise no
-    /// text.
+    /// Returns the string after the makespan in the headline: a remark if the makespan is a lower bound, otherwise an
+    /// empty string.
     pub(super) fn lower_bound_remark(&self) -> &'static str {
         match self.is_lower_bound() {
             true => ", a lower bound: some nodes have neither a price nor a duration",

@@ -1,9 +1,9 @@
 //! Writes node tables as Apache Parquet. A file consists of row groups. Each row group has one page per column.
 //!
 //! The format is described at <https://parquet.apache.org/docs/file-format/>. The format's metadata structures are
-//! encoded in Thrift's compact protocol. Numbers are stored plain, and texts as indices into a dictionary. Pages are
-//! compressed with gzip, which every reader supports. This writer supports only the columns of this table, and
-//! compiles ten times as fast as a Parquet package.
+//! encoded in Thrift's compact protocol. Numbers are stored plain, and strings as indices into a dictionary. Pages are
+//! compressed with gzip, which every reader supports. This writer supports only the columns of this table, and compiles
+//! ten times as fast as a Parquet package.
 
 use super::{CodedTextColumn, NodeColumn, NodeTable, OptionalNumberColumn};
 use flate2::Compression;

@@ -32,7 +32,7 @@ const WATCHED: usize = 4096;
 const KEPT: usize = 1 << 21;
 /// Maximum number of memory curves in the picture of memory.
 const CURVES: usize = 7;
-/// The table of longest intervals shows this number of intervals of the critical path.
+/// Maximum number of intervals in the table of the critical path's longest intervals.
 const LONGEST: usize = 24;
 
 /// Marks a name that has no label in `labels` yet.
@@ -235,8 +235,8 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// Returns the activity of the most informative ranks. Ranks with identical activity share one entry. The first
-    /// recorded rank with the same graph, NPU class and times per category represents an unrecorded rank. If no such
+    /// Returns the activity of the most informative ranks. Ranks with identical activity share one entry. An unrecorded
+    /// rank is represented by the first recorded rank with the same graph, NPU class and times per category. If no such
     /// rank was recorded, the rank is omitted.
     fn build_rank_pictures(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
         let instances = self.prepared.workload().instances();

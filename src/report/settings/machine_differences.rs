@@ -184,7 +184,7 @@ fn list_class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<Machi
 }
 
 impl MachineDifference {
-    /// Returns a name of the difference for users.
+    /// Returns the difference's name, as shown to users.
     fn subject_name(&self) -> String {
         match self {
             Self::Shape => "shape of the network",
@@ -397,7 +397,7 @@ pub fn explain_no_effect_of_differences(
     }
 }
 
-/// For comparisons, returns the differences with the reasons why no time changed.
+/// Returns the differences in a comparison, with the reasons why no time changed.
 pub(crate) fn explain_nothing_moved(
     differs: &[MachineDifference],
     run: &ReplayedRun<'_>,

@@ -1,8 +1,9 @@
 //! Counters of a rank: bytes sent per second, and number of nodes that wait for a lane.
 //!
-//! The sending rate is the sum of the average rates of all messages and collectives that transfer. A message counts
-//! its bytes. A collective counts with the minimum number of bytes that must cross the busiest port of a member. As
-//! for bus bandwidth, the minimum is `factor x buffer`. A node waits if it is ready and its lane is occupied.
+//! The sending rate is the sum of the average rates of all messages and collectives that transfer. A message
+//! contributes its bytes. A collective contributes the minimum number of bytes that must cross the busiest port of a
+//! member. As for bus bandwidth, the minimum is `factor x buffer`. A node waits if it is ready and its lane is
+//! occupied.
 
 use super::events::{TimelineCounter, TimelineEncoder};
 use super::selection::TimelineSelection;
@@ -17,7 +18,7 @@ type CounterTarget<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);
 #[derive(Clone, Debug, Default)]
 struct WaitingNodes {
     nodes: BTreeSet<NodeIndex>,
-    /// Time of the number's last change.
+    /// Time of the last change of the number of waiting nodes.
     at: Time,
     /// Number of waiting nodes before `at`.
     before: u64,

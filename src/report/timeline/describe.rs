@@ -1,4 +1,4 @@
-//! Names of nodes for users, and facts about the nodes.
+//! Displayed names of nodes, and facts about the nodes.
 
 use super::events::NodeFacts;
 use crate::replay::algorithm_label;

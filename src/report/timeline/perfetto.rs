@@ -1,8 +1,8 @@
-//! Timelines in Perfetto's own protobuf format: integer nanoseconds, interned texts, arrows, and counters with units.
+//! Timelines in Perfetto's own protobuf format: integer nanoseconds, interned strings, arrows, and counters with units.
 //!
 //! The format is defined in `protos/perfetto/trace/` of the Perfetto project. Every packet is field 1 of the `Trace`
-//! message, so a file can be written packet by packet. Texts are interned: the first packet that uses a text also
-//! defines the text's id. Batches of packets are compressed (`compressed_packets`).
+//! message, so a file can be written packet by packet. Strings are interned: the first packet that uses a string also
+//! defines the string's id. Batches of packets are compressed (`compressed_packets`).
 
 use super::events::{ArrowEnd, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId};
 use chakram_base::units::Time;
@@ -91,7 +91,7 @@ impl<W: Write> PerfettoEncoder<W> {
             child_ordering: Some(TrackDescriptor::EXPLICIT_ORDER),
             ..TrackDescriptor::default()
         };
-        // The first packet must declare that no text ids are valid yet.
+        // The first packet must declare that no string ids are valid yet.
         this.write_packet(TracePacket {
             sequence_flags: Some(TracePacket::STATE_CLEARED),
             track_descriptor: Some(root),
@@ -127,7 +127,7 @@ impl<W: Write> PerfettoEncoder<W> {
         self.failed = written.err();
     }
 
-    /// Writes a packet. If the packet is the first to use a text, the text's definition is written with it.
+    /// Writes a packet. If the packet is the first to use a string, the string's definition is added to the packet.
     fn write_packet(&mut self, packet: TracePacket) {
         let interned = InternedData {
             categories: std::mem::take(&mut self.categories.fresh),

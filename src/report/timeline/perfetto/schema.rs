@@ -1,8 +1,8 @@
-//! Those messages of Perfetto's trace format that timelines use, with their field numbers.
+//! The messages of Perfetto's trace format that timelines use, with their field numbers.
 //!
 //! The format identifies fields only by number, so the field names here follow chakram's vocabulary.
 
-/// `TracePacket`: an event, a track's description, or texts.
+/// `TracePacket`: an event, a track's description, or interned strings.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TracePacket {
     /// Nanoseconds since the start of the replay.
@@ -29,9 +29,9 @@ pub struct TracePacket {
 }
 
 impl TracePacket {
-    /// Flag: from this packet on, earlier interned texts are invalid.
+    /// Flag: from this packet on, earlier interned strings are invalid.
     pub const STATE_CLEARED: u32 = 1;
-    /// Flag: the packet refers to interned texts.
+    /// Flag: the packet refers to interned strings.
     pub const NEEDS_STATE: u32 = 2;
 }
 
@@ -86,7 +86,7 @@ pub struct DebugAnnotation {
     pub text: Option<u64>,
 }
 
-/// `InternedData`: texts and their ids.
+/// `InternedData`: strings and their ids.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InternedData {
     /// `event_categories`.
@@ -106,10 +106,10 @@ pub struct InternedData {
 /// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`, which all have these fields.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InternedText {
-    /// Id of the text, from 1.
+    /// Id of the string, from 1.
     #[prost(uint64, tag = "1")]
     pub iid: u64,
-    /// The interned text.
+    /// The interned string.
     #[prost(string, tag = "2")]
     pub text: String,
 }

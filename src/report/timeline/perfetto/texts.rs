@@ -1,18 +1,18 @@
-//! Interned texts. Packets refer to them by id.
+//! Interned strings, which packets refer to by id.
 
 use super::schema::InternedText;
 use std::collections::BTreeMap;
 
-/// Texts of one kind and their ids.
+/// Strings of one kind and their ids.
 #[derive(Debug, Default)]
 pub struct TextNumbers {
     known: BTreeMap<String, u64>,
-    /// Texts that no packet has defined yet.
+    /// Strings that no packet has defined yet.
     pub fresh: Vec<InternedText>,
 }
 
 impl TextNumbers {
-    /// Returns the id of a text, and assigns the next id to a new text.
+    /// Returns the id of `text`; a new string gets the next free id.
     pub fn id_of_text(&mut self, text: &str) -> u64 {
         if let Some(known) = self.known.get(text) {
             return *known;
