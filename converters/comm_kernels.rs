@@ -2,8 +2,8 @@
 
 use chakram_trace::format::CollectiveKind;
 
-/// Rules that the user added. Each consists of a part of a kernel's name and the kind of collective
-/// that it identifies. User rules apply in addition to the table of known libraries.
+/// Rules that the user added. Each rule maps a part of a kernel's name to a kind of collective. User rules apply in
+/// addition to the table of known libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommKernelRules {
     added: Vec<(String, CollectiveKind)>,
@@ -113,8 +113,7 @@ fn collective_kind_of_name(name: &str) -> Option<CollectiveKind> {
     Some(*kind)
 }
 
-/// Converts a name to lower case. Removes its argument types, because they may be types of another
-/// library.
+/// Converts a name to lower case. Removes the name's argument types, which may be types of another library.
 fn normalize_name(name: &str) -> String {
     let name = name
         .to_ascii_lowercase()

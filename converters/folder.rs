@@ -21,8 +21,8 @@ pub(crate) fn list_folder(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
 ///
 /// # Errors
 ///
-/// Fails if `own` fails, or if it finds no files in a folder. The message then contains `expected`
-/// and `hint`.
+/// Fails if `own` fails, or if `own` finds no files in a folder. The message about such a folder
+/// contains `expected` and `hint`.
 pub(crate) fn expand_folders(
     paths: &[PathBuf],
     (expected, hint): (&str, &str),

@@ -1,5 +1,5 @@
-//! Converts MSCCL algorithms to traces: XML with the steps of every thread block of every GPU
-//! becomes one trace per GPU. With `--custom`, the members of a collective execute these traces'
+//! Converts MSCCL algorithms to traces: An MSCCL file is XML that lists the steps of every thread block of every GPU,
+//! and the converter writes one trace per GPU. With `--custom`, the members of a collective execute these traces'
 //! steps.
 //!
 //! A thread block's steps run in order; a step may also wait for another thread block's step on the
@@ -64,8 +64,8 @@ pub struct MscclStep {
     pub source: u64,
     /// Number of consecutive chunks that the step processes.
     pub count: u64,
-    /// Indices of a thread block and of its step, on the same GPU, that must end before this step
-    /// starts.
+    /// Step that must end before this step starts: the indices of a thread block on the same GPU and of a step in this
+    /// block.
     pub after: Option<(u32, u32)>,
     line: (usize, usize),
 }

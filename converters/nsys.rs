@@ -51,9 +51,9 @@ pub fn is_export(path: &Path) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOrder {
-    /// A rank is the rank of its process in NCCL's largest communicator.
+    /// A process's rank is its rank in NCCL's largest communicator.
     Nccl,
-    /// Ranks follow the processes, sorted by file, then by device, then by process id.
+    /// Processes are numbered in order of file, then device, then process id.
     Devices,
 }
 
@@ -126,9 +126,8 @@ pub fn convert_exports(
     Ok((summary, written))
 }
 
-/// Sorts processes by rank, and numbers them. If NCCL's largest communicator contains all
-/// processes, it determines the ranks, and its name is returned. Otherwise the processes are sorted
-/// by file, device and process id.
+/// Sorts processes by rank, and numbers them. If NCCL's largest communicator contains all processes, this communicator
+/// determines the ranks, and its name is returned. Otherwise the processes are sorted by file, device and process id.
 fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
     let all = processes.iter().flat_map(|process| &process.members);
     let largest = all.max_by_key(|(name, _, ranks)| (*ranks, std::cmp::Reverse(name.clone())));
@@ -169,9 +168,8 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<Stri
     (RankOrder::Devices, None)
 }
 
-/// Adds the arguments of calls, which NCCL's ranges state, to kernels, and adds the members of
-/// communicators. Returns the number of kernels that got arguments. If `all` names a communicator
-/// of all processes, its ranks are the job's ranks.
+/// Adds call arguments from NCCL's ranges to kernels, and adds the members of communicators. Returns the number of
+/// kernels that got arguments. If `all` names a communicator of all processes, its ranks are the job's ranks.
 fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
     // For each communicator, by name: the number of members, and the job rank of each known member.
     let mut communicators: BTreeMap<String, (u32, BTreeMap<u32, u32>)> = BTreeMap::new();

@@ -82,7 +82,7 @@ pub struct ProcessGroup {
 pub enum JsonRepairKind {
     /// A name lacked necessary escapes, which were added.
     Name,
-    /// A list of process groups was truncated. The groups before this point were kept.
+    /// A list of process groups was truncated. The groups before the truncation were kept.
     Groups,
     /// A number that JSON forbids, such as `NaN`, became a missing value.
     Number,

@@ -1,8 +1,8 @@
 //! Converts traces to GOAL schedules, and writes schedules as text.
 //!
 //! A node that occupies a lane becomes a calculation. The calculation lasts as long as the node's
-//! recorded duration and delay together. If a communication node has a delay, a calculation of
-//! this length precedes the communication. Times are rounded to nanoseconds. GOAL has neither
+//! recorded duration and delay together. If a communication node has a delay, a calculation as long
+//! as the delay precedes the communication. Times are rounded to nanoseconds. GOAL has neither
 //! collectives nor kernel work, so traces with collectives or without times are rejected.
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};

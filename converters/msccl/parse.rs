@@ -5,8 +5,8 @@ use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape_name};
 use roxmltree::{Document, Node};
 
-/// Maximum for each of these numbers: chunks, GPUs, channels, thread blocks per GPU, and steps per
-/// thread block. The maximum is far above MSCCL's own limits.
+/// Maximum number of chunks, GPUs, channels, thread blocks per GPU, and steps per thread block. This maximum is far
+/// above MSCCL's own limits.
 const MOST: u64 = 1 << 15;
 
 /// Values of the attribute `coll`, with the collectives that they name.

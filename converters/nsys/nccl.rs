@@ -179,8 +179,8 @@ pub(super) fn map_kernels_to_nccl_calls(
     found
 }
 
-/// Assigns a group's calls to the launches after the group, separately for each kind. A single
-/// kernel gets all calls. Otherwise there must be as many kernels as calls.
+/// Assigns a group's calls to the launches after the group, separately for each kind. If only one kernel was launched,
+/// this kernel gets all calls. Otherwise the number of kernels must equal the number of calls.
 fn assign_calls_to_launches(
     calls: &[NcclCall],
     launches: &[(u32, Option<&'static str>)],

@@ -12,7 +12,7 @@ use chakram_trace::graph::{Interner, NameTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Tables of device work, of which an export must have at least one.
+/// Tables of device work; an export must have at least one of these tables.
 const WORK: [&str; 4] = [
     "CUPTI_ACTIVITY_KIND_KERNEL",
     "CUPTI_ACTIVITY_KIND_MEMCPY",
@@ -61,8 +61,7 @@ pub(super) struct ProcessCapture {
     pub file: PathBuf,
     /// Events of the process.
     pub trace: KinetoTrace,
-    /// Communicators that the process joined: name, rank of the process in the communicator, number
-    /// of members.
+    /// Devices on which the process ran work.
     pub devices: BTreeSet<i32>,
     /// The process's communicators: name, the process's rank in the communicator, number of members.
     pub members: Vec<(String, u32, u32)>,
@@ -149,7 +148,7 @@ struct NsysExportReader<'d> {
     texts: NameTable,
     /// For each text id of the export, the index of the text in the trace.
     text_of: BTreeMap<i64, u32>,
-    /// For each text, by index: what it shows about communication if it is a kernel's name.
+    /// For each text, by index: the communication that the text shows if it is a kernel's name.
     hints: Vec<Option<KernelNameHint>>,
     comm_kernels: CommKernelTable<'d>,
     /// Start of the profiling session, in ns since 1970.
@@ -216,7 +215,7 @@ impl<'d> NsysExportReader<'d> {
         Ok(this)
     }
 
-    /// Calls `take` with each row of the table `name`, if it exists.
+    /// Calls `take` with each row of the table `name`, if the table exists.
     fn for_each_row(
         &mut self,
         name: &str,
@@ -227,8 +226,8 @@ impl<'d> NsysExportReader<'d> {
         for_each_row(database, name, columns, &mut |row| take(self, row))
     }
 
-    /// Calls `take` with each row of the table of device work `name`, if it exists. A row contains
-    /// the columns [`WORK_COLUMNS`], then `more`.
+    /// Calls `take` with each row of the table of device work `name`, if the table exists. A row
+    /// contains the columns [`WORK_COLUMNS`], then `more`.
     fn for_each_work_row(
         &mut self,
         name: &str,
@@ -719,7 +718,7 @@ impl<'d> NsysExportReader<'d> {
     }
 }
 
-/// Calls `take` with each row of the table `name`, if it exists.
+/// Calls `take` with each row of the table `name`, if the table exists.
 fn for_each_row(
     database: &SqliteDatabase,
     name: &str,

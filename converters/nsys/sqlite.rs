@@ -1,16 +1,15 @@
 //! Reads tables of SQLite files row by row. The reader supports only the SQLite features that
 //! profiler exports use.
 //!
-//! A file consists of pages of equal size, numbered from 1. Each page is a b-tree node or part of a
-//! long row. A table is a b-tree that is ordered by row id: inner pages list the numbers of their
-//! children, and leaves contain rows. A row has a header with the types of its values, and then the
-//! values. If a row does not fit into a page, it continues in a chain of overflow pages. Integers
-//! are big-endian. A *varint* (an integer of variable length) has seven bits in each of its first
-//! eight bytes, and eight bits in a ninth byte; the most significant bits come first.
+//! A file consists of pages of equal size, numbered from 1. Each page is a b-tree node or part of a long row. A table
+//! is a b-tree that is ordered by row id: inner pages list the page numbers of their children, and leaves contain rows.
+//! A row has a header with the types of its values, and then the values. If a row does not fit into a page, it
+//! continues in a chain of overflow pages. Integers are big-endian. A *varint* (an integer of variable length) has
+//! seven bits in each of its first eight bytes, and eight bits in a ninth byte; the most significant bits come first.
 //!
 //! The reader loads one page at a time and keeps only the path from the root to a leaf, so memory does not grow with
-//! the file. A table contains each page once. So if a walk visits more pages than the file has, it
-//! is in a cycle, and ends with an error.
+//! the file. A table contains each page once. A walk that visits more pages than the file has is therefore in a cycle,
+//! and ends with an error.
 
 use chakram_trace::format::file::{DecompressedStream, read_all};
 use chakram_trace::format::{TraceError, TraceLocation, escape_name};
@@ -74,12 +73,12 @@ impl<'r> SqliteValue<'r> {
         }
     }
 
-    /// Returns the integer; `None` if the value is a negative integer, or no integer.
+    /// Returns the integer; `None` if the value is a negative integer or is not an integer.
     pub fn to_unsigned_integer(self) -> Option<u64> {
         u64::try_from(self.to_integer()?).ok()
     }
 
-    /// Returns the text, with invalid Unicode replaced; `None` if the value is not a text.
+    /// Returns the text, with invalid Unicode replaced; `None` if the value is not text.
     pub fn to_text(self) -> Option<Cow<'r, str>> {
         let Self::Text(bytes, ValueEncoding(encoding)) = self else {
             return None;
@@ -512,8 +511,8 @@ impl TableRowReader<'_> {
             );
             return Err(self.damaged_page_error(number, &found));
         }
-        // If a row exceeds a page, the file format requires that only a prefix of the row is in the
-        // page. The length of the prefix makes the rest of the row fill whole overflow pages.
+        // If a row does not fit in a page, the file format requires that only a prefix of the row is in the page. The
+        // length of the prefix makes the rest of the row fill whole overflow pages.
         let most = usable - 35;
         let local = if length <= most {
             length

@@ -111,7 +111,7 @@ fn damage_ends_in_an_error() {
     };
     let at = (root - 1) * 512;
     let last_child = |page: u32| with(at + 8, &page.to_be_bytes());
-    // The tree has only 400 rows, but because of a cycle of pages, the rows would never end.
+    // The tree has only 400 rows, but a cycle of pages would make the rows endless.
     for (file, expected) in [
         (last_child(root as u32), "form a cycle"),
         (last_child(9999), "a reference to page 9999"),

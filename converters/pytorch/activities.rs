@@ -15,7 +15,8 @@
 //!   itself belongs to no activity, because the replay determines how long it lasts;
 //! - if its thread was idle, the last activity to end on another thread.
 //!
-//! The host time before an activity starts when the last of its dependencies ends.
+//! The host time that precedes an activity begins when the last of the activity's dependencies
+//! ends.
 
 use super::calls::CommCalls;
 use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
@@ -215,9 +216,9 @@ impl Activities {
         }
     }
 
-    /// Sorts the dependencies, and drops those that contradict the times: the cause must end before
-    /// the effect begins. Zero-length activities at the same moment are ordered by insertion, which
-    /// prevents cycles.
+    /// Sorts the dependencies, and drops each dependency that contradicts the times: the cause must
+    /// end before the effect begins. Zero-length activities at the same moment are ordered by
+    /// insertion, which prevents cycles.
     fn normalize_dependencies(&mut self) {
         sort_dependencies_by_effect(&mut self.dependencies, self.list.len());
         self.dependencies.dedup();
@@ -262,7 +263,7 @@ fn sort_dependencies_by_effect(dependencies: &mut [(u32, u32)], activities: usiz
     }
 }
 
-/// For each thread, returns true if it only executes work that other threads requested.
+/// Returns one flag per thread: true if the thread only executes work that other threads requested.
 fn find_worker_threads(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     let mut works_for = vec![false; rank.threads.len()];
     for call in calls.list.iter().filter(|call| call.worker != NONE) {
@@ -274,8 +275,8 @@ fn find_worker_threads(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     works_for
 }
 
-/// Returns true if the own time of such a host interval counts as work. Otherwise the time belongs
-/// to Python.
+/// Returns true if the own time of a host interval with this role counts as work. Otherwise the
+/// time belongs to Python.
 fn is_work(role: HostIntervalKind) -> bool {
     role != HostIntervalKind::Annotation
 }

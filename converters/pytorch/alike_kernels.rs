@@ -1,5 +1,5 @@
-//! Some kernels have no operator. Estimates their work from kernels that have the same name and an
-//! operator. The bytes of a copy are also estimated from copies with the same name.
+//! Estimates the work of kernels that have no operator from kernels that have the same name and an operator. The bytes
+//! of a copy are also estimated from copies with the same name.
 //!
 //! Kernels that were launched before the capture began, or by a graph, have no operator, so their
 //! shapes are unknown. Kernels with the same name run the same program, on different data. If

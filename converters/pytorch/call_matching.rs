@@ -20,8 +20,7 @@ pub struct MatchedCollective {
     pub group: u32,
     /// The call of each captured member, in the group's order.
     pub members: Vec<CommRef>,
-    /// `None` if the collective has no root, or if the root has no capture. `None` if there is no
-    /// root or the root has no capture.
+    /// Index of the root among the group's members. `None` if there is no root or the root has no capture.
     pub root: Option<u32>,
     /// `comm_size` of the collective: the largest value of any member.
     pub bytes: u64,
@@ -58,8 +57,7 @@ pub struct CallMismatch(pub String);
 pub struct JobRank<'a> {
     /// Rank number in the job.
     pub number: u32,
-    /// Capture that contains the rank's calls: the rank's own capture, or that of a rank with the
-    /// same role.
+    /// Capture that contains the rank's calls: the rank's own capture, or the capture of a rank with the same role.
     pub timeline: &'a RankTimeline,
 }
 
@@ -175,9 +173,7 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    /// If no shift makes the members agree, cuts all lists to the shortest length, so that the
-    /// mismatch will be reported. If no shift makes the members agree, cuts all lists to the
-    /// shortest length, so that the mismatch is reported.
+    /// If no shift makes the members agree, cuts all lists to the shortest length, so that the mismatch is reported.
     fn keep_common_calls<'c>(
         &self,
         mut members: Vec<MemberCalls<'c>>,
@@ -234,9 +230,8 @@ impl<'a> CapturedCalls<'a> {
 
     fn signature_of_collective(&self, at: CommRef) -> CollectiveSignature {
         let kind = self.kind_of(at);
-        // In a scatter, only the root knows the total size. In all-to-all and gather, each member
-        // may have its own size. Different sizes are therefore no error in these kinds of
-        // collectives.
+        // In a scatter, only the root knows the total size. In all-to-all and gather, each member may have its own
+        // size. Different sizes are therefore not an error in these kinds of collectives.
         let one_size = !matches!(
             kind,
             CollectiveKind::AllToAll

@@ -1,17 +1,16 @@
 //! Finds the calls that several ranks' captures have in common.
 //!
-//! Profilers of different ranks start and stop at different calls. A group's members execute the
-//! same collectives in the same order. So one member's list equals another member's list, moved by
-//! a *shift*. A shift is possible if the calls' signatures agree wherever the lists overlap. The
-//! difference between two ranks' end times is the clock offset, so it should be constant. The best
-//! shift makes it most uniform. If two shifts are equally uniform, the shift with the smaller
-//! differences is best. If the clocks differ and the lists have equal lengths, shift zero is
+//! Profilers of different ranks start and stop at different calls. A group's members execute the same collectives in
+//! the same order. So one member's list equals another member's list, moved by a *shift*. A shift is possible if the
+//! calls' signatures agree wherever the lists overlap. The difference between two ranks' end times is the clock offset,
+//! so it should be constant. The best shift makes this difference most uniform. If two shifts are equally uniform, the
+//! shift with the smaller differences is best. If the clocks differ and the lists have equal lengths, shift zero is
 //! assumed unless another shift is more uniform.
 
 use chakram_base::statistics;
 use chakram_trace::matching::CollectiveSignature;
 
-/// Properties of a call that distinguish it from others.
+/// Properties of a call that distinguish it from other calls.
 #[derive(Clone, Copy, Debug)]
 pub struct CallOutline {
     /// Properties that are equal on all members.
@@ -113,7 +112,7 @@ fn windows_agree(one: &[CallOutline], other: &[CallOutline], shift: i64) -> bool
     matching_pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
 }
 
-/// Returns the median difference between end times, and the median deviation from it.
+/// Returns the median difference between end times, and the median deviation from this median.
 fn median_end_time_difference(
     one: &[CallOutline],
     other: &[CallOutline],

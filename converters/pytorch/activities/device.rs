@@ -69,8 +69,7 @@ pub(super) fn find_device_waits_of_host(
             .binary_search_by_key(&event.correlation, |&(correlation, _)| correlation)
             .ok()
             .and_then(|i| stream_of_sync_event(rank, syncs[i].1));
-        // Among the launched events (on the call's stream, if the capture names a stream), the
-        // event that ended last.
+        // The launched event that ended last; if the capture names a stream, only events on the call's stream count.
         let last = match stream {
             Some(stream) => launches.last_event_before(stream, item.start),
             None => launches.last_event_to_end(rank, item.start, item.end),
@@ -276,8 +275,8 @@ fn link_collectives(
         let own = activities.of_call[index];
         let thread = rank.items[call.item as usize].thread;
         let before = by_launch.partition_point(|&(launch, _)| launch < call.item);
-        // c10d makes its stream wait for the caller's current stream. The caller's last launch is
-        // assumed to be the last work on its current stream.
+        // c10d makes its stream wait for the caller's current stream. The caller's last launch is assumed to be the
+        // last work on the caller's current stream.
         let given = before.checked_sub(1).map(|i| by_launch[i]);
         if let Some((launch, device)) = given
             && rank.items[launch as usize].thread == thread
@@ -351,7 +350,7 @@ fn kernels_waiting_for_call(
     found
 }
 
-/// Device events, which can be searched by stream and launch.
+/// Index of device events, which can be searched by stream and launch.
 struct DeviceEventIndex {
     /// For each device event: its stream, the start of its launch, and its index.
     list: Vec<(i64, i64, u32)>,

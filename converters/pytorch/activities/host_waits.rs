@@ -25,8 +25,8 @@ pub(super) struct HostWait {
     pub to: i64,
     /// The call or device event for which the thread waited.
     pub source: WaitSource,
-    /// Host interval that contains the wait and continues after it. [`NONE`] if the next activity
-    /// starts after the wait.
+    /// Host interval that contains the wait and continues after it, or [`NONE`] if the next
+    /// activity starts after the wait.
     pub into: u32,
 }
 
@@ -53,8 +53,8 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
             let first = items.partition_point(|item| item.start < call.end);
             let mut done = call.done;
             for item in items[first..].iter().take_while(|item| item.start < until) {
-                // As soon as the next call is launched, the worker may prepare it. If the next call
-                // is launched, count only later work on this call's results.
+                // The worker may prepare the next call as soon as the next call is launched. From
+                // this launch on, count only work on this call's results.
                 let ours = item.start < done || uses_storages(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;

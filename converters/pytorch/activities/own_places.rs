@@ -1,4 +1,4 @@
-//! Determines where an operator that calls others does its own work.
+//! Determines when an operator that calls other operators does its own work.
 //!
 //! The activity of an operator with own work has one position among the activities of the
 //! operator's child calls. The position depends only on names, never on durations, so that two
@@ -39,8 +39,8 @@ const ROUNDED_PART: i64 = 64;
 /// Position of a host interval's own work among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnWorkPosition {
-    /// Start and end, in ns, of the time between the children around the position; of the whole
-    /// host interval if `is_whole`.
+    /// Start and end, in ns, of the time between the children around the position, or of the whole
+    /// host interval if `is_whole` is true.
     pub span: (i64, i64),
     /// Number of children before the position.
     pub before: u32,

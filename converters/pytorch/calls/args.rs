@@ -292,9 +292,8 @@ pub(super) fn parse_comm_call(name: &str, inputs: &str, types: &str) -> Option<(
     ))
 }
 
-/// Returns how many of an all-to-all's `bytes` go to each member; empty if all members get equal
-/// parts. `splits` is the argument position of the split sizes, and `tensors` that of the tensor
-/// list.
+/// Returns how many of an all-to-all's `bytes` go to each member; empty if all members get equal parts. `splits` is the
+/// argument position of the split sizes, and `tensors` is the argument position of the tensor list.
 fn bytes_per_member(
     splits: Option<usize>,
     tensors: Option<usize>,
@@ -451,7 +450,7 @@ mod tests {
 
     #[test]
     fn arguments_say_bytes_roots_and_results() {
-        // 4,096 floats of 4 B to root 2, not asynchronous.
+        // The call has 4,096 floats of 4 B and the root 2, and it is not asynchronous.
         let (act, asked) = parse_comm_call(
             "c10d::reduce_",
             r#"[[[7, 8, 0, 4096, 4, "cpu"]], "<Object>", "<Object>", 2, 0, false, -1]"#,
