@@ -15,9 +15,9 @@
 //!
 //! Ranks on the same host share a clock, so an estimate of their offset is only noise. Clocks of
 //! ranks on the same host are corrected only if an offset of zero is outside the bounds, and then
-//! only to the nearer bound. Offset that is added to the rank's times, in ns. So if only messages
-//! were observed, the clock is corrected only if an offset of zero is outside the bounds. If the
-//! captures do not name their hosts, an estimate that does not exceed the scatter is ignored.
+//! only to the nearer bound. Messages give bounds but no estimate. So if only messages were
+//! observed, the clock is corrected only if an offset of zero is outside the bounds. If the captures
+//! do not name their hosts, an estimate that does not exceed the scatter is ignored.
 
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;
@@ -25,7 +25,7 @@ use super::rank_timeline::RankTimeline;
 use chakram_base::statistics;
 use std::collections::BTreeMap;
 
-/// Median difference of end times, in ns; zero if no collective was observed.
+/// Correction of a rank's clock relative to the reference, which is the first rank's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClockOffset {
     /// Offset added to the rank's times, ns.

@@ -84,7 +84,7 @@ pub struct HostNodeLinks {
     first_renamed: Option<(u64, String, String, u64)>,
     /// Method that joined the two files.
     pub method: LinkMethod,
-    /// Start of the window, in ns since the epoch.
+    /// Links of each host thread; empty unless nodes and events were joined by order.
     pub threads: Vec<ThreadLinks>,
     /// Part of the Kineto trace that the host trace covers; `None` if it covers the whole Kineto
     /// trace.

@@ -75,7 +75,7 @@ impl NvlinkRate {
         Self { all, most_ll }
     }
 
-    /// Returns the NVLink rates of the device `name`; Returns the time by NCCL's formula, in ns;
+    /// Returns the NVLink rates of the device `name`, or `None` if the device has no NVLink or is unknown.
     pub fn from_device_name(name: &str) -> Option<Self> {
         // On these cards, NVLink bridges connect only pairs of devices, if any.
         if name.contains("PCIe") || name.contains("NVL") {

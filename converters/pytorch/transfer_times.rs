@@ -74,7 +74,7 @@ pub struct TimeAnomalyCounts {
     pub late: u64,
 }
 
-/// Activities of each capture, which show on which calls the program blocked.
+/// A job's calls, with the captures that contain their times.
 pub struct JobCalls<'a> {
     /// Calls of each rank, in the order of `models`.
     pub calls: &'a [CommCalls],

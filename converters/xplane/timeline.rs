@@ -54,9 +54,9 @@ pub(super) struct DeviceTimeline<'a> {
     pub streams: Vec<(i64, String)>,
     /// Slices, sorted by start. Slices of one stream do not overlap.
     pub pieces: Vec<DeviceSlice<'a>>,
-    /// Launching calls, sorted by start. Returns the start of the first event, in ps.
+    /// Launching calls, sorted by start. Calls of one thread do not overlap.
     pub launches: Vec<HostLaunch>,
-    /// Returns the end of the last event, in ps.
+    /// Names of the file's threads.
     pub threads: Vec<String>,
     /// Number of events with a duration above zero.
     pub events: u64,

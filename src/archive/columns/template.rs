@@ -265,7 +265,7 @@ impl TemplateLayer {
 }
 
 impl RecordTemplate<'_> {
-    /// `value` returns the values of the slots in order.
+    /// Returns the maximum number of bytes that a record needs while it is written.
     #[inline]
     pub fn max_record_bytes(&self) -> usize {
         // At most one number follows each literal. The record's own length comes before all

@@ -101,8 +101,7 @@ impl BlockDelta {
 /// The operator of a block that combines information across tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenMixing {
-    /// Returns the number of key heads, at least one, on each of `npus` NPUs. The number of value
-    /// heads is the same.
+    /// Attention to keys and values of earlier tokens.
     Attention(BlockAttentionSizes),
     /// Linear attention.
     Delta(BlockDelta),
@@ -260,7 +259,7 @@ pub struct EqualModelBlocks {
 }
 
 impl EqualModelBlocks {
-    /// The merged form needs the same number of weights and products.
+    /// Creates a kind with a count of one from a single block's operators.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mixing = TokenMixing::from_operators(operators)?;
         let attention = match mixing {

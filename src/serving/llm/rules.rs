@@ -142,7 +142,7 @@ pub struct EngineRules {
     pub policy: SchedulingPolicy,
     /// True if a prompt may be computed in parts.
     pub chunked_prefill: bool,
-    /// Properties of the machine on which rules may depend.
+    /// True if requests reuse cached blocks with equal content.
     pub prefix_caching: bool,
     /// Maximum number of tokens of one request in a step, or 0 for no limit.
     pub long_prefill_token_threshold: u32,

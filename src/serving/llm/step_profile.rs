@@ -30,8 +30,8 @@ pub struct StepProfileChoice {
     /// operations `moe`.
     pub experts: Option<[u32; 2]>,
     /// Weight of the longest context in the time of attention: 0 for the mean context only, 1 for
-    /// the longest context only. Replaces several chunks of prompts by one chunk with the same
-    /// number of tokens and the same number of products:
+    /// the longest context only. A kernel whose contexts have different lengths waits for the
+    /// longest context.
     pub skew: f64,
     /// Time per step that a captured graph saves, compared with operations measured one by one.
     pub graph_saving: Span,
