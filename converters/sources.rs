@@ -181,13 +181,12 @@ impl TraceSource {
     }
 }
 
-/// A recognized file or folder. Commands that cannot read an input name it in the error by this
-/// description.
+/// A recognized file or folder. A command that cannot read an input uses this description in its error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecognizedInput {
     /// An input that the converters can read.
     Source(TraceSource),
-    /// An input that no converter can read; the value describes it.
+    /// An input that no converter can read; the value describes the input.
     Foreign(&'static str),
 }
 

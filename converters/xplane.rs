@@ -96,7 +96,7 @@ pub struct XplaneSummary {
     /// Devices, sorted by rank.
     pub devices: Vec<DeviceConversion>,
     /// Skipped planes and lines, each with its number of events. The skipped planes and lines
-    /// repeat others, or are not streams.
+    /// repeat other planes and lines, or are not streams.
     pub left_out: Vec<(String, u64)>,
 }
 

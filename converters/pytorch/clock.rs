@@ -78,8 +78,8 @@ fn drift_gain(drift: i64, passed: i64) -> i64 {
 
 /// Unit of drift: a drift of 1 means one part in 10^12.
 const WHOLE: i64 = 1_000_000_000_000;
-/// Largest drift that a real clock can have, in parts of 10^12. Quartz clocks are off by at most
-/// 200 parts in a million, and NTP corrects by at most 500.
+/// Largest drift that a real clock can have, in parts of 10^12. Quartz clocks are off by at most 200 parts per million,
+/// and NTP corrects at most 500 parts per million.
 const LARGEST_DRIFT: i64 = WHOLE / 1000;
 /// Minimum number of collectives for a drift estimate, because fewer collectives cannot separate
 /// drift from noise.
@@ -130,7 +130,7 @@ pub fn estimate_offsets(
     let mut offsets = vec![ClockOffset::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
     let hosts = |a: u32, b: u32| HostRelation::relate_hosts(&ranks[a as usize], &ranks[b as usize]);
-    // Go from ranks with known offsets to ranks without. Ranks on the same host come first, because
+    // Proceed from ranks with known offsets to ranks with unknown offsets. Ranks on the same host come first, because
     // they share a clock; then comes the rank that shares the most observations with a known rank.
     loop {
         let next = between
@@ -378,8 +378,8 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Builds collectives one second apart. On the first rank, each collective ends later by its
-    /// entry of `differences`. On both ranks, it lasts `before` ns.
+    /// Builds collectives one second apart. On the first rank, each collective ends later by its entry of
+    /// `differences`. On both ranks, each collective lasts `before` ns.
     fn collectives(differences: &[i64], before: i64) -> Vec<ClockObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {
             let end = second * 1000 * MS;
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn the_estimate_is_the_median() {
-        // Ends differ by about 3 ms; one late end of 9 ms does not move the median.
+        // The ends differ by about 3 ms; one late end of 9 ms does not move the median.
         let seen = collectives(
             &[3 * MS, 3 * MS + 40, 9 * MS, 3 * MS - 20, 3 * MS + 5],
             8 * MS,
@@ -413,8 +413,8 @@ mod tests {
         assert_eq!((offset.applied, offset.estimate), (3 * MS + 5, 3 * MS + 5));
         // The distances from the median are 5, 35, 6 ms − 5, 25 and 0 ns; their median is 25 ns.
         assert_eq!(offset.spread, 25);
-        // From the other rank's view, all signs are reversed. The first rank's own offset is
-        // included in the second rank's offset.
+        // If the two ranks are swapped, all signs are reversed. The first rank's own offset is included in the second
+        // rank's offset.
         assert_eq!(
             of(&turned(&seen), HostRelation::Different).applied,
             -3 * MS - 5

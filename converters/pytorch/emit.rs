@@ -34,8 +34,7 @@ pub struct JobEmitContext<'a> {
     pub matches: &'a [CallMatchInfo],
     /// Start of the job, in ns by this rank's clock.
     pub start: i64,
-    /// True if no node of the job ran on a device. If no node ran on a device, host operators
-    /// count as compute.
+    /// True if no node of the job ran on a device, so that host operators count as compute.
     pub host_computes: bool,
     /// Time that the profiler needs to write one record, in ns.
     pub record_ns: u64,

@@ -199,8 +199,8 @@ fn find_only_shared_group(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
         .then_some(first)
 }
 
-/// Some kernels are known only by name. Returns the group for these kernels of a rank: the only
-/// group that the rank's other calls name.
+/// Returns the group for a rank's kernels that are known only by name: the only group that the
+/// rank's other calls name.
 fn find_only_named_group(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let named = calls
         .list

@@ -8,11 +8,10 @@
 //!   uses the group's members shifted by m − t.
 //! - A message to member q of a group goes to member p(m) + (q − p(t)), modulo the group's size.
 //!
-//! A captured rank is a valid model only if no observation contradicts it. The captured members of
-//! each group must have equal numbers of collectives of each kind. The messages that captured ranks
-//! send to `m` must match those that `m` receives, and the messages that they expect from `m` must
-//! match those that `m` sends. For each pair of ranks, both sides must agree on the first and the
-//! last message in each direction.
+//! A captured rank is a valid model only if no observation contradicts it. The captured members of each group must have
+//! equal numbers of collectives of each kind. The messages that captured ranks send to `m` must match the messages that
+//! `m` receives, and the messages that captured ranks expect from `m` must match the messages that `m` sends. For each
+//! pair of ranks, both sides must agree on the first and the last message in each direction.
 //!
 //! Among several valid models, the model with p(m) = p(t) in the most groups is used, for example a
 //! rank with the same tensor shard. Among equally good models, the nearest captured rank is used.
@@ -154,8 +153,8 @@ struct RankModelCheck<'a> {
 }
 
 impl RankModelCheck<'_> {
-    /// Returns the calls of the rank that its model implies; `None` unless the rank and its model
-    /// have the same position in more than `least` groups.
+    /// Returns the calls that the model implies for the rank; `None` unless the rank and its model have the same
+    /// position in more than `least` groups.
     fn candidate_if_better(
         &self,
         least: Option<usize>,
@@ -304,10 +303,9 @@ impl RankModelCheck<'_> {
         Ok(())
     }
 
-    /// Checks that captured ranks send the messages that the rank receives, and receive the
-    /// messages that it sends. For each pair of ranks, both sides must also agree on the direction
-    /// of the first and of the last message. Comparing only the sets of messages is not enough,
-    /// because neighbouring stages send each other equal messages.
+    /// Checks that captured ranks send the messages that the rank receives, and receive the messages that the rank
+    /// sends. For each pair of ranks, both sides must also agree on the direction of the first and of the last message.
+    /// Comparing only the sets of messages is not enough, because neighbouring stages send each other equal messages.
     fn check_message_partners<'m>(
         &self,
         calls: &[CommCall],

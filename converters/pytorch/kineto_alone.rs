@@ -267,7 +267,7 @@ mod tests {
             dtype: "c10::Half".to_owned(),
         };
         let made = format_comm_arguments(&args, Some(&carrier));
-        // 64·2 elements of half precision.
+        // The tensor has 64·2 half-precision elements.
         assert_eq!(made.inputs, r#"[[[0,0,0,128,2,""]],"<Object>",1,true]"#);
         let empty = [
             arg("Input Dims", "[[]]"),

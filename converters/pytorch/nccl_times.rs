@@ -1,5 +1,5 @@
-//! Computes kernel times by NCCL's own formula. The formula's times separate transfer from waiting
-//! if the partner ranks have no capture.
+//! Computes kernel times by NCCL's own formula. With these times, transfer can be separated from waiting even if the
+//! partner ranks have no capture.
 //!
 //! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of
 //! `n` GPUs on one host with NVLink, and a buffer of `B` bytes in total, NCCL's time is:

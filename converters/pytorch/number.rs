@@ -60,8 +60,8 @@ fn parse_digits(text: &[u8]) -> Option<i64> {
     })
 }
 
-/// Parses eight decimal digits at once. Combines neighbours into two-digit numbers, and these into
-/// four-digit numbers.
+/// Parses eight decimal digits at once. Combines neighbouring digits into two-digit numbers, and
+/// neighbouring two-digit numbers into four-digit numbers.
 #[inline]
 fn parse_eight_digits(text: [u8; 8]) -> Option<i64> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
@@ -112,7 +112,7 @@ fn parse_decimal_microseconds(json: &str) -> Option<i64> {
     if integer.is_empty() || !digits().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    // After the conversion to nanoseconds, the number of digits before the decimal point.
+    // Number of digits before the decimal point after the conversion to nanoseconds.
     let before = (integer.len() as i64)
         .checked_add(exponent)?
         .checked_add(3)?;

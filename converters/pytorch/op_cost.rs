@@ -250,8 +250,8 @@ pub(super) fn duration_of_device_interval(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 
-/// Returns true if an operator only returns views of its inputs. All its results share the inputs'
-/// storages, and its schema says that it writes no input.
+/// Returns true if an operator only returns views of its inputs. All results of such an operator share the inputs'
+/// storages, and the operator's schema says that it writes no input.
 fn returns_view(host: &HostTrace, index: u32) -> bool {
     let [inputs, outputs] = host.storages_of(index);
     let node = &host.nodes[index as usize];

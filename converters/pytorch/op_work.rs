@@ -1,13 +1,12 @@
 //! Computes the FLOPs and bytes of operators from the shapes of their arguments.
 //!
-//! A multiplication and an addition count as two operations. The product C (m×n) = A (m×k) · B (k×n) costs
-//! 2·m·n·k. A convolution is one matrix multiplication per output position: 2 · output elements ·
-//! weight elements ÷ output channels. A convolution's backward pass computes gradients, each with
-//! one matrix multiplication of the same size. Attention has two matrix multiplications (Q·Kᵀ and
-//! P·V) in the forward pass, and five of the same size in the backward pass. If an operator's name
-//! shows that it multiplies matrices, but its shapes do not give their sizes, its FLOPs are
-//! unknown. Every other operator has zero FLOPs, because the bytes of its tensors limit its time on
-//! every machine. Table lookups count only the rows that their indices select.
+//! A multiplication and an addition count as two operations. The product C (m×n) = A (m×k) · B (k×n) costs 2·m·n·k. A
+//! convolution is one matrix multiplication per output position: 2 · output elements · weight elements ÷ output
+//! channels. A convolution's backward pass computes gradients, each with one matrix multiplication of the same size.
+//! Attention has two matrix multiplications (Q·Kᵀ and P·V) in the forward pass, and five of the same size in the
+//! backward pass. If an operator's name shows that the operator multiplies matrices, but the shapes do not give the
+//! matrices' sizes, the FLOPs are unknown. Every other operator has zero FLOPs, because the bytes of its tensors limit
+//! its time on every machine. Table lookups count only the rows that their indices select.
 
 mod arguments;
 mod attention;

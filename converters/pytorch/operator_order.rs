@@ -3,7 +3,7 @@
 //!
 //! Later stages order operators by record function id. Later stages also assign each interval of
 //! gloo's workers to the last operator with a lower id. If the profiler wrote no ids, this module
-//! assigns ids in the order of starts. The operator of an interval in flight is found by kind and
+//! assigns ids in order of start time. The operator of an interval in flight is found by kind and
 //! size. The interval's id follows the operator's id.
 
 use super::call_names::{CommIntervalKind, comm_kind_of_interval, comm_kind_of_operator};
@@ -11,7 +11,7 @@ use super::elements::count_tensor_elements;
 use super::kineto::{EventCategory, KinetoTrace};
 use std::cmp::Reverse;
 
-/// Maximum number of open operators among which an interval's operator is searched.
+/// Maximum number of open operators that are searched for an interval's operator.
 const OPEN: usize = 256;
 
 /// If any operator or annotation has no id, assigns new ids to all of them. Returns true if ids

@@ -1,8 +1,8 @@
 //! Derives the output shapes of operators whose inputs were recorded but not their outputs.
 //!
-//! For matrix multiplications and convolutions, the inputs determine the output shapes exactly.
-//! Outputs of reductions are negligible. All other operators are assumed to produce a tensor with
-//! the shape of their largest input. Element-wise operators, normalizations and copies do so.
+//! For matrix multiplications and convolutions, the inputs determine the output shapes exactly. Outputs of reductions
+//! are negligible. All other operators are assumed to produce a tensor with the shape of their largest input.
+//! Element-wise operators, normalizations and copies produce such a tensor.
 
 use serde_json::Value;
 
@@ -25,8 +25,8 @@ pub(super) fn output_shape(name: &str, dims: &[Value], concrete: &[Value]) -> Op
             *out.last_mut()? = *weight.first()?;
             Some(out)
         }
-        // `convolution_shape` gets the positions of padding, stride and dilation. In cuDNN's
-        // operator, no bias precedes them.
+        // `convolution_shape` gets the positions of padding, stride and dilation. cuDNN's operator has no bias argument
+        // before these positions.
         "cudnn_convolution" => convolution_shape(&shape(0)?, &shape(1)?, concrete, (2, 3, 4)),
         "miopen_convolution" | "mkldnn_convolution" => {
             convolution_shape(&shape(0)?, &shape(1)?, concrete, (3, 4, 5))

@@ -4,9 +4,9 @@
 //! while the program runs. Recording takes nearly the same time for every operator. The time per
 //! record is estimated by one of these methods, the first that the capture allows:
 //!
-//! - If the job also measured steps without a profiler, the duration of as many unprofiled steps is
-//!   subtracted from the duration of the capture. The difference is divided by the number of
-//!   records on the thread with the most records.
+//! - If the job also measured steps without a profiler, the duration of the same number of
+//!   unprofiled steps is subtracted from the duration of the capture. The difference is divided by
+//!   the number of records on the thread with the most records.
 //! - Otherwise, the time is estimated from views (operators that compute nothing and take less than
 //!   a microsecond by themselves). The estimate is the sum of two medians: the time of views that
 //!   call no other operator, and the time from a view's start to the start of the operator that the

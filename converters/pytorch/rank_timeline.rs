@@ -66,8 +66,7 @@ pub struct InFlightInterval {
     pub thread: u32,
     /// Start, in ns since the epoch, by this rank's clock.
     pub start: i64,
-    /// End of the interval. For a message, the time at which the program had waited for the
-    /// message.
+    /// End of the interval. For a message, the time at which the program's wait for the message ended.
     pub end: i64,
     /// Record function id. The operator that requested the communication is the last operator with a lower id.
     pub rf_id: u64,
@@ -79,7 +78,7 @@ pub struct DeviceInterval {
     /// Index of the event in [`RankTimeline::events`].
     pub event: u32,
     /// Index of the host interval that launched the device event: a runtime call, or the operator if the profiler
-    /// recorded no runtime calls. [`NONE`] if the launch was before the capture began.
+    /// recorded no runtime calls. The index is [`NONE`] if the launch was before the capture began.
     pub launch: u32,
     /// Stream number that the profiler assigned.
     pub stream: i64,

@@ -19,8 +19,8 @@ pub enum CaptureFileKind {
     Other,
 }
 
-/// Some device traces begin with long metadata, so the number is large. The number is large because
-/// some device traces begin with long metadata.
+/// Number of bytes at the beginning of a file that are inspected. The number is large because some device traces begin
+/// with long metadata.
 const BEGINNING: u64 = 1 << 16;
 
 /// Detects the kind of the file `path` from the keys at its beginning. Does not check the rest of
@@ -91,7 +91,7 @@ pub(crate) fn describe_foreign_magic(head: &[u8]) -> Option<&'static str> {
 /// Returns a description of a file that is not a capture; `None` unless the beginning of the file
 /// identifies its kind.
 pub(crate) fn describe_foreign_file(path: &Path) -> Option<&'static str> {
-    /// Number of bytes at the start of a JSON file in which its kind is searched.
+    /// Number of bytes at the start of a JSON file that are searched for the file's kind.
     const HEADING: usize = 256;
     let text = read_raw_beginning(DecompressedStream::open_path(path).ok()?, path).ok()?;
     let lines = || {

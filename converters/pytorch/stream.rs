@@ -252,8 +252,7 @@ impl JsonWalker<'_> {
                 return Ok(());
             };
             let before = mended.text.len();
-            // Offset that the element's start would need for bytes after the repaired name to keep
-            // their original offsets.
+            // Offset at which the element must start so that bytes after the repaired name keep their original offsets.
             let behind = (offset + mended.resume as u64).wrapping_sub(before as u64);
             // Try a prefix that is long enough for most elements, then longer prefixes.
             let mut stretch = 1 << 13;

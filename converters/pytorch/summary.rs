@@ -21,8 +21,7 @@ use std::path::{Path, PathBuf};
 pub struct ConversionSummary {
     /// Number of ranks in the job; may be larger than the number of captures.
     pub world: u32,
-    /// True if nothing ran on a device. If nothing ran on a device, host operators count as
-    /// compute.
+    /// True if nothing ran on a device, so that host operators count as compute.
     pub host_computes: bool,
     /// Groups, each with the number of its collectives.
     pub groups: Vec<GroupSummary>,
@@ -31,8 +30,8 @@ pub struct ConversionSummary {
     /// Number of collectives whose members recorded different sizes. The largest size determines
     /// the cost.
     pub uneven: u64,
-    /// Number of collectives with at least one member without a capture. The time that others wait
-    /// for these members counts as transfer.
+    /// Number of collectives with at least one member without a capture. The time that other
+    /// members wait for these members counts as transfer.
     pub partial: u64,
     /// Number of messages whose send and receive were both found.
     pub messages: u64,
@@ -40,8 +39,7 @@ pub struct ConversionSummary {
     pub alone: BTreeMap<&'static str, u64>,
     /// Counts of implausible times.
     pub odd: TimeAnomalyCounts,
-    /// Unused files from the given folders, each with the reason: the file is a different kind of
-    /// capture.
+    /// Unused files from the given folders, each with the reason why the file was not used.
     pub left_aside: Vec<(PathBuf, String)>,
     /// Number of captured steps, and the median duration, in ns, of the steps measured without a
     /// profiler.

@@ -4,7 +4,7 @@
 use std::io::{self, Error, ErrorKind, Read};
 use tar::{Archive, Entry};
 
-/// Size of a header, in bytes; entries are padded to multiples of it.
+/// Size of a header, in bytes; entries are padded to multiples of this size.
 const BLOCK: usize = 512;
 
 /// Maximum number of entries. Archives of captures have a few entries per rank.

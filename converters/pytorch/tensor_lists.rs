@@ -1,9 +1,9 @@
 //! Computes the bytes that operators on lists of tensors move, such as `aten::cat` and
 //! `aten::_foreach_add_`.
 //!
-//! For a list of tensors, Kineto records the shapes but no element type. The element type is a (C++) template
-//! argument in the kernel's name. A kernel on tensor lists reads all its input lists, and writes a
-//! list as long as its longest input list.
+//! For a list of tensors, Kineto records the shapes but no element type. The element type is a C++ template argument in
+//! the kernel's name. A kernel on tensor lists reads all its input lists, and writes a list as long as its longest
+//! input list.
 
 use super::elements::count_tensor_elements;
 use serde_json::Value;
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn lists_are_read_and_one_is_written() {
         let cat = "void at::native::CatArrayBatchedCopy_contig<at::native::OpaqueType<2u>, unsigned int, 3, 128, 1>(int)";
-        // 2 · 3 + 4 elements of two bytes, each read and written.
+        // The operator reads and writes 2 · 3 + 4 elements of two bytes each.
         assert_eq!(bytes_moved_by_kernel("[[[2, 3], [4]], []]", cat), Some(40));
         let add = "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpListAlphaFunctor<float, 2, 2, 0>>";
         // The operator reads two lists of 10 elements and writes one: 30 floats.

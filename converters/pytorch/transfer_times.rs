@@ -21,10 +21,11 @@
 //!
 //! If members have no capture, `absent_ranks` bounds the transfers.
 //!
-//! The recorded interval of a host message ends when the program has waited for the message. The
-//! message may have arrived long before. If the program did not block on a message, the transfer
-//! time is estimated from messages of the same size on which the program blocked. The estimate is
-//! the median transfer time of these messages, limited by the message's own recorded times.
+//! The recorded interval of a host message ends when the program's wait for the message ends. The
+//! message may have arrived long before this end. If the program did not block on a message, the
+//! transfer time is estimated from messages of the same size on which the program blocked. The
+//! estimate is the median transfer time of these messages, limited by the message's own recorded
+//! times.
 
 mod absent_ranks;
 
@@ -82,7 +83,7 @@ pub struct JobCalls<'a> {
     pub models: &'a [CapturedOrInferredRank],
     /// Timeline of each capture.
     pub timelines: &'a [RankTimeline],
-    /// Activities of each capture; they show which calls the program blocked on.
+    /// Activities of each capture, which show on which calls the program blocked.
     pub captures: &'a [Activities],
     /// Clock offset of each capture.
     pub offsets: &'a [ClockOffset],

@@ -43,9 +43,9 @@ impl SimaiWorkload {
         Ok((writer.into_inner(), nodes))
     }
 
-    /// Builds the job in memory. The result equals the job that would be read from the traces that
-    /// [`Self::write_rank`] writes. Ranks share one graph and differ only in their groups. With
-    /// broadcasts, they need several graphs, because a graph contains the root's rank.
+    /// Builds the job in memory. The result equals the job that would be read from the traces that [`Self::write_rank`]
+    /// writes. Ranks share one graph and differ only in their groups. With broadcasts, ranks need several graphs,
+    /// because a graph contains the root's rank.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl<S: Sink> SimaiNodeEmitter<'_, S> {
         Ok(self.nodes)
     }
 
-    /// Emits the computation of a stage, and makes the next node depend on it.
+    /// Emits the computation of a stage, and makes the next node depend on this computation.
     fn emit_compute(
         &mut self,
         layer: &SimaiLayer,

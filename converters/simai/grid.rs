@@ -31,8 +31,8 @@ impl GroupRole {
 /// Assigns ranks to groups. Rank `t + T (p + P (e + E x))` belongs to stage `p`. The rank has
 /// position `t` in its tensor-parallel group, and position `e + E x` in its data-parallel group.
 /// Within a data-parallel group, each run of `E` consecutive members is an expert-parallel group.
-/// With one stage, the groups are identical to SimAI's. With several stages, they differ, because
-/// SimAI's expert-parallel groups mix ranks of different stages.
+/// With one stage, the groups are identical to SimAI's. With several stages, the groups differ from
+/// SimAI's, because SimAI's expert-parallel groups mix ranks of different stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGrid {
     /// Number of NPUs.

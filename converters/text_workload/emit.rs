@@ -82,7 +82,7 @@ impl TextWorkload {
         Ok(())
     }
 
-    /// Writes the nodes of model parallelism. If `hybrid`, also writes the all-reduces of weight
+    /// Writes the nodes of a model-parallel workload. If `hybrid` is true, also writes the all-reduces of weight
     /// gradients. The names of input-gradient collectives end in `suffix`.
     fn write_model_parallel(
         &self,

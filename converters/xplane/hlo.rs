@@ -583,8 +583,8 @@ mod tests {
             (CollectiveKind::AllReduce, 1024)
         );
         assert_eq!(reduced.groups, [[0, 1], [2, 3]]);
-        // The second element of the result of `all-gather-start` is the output, and each of four members
-        // contributes a quarter of it.
+        // The second element of the result of `all-gather-start` is the output, and each of four members contributes a
+        // quarter of the output.
         let gathered = of("ag");
         assert_eq!(
             (gathered.kind, gathered.output),

@@ -202,7 +202,7 @@ impl<'a> ProfilePlane<'a> {
                     found = Some(StatValue::Bytes((bytes, offset)));
                 }
                 // Each text is stored only once, as the name of a kind of stat. This stat contains
-                // the id of that kind.
+                // the id of the kind whose name is the stat's text.
                 (7, WireValue::Varint(number)) => {
                     let name = self.stat_names.get(&(number as i64));
                     found = name.map(|name| StatValue::Text(name.clone()));
@@ -269,8 +269,8 @@ impl<'a> ProfileEvent<'a> {
                 (1, WireValue::Varint(id)) => kind = id as i64,
                 (2, WireValue::Varint(ps)) => offset = Some(ps as i64),
                 (3, WireValue::Varint(ps)) => duration = ps as i64,
-                // An event with a number of occurrences summarizes them all, so it has no time of
-                // its own.
+                // An event with a number of occurrences summarizes all these occurrences, so it has
+                // no time of its own.
                 (5, WireValue::Varint(_)) => offset = None,
                 _ => {}
             }

@@ -78,8 +78,8 @@ impl DeviceTimeline<'_> {
         pieces.chain(self.launches.iter().map(|l| l.end)).max()
     }
 
-    /// Returns the names of all lanes as metadata attributes. Streams have lanes, and also threads
-    /// that launched something.
+    /// Returns the names of all lanes as metadata attributes. Each stream has a lane, and so does
+    /// each thread that launched something.
     pub fn lane_names(&self) -> Vec<(String, String)> {
         let stream = |(number, name): &(i64, String)| (format!("lane.{number}"), name.clone());
         let mut names: Vec<_> = self.streams.iter().map(stream).collect();
@@ -216,7 +216,7 @@ fn read_device<'a>(
         events: 0,
         linked: 0,
     };
-    // Correlation ids of this device's events. Each has the index in `launches` of the call with
+    // Maps each correlation id of this device's events to the index in `launches` of the call with
     // the same id.
     let mut used: BTreeMap<u64, u32> = BTreeMap::new();
     for line in &lines {
@@ -305,8 +305,9 @@ fn stream_number(name: &str) -> Option<i64> {
 }
 
 /// Cuts the events of a line into slices that do not overlap. Each slice consists of the index of
-/// its event, its start, its end, and true if it covers its whole event. At each instant, the
-/// running event that started last gets the slice, so the slices preserve the union of all events.
+/// its event, its start, its end, and a flag that is true if the slice covers the whole event. At
+/// each instant, the running event that started last gets the slice, so the slices preserve the
+/// union of all events.
 fn cut_into_slices(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
     let mut order: Vec<usize> = (0..events.len()).collect();
     order.sort_by_key(|&i| (events[i].start, std::cmp::Reverse(events[i].end), i));

@@ -120,7 +120,7 @@ struct RequestTraversal {
     open: Option<(CommRequest, i64, bool)>,
     /// Requests that have ended and wait for a launch.
     pending: Vec<CommRequest>,
-    /// Requests that the last launch executed. Launches right after it execute the same requests.
+    /// Requests that the last launch executed. Launches right after that launch execute the same requests.
     last: Vec<CommRequest>,
 }
 

@@ -44,8 +44,8 @@ pub(super) fn operator_dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
 }
 
 impl<'a> ActivityEmitter<'a> {
-    /// Returns the rank's device work except communication. The FLOPs and bytes are those recorded
-    /// for operators and copies.
+    /// Returns the rank's device work except communication. The FLOPs and bytes are the values
+    /// recorded for operators and copies.
     pub fn iter_computing_kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
@@ -216,8 +216,8 @@ impl<'a> ActivityEmitter<'a> {
         )
     }
 
-    /// Returns a host interval's step and Python call, if they differ from those of the enclosing
-    /// interval.
+    /// Returns the step and the Python call of a host interval, if they differ from the enclosing
+    /// interval's.
     fn step_and_python_attributes(
         &self,
         index: u32,

@@ -29,8 +29,8 @@ pub(super) fn order_activities(
     if order.len() == activities.list.len() {
         return order;
     }
-    // If a call ended before an earlier call began, the times contradict program order. Then only
-    // the dependencies determine the order.
+    // If a call ended before an earlier call began, the times contradict program order. In this
+    // case, only the dependencies determine the order.
     sort_topologically(rank, activities, &[])
 }
 

@@ -1,11 +1,10 @@
 //! Joins host nodes and Kineto events by order, for files without record function ids.
 //!
-//! On a thread, the k-th host node with a name (sorted by id) is the k-th Kineto event with that name (sorted by
-//! start). The observer numbers threads itself, while Kineto uses the system's thread ids. So each
-//! host thread is matched to the track with the most similar names. If Kineto recorded for longer
-//! than the observer, the host's operators are a contiguous window of Kineto's operators. The
-//! window is found by comparing sequences of names. Shapes do not influence the matching, so they
-//! can test its result.
+//! On a thread, the k-th host node with a name (sorted by id) corresponds to the k-th Kineto event with that name
+//! (sorted by start). The observer numbers threads itself, while Kineto uses the system's thread ids. So each host
+//! thread is matched to the track with the most similar names. If Kineto recorded for longer than the observer, the
+//! host's operators are a contiguous window of Kineto's operators. The window is found by comparing sequences of names.
+//! Shapes do not influence the matching, so they can test its result.
 
 use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
 use crate::pytorch::host::{HostTrace, NONE};

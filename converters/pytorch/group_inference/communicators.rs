@@ -116,9 +116,9 @@ fn collect_communicators(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
 }
 
 impl Communicator {
-    /// Compares the end times of this communicator's collectives with those of `other`. Returns the
-    /// mean deviation of the differences, in ns. Returns `None` if the collectives differ. If the
-    /// clocks are `apart` (not shared), first removes the constant offset between the clocks.
+    /// Compares the end times of the collectives in this communicator and in `other`. Returns the mean deviation of the
+    /// differences, in ns. Returns `None` if the collectives differ. If the clocks are `apart` (not shared), first
+    /// removes the constant offset between the clocks.
     fn distance_to(&self, other: &Self, apart: bool) -> Option<i64> {
         let alike = self.key.1 == other.key.1
             && self.calls.len() == other.calls.len()

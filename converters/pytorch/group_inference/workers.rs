@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 /// Worker threads of a rank, in pools. A pool contains one group's threads.
 #[derive(Debug, Default)]
 pub(super) struct WorkerPools {
-    /// Candidate partitions of the threads into pools. The first pairs neighbours by number, and
-    /// the second splits the threads at the largest gaps between numbers.
+    /// Candidate partitions of the threads into pools. The first partition pairs neighbours by number, and the second
+    /// partition splits the threads at the largest gaps between numbers.
     ways: Vec<Vec<Vec<u32>>>,
     /// Threads whose calls name their group.
     named: BTreeMap<u32, u32>,
@@ -154,8 +154,8 @@ fn groups_of_threads(
     (way, places): PoolAssignment,
 ) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();
-    // A rank without workers fits every assignment, so only the named threads are assigned. If a rank has only
-    // one partition, it is used for both kinds.
+    // A rank without workers fits every assignment, so only the named threads are assigned. If a rank has only one
+    // partition, that partition is used for both kinds.
     let Some(cut) = pools.ways.get(way).or(pools.ways.first()) else {
         return Some(given);
     };

@@ -434,7 +434,7 @@ fn match_results_of_calls(
     for message in &matches.messages {
         let ends = [message.send, message.receive];
         let ends = ends.map(|(rank, call)| &calls[rank as usize].list[call as usize]);
-        // Perhaps only one side of the message recorded the number of bytes, so take the larger
+        // One side of the message may not have recorded the number of bytes, so take the larger
         // value.
         let bytes = ends.map(|end| end.asked.bytes_in.max(end.asked.bytes_out));
         let bytes = bytes.into_iter().max().unwrap_or(0);

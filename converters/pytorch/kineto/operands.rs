@@ -57,7 +57,7 @@ impl OperandTable {
     }
 }
 
-/// Returns the number of elements of each argument. For a list of tensors, this is the sum over its
+/// Returns the number of elements of each argument. For a list of tensors, the number is the sum over the list's
 /// tensors.
 fn element_counts(dims: &str) -> Vec<u64> {
     let value: serde_json::Value = serde_json::from_str(dims).unwrap_or_default();
@@ -94,8 +94,8 @@ mod tests {
 
     #[test]
     fn types_are_those_of_the_host_trace_and_tensors_have_bytes() {
-        // 4·8 elements of half precision and 3 of 8-byte integers: 4·8·2 + 3·8 = 88. Scalars, and lists of
-        // unknown type, count zero bytes.
+        // The tensors have 4·8 half-precision elements and three 8-byte integers: 4·8·2 + 3·8 = 88. Scalars, and lists
+        // of unknown type, count zero bytes.
         let (shapes, types, bytes) = texts(
             r#"[[4,8],[],[3],[[2],[2]]]"#,
             r#"["c10::Half","Scalar","long int","TensorList"]"#,

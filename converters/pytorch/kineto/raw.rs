@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// An event. The event's phase (`ph`) determines its keys.
+/// An event, whose keys depend on its phase (`ph`).
 #[derive(Debug, Default, PartialEq, Deserialize)]
 pub(super) struct RawKinetoEvent<'a> {
     #[serde(borrow, default)]

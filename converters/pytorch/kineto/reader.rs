@@ -27,7 +27,7 @@ pub(super) struct KinetoReader {
     tracks: TrackTable,
     operands: OperandTable,
     details: Interner<EventDetails>,
-    /// Selects the arguments that the conversion uses from events with a given name.
+    /// For each name, by text index, the arguments that the conversion uses from events with this name.
     named: Vec<ArgumentSelection>,
     left_out: BTreeMap<String, u64>,
     /// Number of events of unknown categories, by category and track.
@@ -36,7 +36,7 @@ pub(super) struct KinetoReader {
     base_ns: i64,
 }
 
-/// Which arguments the conversion uses from events with a given name.
+/// Arguments that the conversion uses from events with a given name.
 #[derive(Clone, Copy, Debug)]
 struct ArgumentSelection {
     /// True if all arguments are used, because the event communicates.
@@ -222,8 +222,8 @@ impl KinetoReader {
         let track = self.track_of(raw, at)?;
         let stream = parse_integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
         let device = parse_integer(raw_args.device, "device", at)?;
-        // Some device plug-ins record neither stream nor device. In such traces, each device has a
-        // process, and each stream has a track.
+        // Some device plug-ins record neither stream nor device. In such traces, each device appears as a process, and
+        // each stream as a track.
         let of_track = |is_missing: bool| is_missing && category.is_work();
         let stream = match stream {
             None if of_track(true) => self.tracks.stream_of_track(track),

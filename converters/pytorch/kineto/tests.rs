@@ -222,7 +222,7 @@ fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
         repair.text.as_str()
     });
     assert_eq!(listed.collect::<Vec<_>>(), ["}", "]"]);
-    // A value may be missing between the two commas, so neither is removed.
+    // A value may be missing between the two commas, so neither comma is removed.
     let error = refused(&RECENT.replacen(device, r#""totalGlobalMem": 5},,]"#, 1));
     assert!(error.contains("byte"), "{error}");
 }

@@ -34,8 +34,7 @@ struct AttentionSignature {
     /// sequence.
     sequences: Option<(usize, usize)>,
     causal: usize,
-    /// Argument position of the window size. The window is the number of keys before its position
-    /// that a query sees.
+    /// Argument position of the window size. A query sees this number of keys before its own position.
     window: Option<usize>,
     /// Argument position of the page table, if the keys are in a cache with pages.
     pages: Option<usize>,
@@ -228,8 +227,8 @@ impl AttentionSignature {
         let causal = operands.flag_at(self.causal).unwrap_or(false);
         let left = self.window.and_then(|place| operands.number_at(place));
         let window = match left.map(u64::try_from) {
-            // Without a mask, a query also sees keys to its right. Another scalar limits their
-            // number, so the FLOPs are unknown.
+            // Without a mask, a query also sees keys to its right. Another scalar limits the number of these keys, so
+            // the FLOPs are unknown.
             Some(Ok(_)) if !causal => return None,
             Some(Ok(left)) => left.checked_add(1)?,
             _ => u64::MAX,

@@ -1,4 +1,4 @@
-//! Identifies kernels and operators that compute by their names. The time of such kernels must not
+//! Identifies, by name, the kernels and operators that compute. The time of such kernels must not
 //! be derived from bytes alone.
 
 /// Whether FLOPs determine how long a kernel takes, as far as its name shows.

@@ -24,8 +24,8 @@ enum RowAccess {
     Gather { index: usize },
     /// Reads the elements that index lists select. The result's shape gives their number.
     Index,
-    /// Accesses rows of a table. The number of rows of another tensor is the number of accessed
-    /// rows. Each row counts several times, because it is read and written, or accumulated.
+    /// Accesses rows of a table. Another tensor has one row for each accessed row. Each row counts several times,
+    /// because it is read and written, or accumulated.
     Rows {
         index: usize,
         rows: usize,
@@ -248,12 +248,12 @@ mod tests {
 
     #[test]
     fn a_lookup_reads_the_rows_of_its_indices() {
-        // 2·3 rows of 16 halves, read and written, and 6 indices: 2·6·16·2 + 6·8 = 432. The table's size
-        // does not matter.
+        // 2·3 rows of 16 half-precision numbers, read and written, and 6 indices: 2·6·16·2 + 6·8 = 432. The table's
+        // size does not matter.
         let types = "['Tensor(c10::Half)', 'Tensor(long int)']";
         let found = moved("aten::embedding", "[[1000000, 16], [2, 3]]", types, "[]");
         assert_eq!(found, Some(432));
-        // 6 rows and 2 bags of 16 halves, 6 indices and 2 offsets: 8·16·2 + 8·8 = 320.
+        // 6 rows and 2 bags of 16 half-precision numbers, 6 indices and 2 offsets: 8·16·2 + 8·8 = 320.
         let types = "['Tensor(c10::Half)', 'Tensor(long int)', 'Tensor(long int)']";
         let found = moved(
             "aten::_embedding_bag",

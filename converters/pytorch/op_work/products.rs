@@ -157,7 +157,7 @@ fn grouped_flops(a: &[u64], b: &[u64]) -> Option<u64> {
             let out = if rows == width { columns } else { rows };
             element_count(a)?.checked_mul(out)?.checked_mul(2)
         }
-        // Groups are formed of columns, or of the inner dimension.
+        // The groups are ranges of columns, or of the inner dimension.
         (&[_, rows, inner] | &[rows, inner], &[_, columns]) => {
             element_count(&[2, rows, inner, columns])
         }
@@ -269,7 +269,7 @@ mod tests {
             flops("matmul", "[[2, 4, 8], [8, 5]]", "[[2, 4, 5]]"),
             Some(640)
         );
-        // A matrix of 4×8 times a vector of 8: 2·4·8.
+        // A 4×8 matrix times a vector of length 8: 2·4·8.
         assert_eq!(flops("mv", "[[4, 8], [8]]", "[[4]]"), Some(64));
         // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536. Each name of the
         // operator gives the same result.
@@ -308,7 +308,8 @@ mod tests {
 
     #[test]
     fn rows_of_groups_meet_the_matrix_of_their_own_group() {
-        // 100 rows of 8 with 4 matrices of 8×6: 2·100·8·6 = 9,600. The matrices may also be transposed.
+        // 100 rows of length 8, multiplied by four 8×6 matrices: 2·100·8·6 = 9,600. The matrices may also be
+        // transposed.
         let out = "[[100, 6]]";
         assert_eq!(
             flops("_grouped_mm", "[[100, 8], [4, 8, 6], [4]]", out),
@@ -318,8 +319,7 @@ mod tests {
             flops("grouped_gemm::gmm", "[[100, 8], [4, 6, 8], [4]]", out),
             Some(9600)
         );
-        // 4 matrices of 5×8 with columns in 4 groups: 2·5·8·100. With the inner dimension in 4 groups:
-        // 2·5·100·6.
+        // Four 5×8 matrices whose columns form four groups: 2·5·8·100. With the inner dimension in 4 groups: 2·5·100·6.
         assert_eq!(
             flops("_grouped_mm", "[[4, 5, 8], [8, 100], [4]]", "[[5, 100]]"),
             Some(8000)

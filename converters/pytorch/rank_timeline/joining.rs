@@ -53,7 +53,7 @@ impl RankTimeline {
         this
     }
 
-    /// Sort the threads, so that their numbers do not depend on the order of the file.
+    /// Numbers the threads by the start of their first event, and returns the number of each event's thread.
     fn number_threads_by_start(&mut self, kept: &[u32]) -> Vec<u32> {
         let mut on_track = vec![NONE; self.kineto.tracks.len()];
         let mut firsts: Vec<(i64, u32)> = Vec::new();

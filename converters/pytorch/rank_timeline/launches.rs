@@ -59,7 +59,7 @@ impl RankTimeline {
             });
         }
         // If events have the same start, the longest comes last, because cutting at the next start
-        // leaves no time to the others.
+        // leaves no time for the other events.
         self.devices
             .sort_unstable_by_key(|device| (device.stream, device.start, device.end, device.event));
         self.make_streams_serial();

@@ -97,7 +97,7 @@ impl ElementLayouts {
 
     #[inline]
     fn text_matches_layout_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
-        // Near the end, the text may have less than one word left. Then the step does not match.
+        // Near the end, the text may have less than one word left. In this case, the step does not match.
         let Some((first, rest)) = text.split_first_chunk() else {
             return false;
         };

@@ -6,18 +6,17 @@
 //! smallest transfer time of its class and of all classes with more bytes, because more bytes
 //! cannot be faster. The rest of the collective's time is waiting.
 //!
-//! If an absent member is always the last to start, even the smallest time contains waiting. If the
-//! smallest time exceeds the 95th percentile of NCCL's kernel times without contention
-//! ([`ExpectedNcclKernelTimes`]), the smallest time is assumed to contain waiting. NCCL's typical time then
-//! replaces it. NCCL's distribution is known for groups within one host over NVLink. For other
-//! groups, the smallest time is used, although it may be too long.
+//! If an absent member is always the last to start, even the smallest time contains waiting. If the smallest time
+//! exceeds the 95th percentile of NCCL's kernel times without contention ([`ExpectedNcclKernelTimes`]), the smallest
+//! time is assumed to contain waiting. In this case, NCCL's typical time replaces the smallest time. NCCL's
+//! distribution is known for groups within one host over NVLink. For other groups, the smallest time is used, although
+//! it may be too long.
 //!
-//! If host threads execute a collective, they usually start late, so the smallest time is an
-//! outlier. Assume that `k` of `n` members are captured, and that each member is equally likely to
-//! start last. Then the fraction `k / n` of a class's times are true transfers, and these are the
-//! lowest times. The estimate is the median of these lowest times, which is the quantile `k / 2n`
-//! of all times. If all members are captured, this is the median of the whole class, and if few are
-//! captured, it is the smallest time.
+//! If host threads execute a collective, they usually start late, so the smallest time is an outlier. Assume that `k`
+//! of `n` members are captured, and that each member is equally likely to start last. Then a fraction `k / n` of a
+//! class's times contains no waiting, and these times are the lowest. The estimate is the median of these lowest times,
+//! which is the quantile `k / 2n` of all times. If all members are captured, the estimate is the median of the whole
+//! class; if few members are captured, the estimate is the smallest time.
 //!
 //! If absent ranks are inferred, waiting that no captured rank explains is attributed to the first
 //! inferred member of the group. This member starts later than its model by the length of the wait.
@@ -68,7 +67,7 @@ fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str>
 /// Key of a size class: the collective kind's index, the group size, and the base-2 logarithm of the bytes.
 type SizeClass = (usize, usize, Option<u32>);
 
-/// Times of a size class. For each collective, this is the smallest time of any member.
+/// Times of a size class. The list contains, for each collective, the smallest time of any member.
 #[derive(Default)]
 struct SizeClassTimes {
     transfers: Vec<u64>,
@@ -204,9 +203,9 @@ pub(super) fn delay_first_inferred_member(
 mod tests {
     use super::*;
 
-    /// In eight collectives, half of the members are captured. So four of the times (1 to 4) are
-    /// transfers, and the median is the third. If all members are captured, the result is the
-    /// median of all times; on a device, it is the smallest time.
+    /// In eight collectives, half of the members are captured. So four of the times (1 to 4) are transfers, and the
+    /// median is the third time. If all members are captured, the result is the median of all times; on a device, it is
+    /// the smallest time.
     #[test]
     fn transfers_of_a_class_are_the_smallest_or_the_median_of_what_nobody_was_late_for() {
         for (seen, on_device, expected) in
