@@ -1,4 +1,4 @@
-//! Discipline: one trait with two implementations, which contains every rule about the order of events at an instant.
+//! Discipline: a trait that contains every rule about the order of events at an instant, with two implementations.
 //!
 //! Both implementations share the loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis.
 

@@ -185,7 +185,7 @@ impl Event {
         })
     }
 
-    /// Returns the packed word; events of an instant are sorted by it.
+    /// Returns the packed word by which events of an instant are sorted.
     pub fn packed_content(self) -> u64 {
         self.0
     }

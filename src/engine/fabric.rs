@@ -46,9 +46,9 @@ pub(super) struct Fabric<'a, N> {
 impl EventScheduler for Agenda {
     #[inline]
     fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
-        // At one instant, events of different ops use separate ports and counters, so their order has no effect. Two
-        // kinds of events are exceptions: first bytes at one port, and messages at one link. Such events are ordered by
-        // content, and only then by op index.
+        // Events of different ops at the same instant use separate ports and counters, so the order of these events has
+        // no effect. Two kinds of events are exceptions: first bytes at one port, and messages at one link. Such events
+        // are ordered by content, and only then by op index.
         let event = match event {
             NetworkEvent::Injected(op) => Event::of_op(EventClass::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => Event::of_op(EventClass::FirstByte, order, op),

@@ -1,5 +1,5 @@
-//! Typed indices for items in flight and for items in reports. With separate types, the compiler rejects one kind of
-//! index in place of another.
+//! Typed indices for items in flight and for items in reports. With separate types, the compiler rejects an index of
+//! the wrong kind.
 
 use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;

@@ -1,4 +1,4 @@
-//! Launches: executions of a program. Feeds request them, and observers get records of them.
+//! Launches: executions of a program. Feeds request launches, and observers get records of launches.
 
 use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::{Span, Time};

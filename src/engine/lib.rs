@@ -351,7 +351,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
     }
 
     /// Redistributes the bandwidth of memories' links if accesses began or ended at this instant and no event of the
-    /// instant is left. Returns true if it redistributed any bandwidth.
+    /// instant is left. Returns true if any bandwidth was redistributed.
     #[inline]
     fn settle_memories(&mut self, now: Time) -> bool {
         let (mut next, mut settled) = (0, false);

@@ -53,7 +53,7 @@ struct MessageChannel {
     arrived: u32,
     /// Receives that were posted and wait for a message.
     listening: VecDeque<InstanceNode>,
-    /// Issued halves whose other half is not issued yet. All of them are sends, or all are receives.
+    /// Issued halves whose other half is not issued yet. Either all entries are sends, or all entries are receives.
     unmet: VecDeque<InstanceNode>,
     unmet_receive: bool,
     /// Number of rendezvous requests that arrived before the requested send was issued. Requests do not state a size,

@@ -10,8 +10,7 @@ use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
-/// Category to which an instant of an NPU's time belongs. If several categories apply to an instant, the first in this
-/// order counts.
+/// Category of an NPU's time at an instant. If several categories apply to an instant, the first in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TimeCategory {

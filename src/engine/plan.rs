@@ -59,8 +59,8 @@ pub(super) struct GroupPlan {
     pub extent: GroupExtent,
     /// Paths between members in each phase, if these paths are equal for all members.
     pub paths: Vec<CommonLinePaths>,
-    /// Number of ports that a member has along a phase: two if the member may be wired to neighbours on both sides. If
-    /// the group is not a sub-grid, a member has two ports for every dimension.
+    /// Number of ports that a member has in a phase: two if the member may be wired to neighbours on both sides. If the
+    /// group is not a sub-grid, a member has two ports for every dimension.
     pub sides: u32,
     /// Collectives of the group, in order. Groups with equal collectives share one list.
     pub calls: Arc<[CallPlan]>,
@@ -84,7 +84,7 @@ impl GroupPlan {
         self.extent.member_count() * self.extent.phases.len() as u32 * self.sides
     }
 
-    /// Returns the index of a member's port along a phase.
+    /// Returns the index of a member's port in a phase.
     #[inline]
     pub fn port_index(&self, phase: usize, position: Position, side: u32) -> u32 {
         (phase as u32 * self.extent.member_count() + position.0) * self.sides + side
@@ -203,8 +203,9 @@ pub(super) struct ReplayPlan {
     /// Bytes between pairs of members, for each all-to-all with unequal parts.
     pub splits: Vec<PairBytesByPhase>,
     pub pairs: u32,
-    /// For each channel, the index of the channel that counts its rendezvous requests. This is the first channel with
-    /// the same ends and tag, regardless of its message size. Used only if messages are matched in issue order.
+    /// For each channel, the index of the channel that counts its rendezvous requests. That channel is the first
+    /// channel with the same ends and tag, regardless of its message size. Used only if messages are matched in issue
+    /// order.
     pub request_channels: Vec<u32>,
     pub basis: DurationSourceCounts,
     /// Error that reports show if most kernels have no known duration. `None` if most kernels have a known duration, or

@@ -128,8 +128,8 @@ fn extract_representatives(
     alike.then(|| workload.keep_traces_of_ranks(|rank| places[rank.index()].0 == 0))
 }
 
-/// Returns true if ranks that exchange no messages affect each other only through collectives. This requires a network
-/// without contention, and graphs without accesses to remote memory, because ranks may share that memory.
+/// Returns true if ranks that exchange no messages affect each other only through collectives. Returns false on a
+/// network with contention, and if a graph accesses remote memory, because ranks may share that memory.
 pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkKind) -> bool {
     let is_remote = |graph: &Graph| {
         let mut nodes = graph.nodes();

@@ -283,7 +283,7 @@ impl TileGroups {
         }
     }
 
-    /// Schedules the ends of all members of one part of a split group.
+    /// Schedules the end of every member in one part of a split group.
     pub fn schedule_part_ends(
         &mut self,
         effects: &mut Effects,

@@ -139,7 +139,7 @@ impl UntimedKernels {
         )
     }
 
-    /// Builds the error for kernels in number formats without a peak rate. Such kernels must exist.
+    /// Builds the error for kernels in number formats without a peak rate. At least one such kernel must exist.
     fn kernels_without_peak_error(&self, workload: &Workload, machine: &Machine) -> ReplayRefusal {
         let lowest = self
             .formats

@@ -1,4 +1,4 @@
-//! Execution of collectives. A collective runs in stages; each stage works along one phase, that is, one dimension that
+//! Execution of collectives. A collective runs in stages; each stage works in one phase, that is, in one dimension that
 //! the group spans. In each stage, a small program per member computes the member's next step on demand.
 //!
 //! Message schedules are never materialised. A [`CollectiveStage`] names the operation that the members perform in one
@@ -116,8 +116,8 @@ pub struct CollectiveStage {
 }
 
 impl CollectiveStage {
-    /// Returns the size of one of `n` equal parts of the buffer; if a ring is used in both directions, returns half of
-    /// this size.
+    /// Returns the size of one of `n` equal parts of the buffer, or half of this size if a ring is used in both
+    /// directions.
     #[inline]
     pub fn nth_part(&self, n: u32) -> BufferShare {
         self.buffer
@@ -237,8 +237,8 @@ pub struct LinePosition {
 }
 
 impl LinePosition {
-    /// Finds the line along `phase` that contains the member at `position`, and returns the member's place in this
-    /// line. `root` is the position of the collective's root. Returns `None` if the member's line takes no part in this
+    /// Finds the line in `phase` that contains the member at `position`, and returns the member's place in this line.
+    /// `root` is the position of the collective's root. Returns `None` if the member's line takes no part in this
     /// stage. A line consists of members that differ only in their index in one phase. In a rooted collective, a line
     /// takes part only if its indices in all inner phases equal the root's; other lines neither have nor need data.
     pub fn new(
@@ -248,7 +248,7 @@ impl LinePosition {
         root: Position,
     ) -> Option<Self> {
         let phase = &extent.phases[stage.phase];
-        // A position modulo this phase's stride combines the indices along all inner phases.
+        // A position modulo this phase's stride combines the indices in all inner phases.
         if stage.primitive.has_root() && position.0 % phase.stride != root.0 % phase.stride {
             return None;
         }

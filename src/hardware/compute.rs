@@ -176,7 +176,7 @@ pub enum KernelTiming {
     Modeled(Span),
     /// Recorded duration, because the model lacks the kernel's FLOPs or bytes, or a peak rate.
     Fallback(Span),
-    /// Recorded duration, because the kernel was recorded on an NPU of another maker.
+    /// Recorded duration, because the kernel was recorded on another maker's NPU.
     Kept(Span),
     /// The duration that the class's curves give.
     Curve {
@@ -244,8 +244,8 @@ impl ComputeModel {
         }
     }
 
-    /// Returns the model for kernels on the NPU class `name`. If the kernels were recorded on an NPU of another maker,
-    /// they keep their recorded durations.
+    /// Returns the model for kernels on the NPU class `name`. Kernels that were recorded on another maker's NPU keep
+    /// their recorded durations.
     pub fn for_npu_class(self, name: &str) -> Self {
         match self {
             Self::RecordedOn(class) => Self::RecordedOn(class.for_target_maker(maker_of(name))),
@@ -577,7 +577,7 @@ mod tests {
         };
         assert_eq!(price(fp8), KernelTiming::Fallback(Span(5_000_000)));
         // If the class has no peak for a kernel's format and no duration was recorded, the kernel has no known
-        // duration. Without FLOPs, its bytes determine the duration: 1e6 / 2e12 s.
+        // duration. Without FLOPs, the kernel's bytes determine the duration: 1e6 / 2e12 s.
         let generated = KernelProfile {
             recorded: Span::ZERO,
             ..fp8

@@ -51,8 +51,8 @@ pub fn maker_of(name: &str) -> Option<&'static str> {
     MAKERS.iter().find(has).map(|(maker, _)| *maker)
 }
 
-/// For devices of this `name`, such as `NVIDIA H100 80GB HBM3`, returns the names of the preset and of the preset's NPU
-/// class.
+/// Returns the names of the preset and of the preset's NPU class for devices of this `name`, such as `NVIDIA H100 80GB
+/// HBM3`.
 pub fn preset_of_device(name: &str) -> Option<[&'static str; 2]> {
     let words = split_words(name);
     let has = |word: &&str| words.iter().any(|own| own == word);

@@ -5,13 +5,13 @@ use chakram_base::ids::{MemberIndex, Npu, Position};
 
 /// The phase of a collective along one dimension of the machine.
 ///
-/// Positions of a group are numbered such that a member's index along this phase is `position / stride % size`. Members
-/// that differ only in this index form a *line*.
+/// Positions of a group are numbered so that a member's index in this phase is `position / stride % size`. Members that
+/// differ only in this index form a *line*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPhase {
-    /// Index of the machine's dimension along which the phase runs; the phase uses this dimension's algorithm.
+    /// Index of the machine's dimension that the phase covers; the phase uses this dimension's algorithm.
     pub dimension: usize,
-    /// Number of members along the phase, at least 2.
+    /// Number of members in each line of the phase, at least 2.
     pub size: u32,
     /// Distance in positions between neighbours of a line.
     pub stride: u32,
@@ -31,7 +31,7 @@ impl GroupPhase {
     }
 }
 
-/// Paths between members of one line along a phase.
+/// Paths between members of one line in a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CommonLinePaths {
     /// Path from each member to the next, or `None` if these paths are not all equal.
@@ -87,7 +87,7 @@ impl GroupExtent {
             return Self::from_line_along_dimension(npus, spanned.unwrap_or(0));
         }
         let mut phases = Vec::new();
-        // The index along the innermost phase varies fastest, as in NPU numbers.
+        // The index in the innermost phase varies fastest, as in NPU numbers.
         let mut stride = 1;
         for (dimension, found) in coordinates.iter().enumerate() {
             if found.len() > 1 {
@@ -182,7 +182,7 @@ impl GroupExtent {
         paths.all(|path| path == Some(first)).then_some(first)
     }
 
-    /// Returns the paths between members of one line along `phase`.
+    /// Returns the paths between members of one line in `phase`.
     pub fn common_line_paths(&self, phase: &GroupPhase, topology: &Topology) -> CommonLinePaths {
         CommonLinePaths {
             next: self.common_path_to_neighbour(phase, topology),

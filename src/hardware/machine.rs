@@ -289,7 +289,7 @@ impl Machine {
     /// Maximum price of an NPU per hour, in dollars.
     pub const MAX_PRICE: f64 = 1e6;
 
-    /// Returns the positions of NPUs and their links.
+    /// Returns the topology: the positions of NPUs, and the links between them.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }

@@ -48,7 +48,7 @@ pub enum NetworkKind {
     #[default]
     ContentionFree,
     /// All messages that an NPU sends into a dimension share one port, and all messages that it receives from the
-    /// dimension share another port. An NPU that is wired to neighbours has one pair of ports for each side.
+    /// dimension share a second port. An NPU that is wired to neighbours has one pair of ports for each side.
     Ports,
     /// Messages contend on every link of their routes.
     Links,

@@ -63,7 +63,7 @@ impl LaunchOrder {
         }
     }
 
-    /// Resets the launch order for another launch of the group.
+    /// Resets the launch order for a further launch of the group.
     pub fn reset_for_group(&mut self, plan: &GroupPlan) {
         let calls = plan.calls.len();
         self.place_of.fill(NONE);

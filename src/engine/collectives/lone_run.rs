@@ -114,7 +114,7 @@ impl<N: NetworkBackend, M: EngineCollectiveBackend> LoopComponents for LoneRun<'
 
 impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// Simulates a collective up to the `present` or to the collective's end. Each of `waves` contains the members that
-    /// arrive at one time. No other queue may contain an event of the collective.
+    /// arrive at the same time. No other queue may contain an event of the collective.
     pub(super) fn replay_alone<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -10,7 +10,8 @@ use chakram_hardware::collective::CollectiveRequest;
 
 impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// Returns the schedule of a member whose collective differs from the collective of the other members. If the
-    /// member would exchange different messages with another member on a common line, returns that member as the error.
+    /// member and another member on a common line would exchange different messages, returns the other member as the
+    /// error.
     fn find_differing_schedule(
         &mut self,
         call: MemberCall<'_, '_>,

@@ -1,8 +1,8 @@
 //! A collective in flight, with the progress of each chunk at each member if the collective is simulated message by
 //! message.
 //!
-//! Terms: a collective is split into *chunks*. Each chunk passes through *stages*, each along one phase of the group.
-//! In a stage, the members on a *line* of the phase run a program of *steps*. A step sends one message and requires
+//! Terms: a collective is split into *chunks*. Each chunk passes through *stages*, each in one phase of the group. In a
+//! stage, the members on a *line* of the phase run a program of *steps*. A step sends one message and requires
 //! *credits*, which a member earns by receiving and processing messages. A stage that uses both directions of a ring
 //! has two *strands* per chunk. A *cell* is the state of one chunk (or strand) at one position of the group. A *queue
 //! slot* is the backend's index for a chunk's passage through a stage; it also selects the passage's direction or tree.

@@ -19,7 +19,7 @@ pub(super) struct StageRef {
     pub index: u32,
 }
 
-/// A schedule, with its closed form once that has been computed.
+/// A schedule, with its closed form once the closed form has been computed.
 #[derive(Debug)]
 pub(super) struct CachedSchedule<S> {
     pub schedule: ChunkSchedule<S>,

@@ -10,7 +10,7 @@ const COUNT: u8 = 0x3f;
 const MOST: u8 = COUNT - 1;
 /// Flag: the node has an entry in [`OpenDependencies::beyond`].
 const MORE: u8 = 0x40;
-/// Flag: the node's graph gives it a delay. The loop reads the graph's delays only for nodes with this flag.
+/// Flag: the graph gives the node a delay. The loop reads the graph's delays only for nodes with this flag.
 const DELAYED: u8 = 0x80;
 /// Sentinel: the node is complete.
 const COMPLETE: u8 = DELAYED | MORE | COUNT;

@@ -3,9 +3,9 @@
 //! A memory on the network is one of the network's endpoints. The loop submits accesses that cross the network before
 //! the messages of the same instant. If a collective's analytical answer reserves a link on an access's route, the
 //! engine first materializes the collective. If the memory has ports, the network serves the whole access, and either
-//! returns its end immediately or sends a notice later. An access to any other memory consists of chunks, which arrive
-//! at the NPU's port when no other event of the instant is left. The port keeps a record of the access until the last
-//! chunk has arrived, so that no collective over this port is answered analytically.
+//! returns the access's end immediately or sends a notice later. An access to any other memory consists of chunks,
+//! which arrive at the NPU's port when no other event of the instant is left. The port keeps a record of the access
+//! until the last chunk has arrived, so that no collective over this port is answered analytically.
 
 use super::{Fabric, InFlightOp};
 use crate::dataflow::unpack_node;

@@ -17,7 +17,7 @@ pub enum InFlightOp {
         /// Number of steps that the receiver must have taken before it receives the message.
         recv_posted: u32,
     },
-    /// Rendezvous request from one member to another, which asks for the message of the other member's step `step`.
+    /// Rendezvous request from one member to another, for the message that the other member sends in step `step`.
     ChunkRequest {
         run: RunIndex,
         from: CellIndex,

@@ -10,7 +10,7 @@ pub struct TimedLaunches {
     program: u32,
     /// Remaining instants in descending order, so that the next instant can be popped from the end.
     times: Vec<Time>,
-    /// Number of launches so far; it becomes the tag of the next launch.
+    /// Number of launches so far; this number becomes the tag of the next launch.
     launched: u64,
 }
 

@@ -194,8 +194,8 @@ impl ReplayOptions {
         self.check_workload(workload)
     }
 
-    /// Checks that the options do not make each other ineffective. This is part of [`Self::check_options_have_effect`], for callers
-    /// that have no machine yet.
+    /// Checks that the options do not make each other ineffective. This check is part of
+    /// [`Self::check_options_have_effect`], for callers that have no machine yet.
     ///
     /// # Errors
     ///
@@ -217,8 +217,8 @@ impl ReplayOptions {
         }
     }
 
-    /// Checks that `machine` supports the options. This is part of [`Self::check_options_have_effect`], for callers that have no
-    /// workload yet.
+    /// Checks that `machine` supports the options. This check is part of [`Self::check_options_have_effect`], for
+    /// callers that have no workload yet.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl ReplayOptions {
         Ok(())
     }
 
-    /// Checks that the options have an effect on `workload`. This is part of [`Self::check_options_have_effect`].
+    /// Checks that the options have an effect on `workload`. This check is part of [`Self::check_options_have_effect`].
     ///
     /// # Errors
     ///

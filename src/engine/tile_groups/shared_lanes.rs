@@ -3,9 +3,9 @@
 //!
 //! When the last member is ready, a collective on a shared lane queues for the lane on all members at once. At that
 //! time, lower ranks have already posted this round's nodes, and higher ranks have not. The simulated instance (the
-//! leader) posts a node for all members together. This reproduces the order only if no other node is posted to this
-//! lane in the round. If several nodes are posted to the lane, or if a node is posted while another collective waits
-//! for its members, the group is first split into single ranks.
+//! leader) posts a node for all members together. The common posting reproduces the order only if no other node is
+//! posted to this lane in the round. If several nodes are posted to the lane, or if a node is posted while another
+//! collective waits for its members, the group is first split into single ranks.
 
 use super::TileGroups;
 use crate::dataflow::{Dataflow, RunningInstance, pack_node, unpack_node};

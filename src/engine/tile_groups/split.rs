@@ -28,8 +28,8 @@ pub enum GroupPartStep {
 
 impl TileGroups {
     /// Settles one step that only some members of a group have taken. If the step is an announced end, gives each
-    /// member its own end event. If the members differ in another step, splits the group. Returns the resulting steps;
-    /// the list is empty when everything is settled.
+    /// member its own end event. If the members differ in any other step, splits the group. Returns the resulting
+    /// steps; the list is empty when everything is settled.
     #[inline(never)]
     pub fn settle_uneven(
         &mut self,

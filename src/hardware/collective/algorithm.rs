@@ -112,8 +112,8 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the algorithm that runs if this algorithm is requested for `primitive` among `n` members. The result is
-    /// the same algorithm if it supports the primitive, otherwise a substitute:
+    /// Returns the algorithm that runs if this algorithm is requested for `primitive` among `n` members. Returns this
+    /// algorithm itself if it supports the primitive, otherwise a substitute:
     ///
     /// - For reduce-scatter and all-gather, the substitute is ring.
     /// - For all-to-all, the substitute is pairwise.
@@ -214,9 +214,10 @@ impl CollectiveAlgorithm {
     }
 
     /// Approximates a stage among `n` members by a series of equal messages, for stages without a closed form. Returns
-    /// the size and the number of the equal messages in this series. The number of messages is at least 1. Trees and
-    /// the doubling algorithms send the whole buffer from level to level, and `direct` sends the whole buffer to one
-    /// member after another. All algorithms other than trees, doubling and `direct` send shares.
+    /// the size and the number of the equal messages in this series. The number of messages is at least 1. In an
+    /// all-reduce, members send the whole buffer once per level, or twice per level in trees. In a broadcast or reduce,
+    /// trees and the doubling algorithms send the whole buffer once per level, and `direct` sends the whole buffer to
+    /// one member after another. In all other cases, members send shares of 1 / n of the buffer.
     pub(super) fn approximate_serial_messages(
         self,
         stage: &CollectiveStage,
@@ -235,7 +236,7 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns true if each member receives from the same single member in all steps.
+    /// Returns true if each member receives from only one other member, the same in all steps.
     pub fn has_sole_senders(self) -> bool {
         self == Self::Ring
     }

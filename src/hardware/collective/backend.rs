@@ -1,10 +1,10 @@
 //! The interface between the engine and an implementation of collectives.
 //!
-//! A collective is split into *chunks*. At each member a chunk passes through the same *stages*, one after another,
-//! each along one phase of the group. In a stage each member of a line runs a program. A member starts with some
-//! *credits*, and earns one credit for each message that it has received and processed. Each step requires a number of
-//! credits. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources are
-//! computed on demand, so message schedules are never materialised.
+//! A collective is split into *chunks*. At each member, a chunk passes through the same *stages*, one after another;
+//! each stage works in one phase of the group. In a stage each member of a line runs a program. A member starts with
+//! some *credits*, and earns one credit for each message that it has received and processed. Each step requires a
+//! number of credits. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources
+//! are computed on demand, so message schedules are never materialised.
 
 use super::{ChunkSchedule, LinePosition, SendStep};
 use crate::group::{CommonLinePaths, GroupExtent, GroupPhase};
@@ -25,7 +25,7 @@ pub struct MemberOrderChange {
     pub messages: Range<u32>,
 }
 
-/// Properties of a collective, as stated by the member that issued the collective first.
+/// Properties of a collective, from the member that issued the collective first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveRequest {
     /// Node id of the collective at the member that issued the collective first.
@@ -255,7 +255,7 @@ pub trait CollectiveBackend {
     /// Locates a group's members on the machine, and splits the group into phases.
     fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent;
 
-    /// Returns the paths that messages along `phase` share, if these paths are equal for all members. The engine calls
+    /// Returns the paths that messages in `phase` share, if these paths are equal for all members. The engine calls
     /// this method once for each group.
     fn collect_paths(
         &self,
@@ -355,8 +355,8 @@ pub trait EndpointModel: CollectiveBackend {
     /// Returns the processing that an endpoint does before its first send and after each reception.
     fn endpoint_cost(&self, stage: &Self::Stage) -> EndpointCost;
 
-    /// Returns the transfer that the bus of an endpoint carries at the start of a stage, or after the reception of a
-    /// message. The engine calls this method only for endpoints with [`EndpointCost::Bus`].
+    /// Returns the bus transfer of an endpoint at the start of a stage, or after the reception of a message. The engine
+    /// calls this method only for endpoints with [`EndpointCost::Bus`].
     fn bus_transfer(
         &self,
         stage: &Self::Stage,

@@ -1,4 +1,4 @@
-//! Chooses a collective's number of chunks if the machine does not set this number. The result is the smallest
+//! Chooses a collective's number of chunks if the machine does not set this number. The chosen number is the smallest
 //! sufficient number from 1 to [`MOST`]. A number is sufficient if the collective takes at most 0.5 % longer than with
 //! the best number.
 //!
@@ -23,8 +23,8 @@
 //! A number of chunks is tried only if its lower bound is below the best time so far. The bound is the work of the
 //! busiest phase plus the least time before and after this phase. If trees are simulated message by message, numbers of
 //! chunks are first tried in steps of an eighth of the current number. Numbers around the best number are tried last.
-//! The search ends when the total number of messages in all trials exceeds two bounds: [`MOST_MESSAGES`], and the
-//! number of messages in [`MOST_TRIALS`] trials with the maximum number of chunks. In trees of 2 to 31 members, a
+//! The search ends when the total number of messages in all trials exceeds both of two bounds: [`MOST_MESSAGES`], and
+//! the number of messages in [`MOST_TRIALS`] trials with the maximum number of chunks. In trees of 2 to 31 members, a
 //! collective with the chosen number of chunks takes at most 1.5 % longer than with the best number from 1 to 128. This
 //! bound applies if sending the whole buffer takes 0.3 to 20,000 times the latency.
 //!
@@ -147,7 +147,7 @@ pub(super) fn concurrent_chunks_in_tree(active: u32, size: u32) -> u32 {
     active.max(4 * size.next_power_of_two().ilog2())
 }
 
-/// Returns true if a stage runs along a tree or along two trees.
+/// Returns true if a stage uses one tree or two trees.
 pub(super) fn is_in_tree(assignment: &StageAssignment) -> bool {
     matches!(
         assignment.algorithm,

@@ -1,9 +1,9 @@
 //! Measured times of collectives along one dimension of a machine, by kind, number of members and bytes.
 //!
 //! Between two measured sizes, time is linear in bytes: a latency plus bytes divided by a rate. Above the last size,
-//! time grows in proportion to bytes; below the first size, time is constant. Between two measured numbers of members,
-//! time is linear in their number. A curve gives the time of an undisturbed collective, counted from the arrival of its
-//! last member.
+//! time grows in proportion to bytes; below the first size, time is constant. Between two measured group sizes, time is
+//! linear in the number of members. A curve gives the time of an undisturbed collective, counted from the arrival of
+//! its last member.
 //!
 //! **On other links.** A curve was measured on links with bandwidth B and latency α. For links with B' and α', each
 //! time of the curve is split into a start-up time and a transfer time. The curve's points are (x_i, t_i), and L is the
@@ -82,7 +82,7 @@ pub struct LinkChange {
 }
 
 impl LinkChange {
-    /// Returns the change of links for a collective along `phase`. Returns `None` if the phase's links equal
+    /// Returns the change of links for a collective in `phase`. Returns `None` if the phase's links equal
     /// `measured_at`, or if `measured_at` is unknown.
     pub(super) fn between_links(
         measured_at: Option<LinkRates>,
@@ -116,8 +116,8 @@ impl LinkChange {
     }
 }
 
-/// For a collective of `kind` among `members`, returns the number of successive messages, and the fraction of the
-/// buffer that an NPU sends.
+/// Returns the number of successive messages, and the fraction of the buffer that an NPU sends, in a collective of
+/// `kind` among `members`.
 pub(super) fn message_count_and_sent_fraction(kind: CollectiveKind, members: u32) -> (f64, f64) {
     let n = f64::from(members.max(1));
     match kind {

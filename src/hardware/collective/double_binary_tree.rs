@@ -1,12 +1,12 @@
 //! Double binary tree: two binary trees with one root. Chunks alternate between the trees.
 //!
-//! Both trees of a double binary tree have the shape of a [`tree`]. The second tree numbers the members other than the
-//! root differently. If n is odd, the members are numbered backwards, so that odd and even numbers swap. If n is even,
-//! each number is one less, and 1 becomes n−1. Leaves have odd numbers, and a member whose number is even in one tree
-//! has an odd number in the other. Every member except the root is therefore a leaf in at least one of the two trees.
-//! For two chunks of an all-reduce, a member sends 4 messages and receives 4; in a single tree, an inner member sends 6
-//! and receives 6 (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
-//! and scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] selects the tree.
+//! Both trees of a double binary tree have the shape of a [`tree`]. The second tree gives different numbers to all
+//! members except the root. If n is odd, the members are numbered backwards, so that odd and even numbers swap. If n is
+//! even, each number is one less, and 1 becomes n−1. Leaves have odd numbers, and a member whose number is even in one
+//! tree has an odd number in the other. Every member except the root is therefore a leaf in at least one of the two
+//! trees. For two chunks of an all-reduce, a member sends 4 messages and receives 4; in a single tree, an inner member
+//! sends 6 and receives 6 (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast,
+//! reduction and scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] selects the tree.
 //!
 //! One chunk takes the same time in two trees as in a single [`tree`]. With h = ⌈log2 n⌉, an all-reduce takes at most
 //! 2hα + (4h−2)t, and a broadcast or reduce at most hα + (2h−1)t. Two trees are faster than one only for many chunks.

@@ -5,7 +5,7 @@ use crate::topology::{DimensionShape, NetworkPath, Topology};
 use chakram_base::ids::Position;
 use chakram_base::units::{BufferShare, TimeEstimate};
 
-/// Costs of messages along the lines of a phase, by distance between members.
+/// Costs of messages in the lines of a phase, by distance between members.
 #[derive(Clone, Copy, Debug)]
 pub struct LineCostModel<'a> {
     extent: &'a GroupExtent,

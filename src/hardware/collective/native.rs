@@ -52,8 +52,7 @@ pub struct NativeBackend<'a> {
     pub curves: &'a [Vec<CollectiveCurve>],
     /// Factor that corrects measured times, or `None` if they are used as measured.
     pub correction: Option<f64>,
-    /// The library's protocols along each dimension, for collectives without a curve. The list of protocols may be
-    /// empty.
+    /// The library's protocols in each dimension, for collectives without a curve. The list of protocols may be empty.
     pub protocols: &'a [Vec<CollectiveProtocol>],
     /// Bytes that pairs of members exchange in all-to-alls with unequal parts, indexed by
     /// [`CollectiveRequest::splits`].

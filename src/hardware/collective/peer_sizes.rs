@@ -1,17 +1,17 @@
 //! All-to-alls whose members exchange unequal parts.
 //!
 //! M(s, t) is the number of bytes that member s has for member t. In a group of one phase, s sends the M(s, t) bytes
-//! directly to t. In a group of several phases, data travels along the phases, innermost first, as in an all-to-all of
+//! directly to t. In a group of several phases, data passes through the phases, innermost first, as in an all-to-all of
 //! equal parts. Before phase d, a member at position p has data from the senders s whose positions differ from p only
-//! in earlier phases. This data is for the receivers t whose positions equal p in the earlier phases. The member passes
-//! the data for index q along d to the member with that index:
+//! in earlier phases. This data is for the receivers t whose positions equal p in the earlier phases. In phase d, the
+//! member passes the data for index q to the member with that index:
 //!
 //!   bytes(d, p → q) = Σ M(s, t) over s with s_j = p_j for j ≥ d, and t with t_j = p_j for j < d and t_d = q.
 //!
-//! Direct and pairwise keep their order of partners. Members neither send nor await empty messages, as in the process
-//! groups of NCCL and gloo ("torch/csrc/cuda/nccl.cpp", `all2all_single_unequal_split`). If a member receives nothing
-//! in a round of pairwise, the round ends immediately for this member. Members end at different times, so there is no
-//! closed form.
+//! The direct and pairwise algorithms keep their order of partners. Members neither send nor await empty messages, as
+//! in the process groups of NCCL and gloo ("torch/csrc/cuda/nccl.cpp", `all2all_single_unequal_split`). If a member
+//! receives nothing in a round of pairwise, the round ends immediately for this member. Members end at different times,
+//! so there is no closed form.
 
 use super::{CollectiveAlgorithm, CollectiveStage, LinePosition, SendStep, pairwise};
 use crate::group::GroupExtent;

@@ -37,7 +37,8 @@ pub struct ChunkProperties<'a> {
     pub mirrored: bool,
 }
 
-/// Maximum number of phases of a group, because each phase at least doubles the number of members.
+/// Maximum number of phases in a group: the number of members fits in 32 bits, and each phase at least doubles this
+/// number.
 const MOST_PHASES: usize = 32;
 
 /// Returns the phases of `extent`, innermost first.

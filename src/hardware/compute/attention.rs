@@ -54,8 +54,8 @@ impl HeadWidthFactors {
 ///
 /// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`. A backward kernel takes
 /// `backward` times as long. If [`Self::widths`] is given, its factor for the head width multiplies the compute rate.
-/// If [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`; otherwise `w = 1`. `n` is the number of waves
-/// in which the multiprocessors compute tiles of 128 queries of a head.
+/// If [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`; otherwise `w = 1`. `n` is the number of
+/// waves: the number of tiles (128 queries of one head each) divided by the number of multiprocessors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionCurve {
     /// Duration of the shortest kernel, in seconds.

@@ -17,8 +17,8 @@
 //! launch. Times at equal work are averaged. Some kernels took no time because they ran inside other kernels. A time of
 //! zero applies only to kernels of the same size, and does not enter interpolations.
 //!
-//! If an NPU's peaks or memory bandwidth differ from the measured NPU's, measured times are [carried
-//! over](super::recorded_on) in the same way as recorded times.
+//! If an NPU's peaks or memory bandwidth differ from the measured NPU's, measured times are
+//! [scaled](super::recorded_on) in the same way as recorded times.
 
 use super::{KernelProfile, PeakRates, RecordingClass};
 use chakram_base::dtype::Dtype;

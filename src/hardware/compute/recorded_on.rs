@@ -39,7 +39,7 @@ pub struct RecordingClass {
     memory: Bandwidth,
     /// Maker of the NPU, or `None` if unknown.
     maker: Option<&'static str>,
-    /// True if durations are being computed for an NPU class of another maker.
+    /// True if the target NPU class has a different maker.
     elsewhere: bool,
 }
 
@@ -72,7 +72,7 @@ impl RecordingClass {
         }
     }
 
-    /// Returns true if kernels keep their recorded time because the target class is of another maker.
+    /// Returns true if kernels keep their recorded time because the target class has a different maker.
     pub(super) fn keeps_recorded_time(&self) -> bool {
         self.elsewhere
     }
@@ -180,8 +180,8 @@ mod tests {
             let model = ComputeModel::RecordedOn(source).for_npu_class(class);
             model.price_kernel(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
         };
-        // The 110 us do not change on MI300X, because MI300X has another maker. On other classes the time is 10 + 100 x
-        // 2/5 us.
+        // The 110 us do not change on MI300X, because MI300X comes from a different maker. On other classes the time is
+        // 10 + 100 x 2/5 us.
         assert_eq!(price("mi300x"), KernelTiming::Kept(Span(110_000_000)));
         let carried = KernelTiming::Modeled(Span(50_000_000));
         assert_eq!((price("h200"), price("gpu")), (carried, carried));

@@ -14,8 +14,9 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::{Bandwidth, BufferShare, Span};
 
-/// Number formats assumed for kernels whose trace states none. The first format of this list that the class supports is
-/// used. The list begins with bf16 because training uses it today; the most similar formats follow.
+/// Number formats assumed for kernels whose trace names no format, in order of preference. The first format of this
+/// list that the class supports is used. The list begins with bf16 because training uses it today; the most similar
+/// formats follow.
 const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Bf16,
     Dtype::Fp16,

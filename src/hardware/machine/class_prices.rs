@@ -1,4 +1,4 @@
-//! Kernel curves and launch times of a software stack on one class of NPUs, as the stack's file states them.
+//! Kernel curves and launch times of a software stack on one class of NPUs, from the stack's file.
 
 use super::Host;
 use crate::compute::KernelCurves;

@@ -10,7 +10,7 @@ pub struct KernelTimeCorrection {
     /// Sizes (rows, columns, inner size) of the two most frequent matrix multiplications, the most frequent first.
     /// `None` if the correction applies to all models that no other correction covers.
     pub gemms: Option<[[u64; 3]; 2]>,
-    /// Factor on the times of launches, of measured collectives, and of kernels that curves predict.
+    /// Factor on launch times, on times of measured collectives, and on kernel times from curves.
     pub factor: f64,
     /// Relative error that remains after the factor is applied, one standard deviation.
     pub error: f64,

@@ -1,4 +1,4 @@
-//! Failures: NPUs and links that stop working at an instant of a replay.
+//! Failures: NPUs and links that stop working during a replay.
 
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};

@@ -287,8 +287,8 @@ mod tests {
     #[test]
     fn pools_have_the_published_figures() {
         use crate::memory::MemoryAttachment;
-        // Table V of the ASTRA-sim 2.0 paper: GB/s of local memory, GB/s of a memory group, numbers of groups and of
-        // switches, GB/s within a node.
+        // Table V of the ASTRA-sim 2.0 paper: bandwidth of local memory and of a memory group in GB/s, numbers of
+        // groups and switches, bandwidth within a node in GB/s.
         let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;
         for (name, group, in_node) in [("hiermem", 100.0, 256.0), ("hiermem-opt", 500.0, 512.0)] {
             let machine = Machine::load_preset(name).unwrap();

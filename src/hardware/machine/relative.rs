@@ -1,11 +1,11 @@
 //! Derives a machine file from a known machine and the numbers of a datasheet.
 //!
 //! The derived file is the known machine's text, with the given numbers in place of the old values. A comment after
-//! each number states its source. Curves of kernels are fractions of the peaks and of the memory bandwidth, so the
-//! times of kernels scale with these rates. The constants of a multiprocessor are kept, because they vary little
-//! between machines. Even H100 and B200, whose peaks differ by a factor of 2.3, have similar constants (`operands` 300
-//! and 225 GB/s). Curves of collectives state the links of their measurement, and the times of collectives are
-//! converted to the new links. None of the converted times was measured, so errors are increased:
+//! each number states its source. Kernel curves contain fractions of the peaks and of the memory bandwidth, so kernel
+//! times scale with these rates. The constants of a multiprocessor are kept, because they vary little between machines.
+//! Even H100 and B200, whose peaks differ by a factor of 2.3, have similar constants (`operands` 300 and 225 GB/s).
+//! Curves of collectives state the links on which they were measured, and their times are converted to the new links.
+//! None of the converted times was measured, so errors are increased:
 //!
 //! ```text
 //! error' = hypot(error, 0.23 (1 - q))

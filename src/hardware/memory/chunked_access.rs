@@ -25,17 +25,18 @@
 //!
 //! # Alone
 //!
-//! If an access is alone, S(k c) = k L. A load's chunks arrive L apart, and L is at least p, so no chunk waits for an
-//! earlier chunk. No chunk of a store waits for an earlier chunk either. Loads and stores end at W / c x L + f − L + p,
-//! which is S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share
-//! the port, p is the time of one chunk, summed over these accesses. The access whose chunk is served last ends at the
-//! time given above, with this p. Every other access ends earlier, by one chunk for each access that the port serves
-//! after it. A smaller last chunk takes less time at the port, so the access ends earlier, by at most the time of the
-//! missing bytes. Times at the port are differences of rounded sums, so rounding errors do not accumulate.
+//! If an access is alone, S(k c) = k L. A load's chunks arrive at intervals of L, and L is at least p, so no chunk
+//! waits for an earlier chunk. No chunk of a store waits for an earlier chunk either. Loads and stores end at W / c x L
+//! + f − L + p, which is S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of
+//! one NPU share the port, p is the time of one chunk, summed over these accesses. The access whose chunk is served
+//! last ends at the time given above, with this p. Every other access ends earlier, by one chunk for each access that
+//! the port serves after it. A smaller last chunk takes less time at the port, so the access ends earlier, by at most
+//! the time of the missing bytes. Times at the port are differences of rounded sums, so rounding errors do not
+//! accumulate.
 //!
-//! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its
-//! number of chunks, except for chunks that are still between the stream and the port because of latencies. If too many
-//! chunks are in flight at the same time, the replay fails with an error.
+//! Chunks that arrive at the same instant are ordered by NPU, then by node. The state of an access does not grow with
+//! its number of chunks, except for chunks that are still between the stream and the port because of latencies. If too
+//! many chunks are in flight at the same time, the replay fails with an error.
 
 use super::{AccessEnd, RemoteMemoryAccess};
 use chakram_base::ids::Npu;
@@ -97,7 +98,7 @@ struct ChunkedAccess {
     waited: Span,
 }
 
-/// Event of an access: a chunk arrives at its port, or, after the last chunk of a store, the stream of the store ends.
+/// Event of an access: a chunk arrives at its port, or the stream of a store ends after the store's last chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ChunkArrival {
     at: Time,

@@ -100,7 +100,7 @@ impl RemoteMemoryModel {
     /// Begins an access. Returns the end of the access if the end is already known, as with channels. Channels serve
     /// accesses in the order of these calls, and each access occupies a channel for latency + bytes / bandwidth.
     /// Returns `None` if the end depends on later accesses; [`Self::settle_rates`], [`Self::handle_settlement`] and
-    /// [`Self::serve_due_chunks`] then yield the end.
+    /// [`Self::serve_due_chunks`] then deliver the end.
     pub fn begin_access(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
         let transfer = if self.whole_ns {
             let per_ns = self.bandwidth.bytes_per_second() / 1e9;

@@ -37,8 +37,8 @@
 //! A send completes when the message's last byte has left: m/B_min after the first byte began to leave, where B_min is
 //! the rate of the path's slowest link. The sender's waiting time is T minus the time of the first byte. Thus a slow
 //! path slows the sender down (back-pressure), so no bytes accumulate after a fast port. The port itself, whose rate is
-//! B, is occupied only for m/B, so messages over other paths can use it in the meantime. Queues further along exert no
-//! back-pressure on the sender.
+//! B, is occupied only for m/B, so messages over other paths can use it in the meantime. Queues later on the route
+//! exert no back-pressure on the sender.
 //!
 //! # Loads and stores
 //!
@@ -48,10 +48,10 @@
 //!
 //! # Events
 //!
-//! Messages join a server when they are ready, in the order of events. The state of a queue is therefore only the time
-//! until which its server is busy. A message joins its first server on submission. Each further server needs one event,
-//! and the arrival also needs one. Messages that are ready at the same instant are ordered by the sender's number, then
-//! by the order in which they left the sender.
+//! A message joins a server's queue when the message is ready, in the order of events. The state of a queue is
+//! therefore only the time until which its server is busy. A message joins its first server on submission. Each further
+//! server needs one event, and the arrival also needs one. Messages that are ready at the same instant are ordered by
+//! the sender's number, then by the order in which they left the sender.
 
 use super::servers::ServerTable;
 use super::{

@@ -11,7 +11,7 @@ mod technology;
 
 pub use technology::{LinkRateByLinkCount, LinkRateInterpolation};
 
-/// Maximum number of chips of a graph, because the time to compute a summary grows with the square of this number.
+/// Maximum number of chips in a graph, because the time to compute a summary grows with the square of this number.
 pub const MOST_CHIPS: u32 = 4096;
 
 /// Maximum length of a link, in units.

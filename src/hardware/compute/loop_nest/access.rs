@@ -29,7 +29,7 @@ pub struct MappingCost {
     pub bytes: Vec<u64>,
     /// Energy in picojoules.
     pub energy: f64,
-    /// Multiplications of all units, including those with zeros beyond the layer.
+    /// Number of multiplications by all units, including multiplications with zeros beyond the layer.
     pub multiplications: u64,
 }
 

@@ -18,7 +18,7 @@ mod own_links;
 /// The allowed keys of a `link` table, which changes links.
 const LINK: &[&str] = &["npus", "between", "dimension", "bandwidth", "latency"];
 
-/// Wiring of a dimension, as machine files name it.
+/// Wiring of a dimension, by its name in machine files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DimensionWiring {
     Stacked(DimensionShape),

@@ -96,8 +96,8 @@ fn given_numbers_are_in_place_of_the_machines() {
     ] {
         assert!(text.contains(words), "{words}\n{text}");
     }
-    // bf16 is 1.5 times as fast, and the memory is 4.8 / 3.35 times as fast, so q = 2 / 3. The derived machine adds
-    // 0.23 (1 - q) to the preset's error of matrix products, as a root of the sum of squares.
+    // bf16 is 1.5 times as fast, and the memory is 4.8 / 3.35 times as fast, so q = 2 / 3. The error of the derived
+    // machine is the root of the sum of two squares: the preset's error of matrix products, and 0.23 (1 - q).
     let error = |machine: &Machine| {
         machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()

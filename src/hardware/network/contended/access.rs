@@ -8,8 +8,8 @@
 //! max_i (b_i + s_i + Σ_{j ≥ i} α_j + Σ_{j > i} γ_j),
 //!
 //! when the last byte has passed the server that delays it most. Without other traffic, an access takes Σα + Σγ + max
-//! δ, like a message. If several links are between two servers, α and γ are their totals. If the next server is the far
-//! end of the same link, the first byte does not wait for the γ of that link.
+//! δ, like a message. If several links are between two servers, α and γ are totals over these links. If the next server
+//! is the far end of the same link, the first byte does not wait for the γ of that link.
 
 use super::route::{iter_servers_between, link_after_server};
 use super::{ContendedNetwork, ContentionModel, MemoryTransfer, Time};

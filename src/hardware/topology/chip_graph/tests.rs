@@ -86,8 +86,8 @@ fn communication_follows_hops_and_rates() {
     assert!((interface / torus - 37.3).abs() < 0.05);
 }
 
-/// Tests the mean hops of the best two-dimensional torus for several numbers of chips. Prime numbers yield rings, which
-/// are outliers.
+/// Tests the mean hops of the best two-dimensional torus for several numbers of chips. For a prime number of chips, the
+/// torus is a ring, which is an outlier.
 #[test]
 fn tori_of_prime_numbers_of_chips_stand_out() {
     let hops = |chips: u32| ChipGraph::find_best_torus(chips).summarize().mean_hops;
