@@ -433,7 +433,7 @@ impl<'a> CompiledReplay<'a> {
         self.given
     }
 
-    /// Runs to the end and notifies `observer`.
+    /// Runs the replay to its end, and notifies `observer`.
     pub fn run<O: Observer>(&self, mut observer: O) -> Result<(ReplayOutcome, O), ReplayError> {
         let outcome = self.run_with_dyn_observer(&mut observer)?;
         Ok((outcome, observer))
@@ -458,7 +458,7 @@ impl<'a> CompiledReplay<'a> {
         run_over_network(RunPrograms::of_program(self, &mut feed), observer)
     }
 
-    /// Runs to the end over the caller's network, with the machine's collective algorithms.
+    /// Runs the replay to its end over the caller's network, with the machine's collective algorithms.
     ///
     /// # Errors
     ///
@@ -478,8 +478,8 @@ impl<'a> CompiledReplay<'a> {
         self.run_with_backend(observer, network, backend)
     }
 
-    /// Runs to the end over `network`, with the collectives of `backend`. The replay must have been compiled for this
-    /// backend.
+    /// Runs the replay to its end over `network`, with the collectives of `backend`. The replay must have been compiled
+    /// for this backend.
     pub fn run_with_backend<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend>(
         &self,
         observer: &mut O,

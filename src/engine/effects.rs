@@ -170,7 +170,8 @@ impl Effects {
         self.ends.push((at, InstanceNode { instance, node }));
     }
 
-    /// Appends work. If events are handled in insertion order, the loop does this work after the event's earlier work.
+    /// Appends work. Appends work that the loop does after the event's earlier work, if events are handled in insertion
+    /// order.
     #[inline]
     pub fn push_follow_up(&mut self, work: FollowUp) {
         self.is_stirred = true;

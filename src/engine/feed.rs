@@ -18,9 +18,9 @@ pub use timed::TimedLaunches;
 /// carries out the feed's requests before it sends the next notification. The engine notifies feeds in the order in
 /// which the caller passed them to the run.
 pub trait LaunchFeed {
-    /// Returns the instant at which the feed wants to be woken next, or `None` for never. The engine calls this before
-    /// the run and after each notification below. A past instant means "now", so time advances only after the feed has
-    /// returned a later instant.
+    /// Returns the instant at which the feed wants to be woken next, or `None` for never. The engine calls this method
+    /// before the run and after each notification below. A past instant means "now", so time advances only after the
+    /// feed has returned a later instant.
     fn wake_at(&self) -> Option<Time>;
 
     /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.

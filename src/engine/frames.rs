@@ -152,7 +152,7 @@ impl<'a> ProgramLaunches<'a> {
     }
 
     /// Returns the index of a run state for a launch, and true if an earlier launch used this state. If the state is
-    /// new (false), the caller must add it to all components.
+    /// new (false), the caller must add the state to all components.
     pub fn take_run_state(
         &mut self,
         record: LaunchRecord,

@@ -142,7 +142,8 @@ fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLau
     let kind = graph.kind(node);
     let message = matches!(kind, NodeKind::Receive | NodeKind::Send);
     let kernel = graph.kernel(node);
-    // The host uses the bytes of such a copy to launch later kernels.
+    // The host uses the bytes of such a copy to launch later kernels, so a host that ever waits also waits for the
+    // copy.
     let is_host_copy = kernel == Some(KernelShape::Moving(MemoryBoundKernel::HostCopy));
     let waits = match host.waits {
         HostWait::Never => false,

@@ -93,7 +93,7 @@ impl Lanes {
     }
 
     /// Records that a node of the current turn is complete. The turn ends with its last node. The caller must call this
-    /// only for lanes with turns.
+    /// method only for lanes with turns.
     pub fn count_turn_completion(&mut self, lane: u32) {
         let turns = &mut self.turns[lane as usize];
         if let Some(turn) = turns.front_mut() {

@@ -23,7 +23,7 @@ pub struct Launch {
     /// The NPU on which a program of one rank runs. If `None`, the program runs on the NPU for which it was compiled.
     /// Every kernel of the program must have a known duration on this NPU's class.
     pub npu: Option<Npu>,
-    /// Chosen by the feed, and repeated in the launch's records.
+    /// Tag that the feed chose; the launch's records repeat the tag.
     pub tag: u64,
     /// Durations of the kernels in this launch.
     pub prices: LaunchKernelDurations,
@@ -40,8 +40,8 @@ pub enum LaunchKernelDurations {
     /// The program's durations times this factor, each rounded to the nearest picosecond.
     Scaled(f64),
     /// Kernel durations by class. A class is the index of the kernel's name in its graph
-    /// ([`Graph::name_index`](chakram_trace::graph::Graph::name_index)). Kernels of a class without a duration here
-    /// keep the program's duration.
+    /// ([`Graph::name_index`](chakram_trace::graph::Graph::name_index)). Kernels of a class without a duration in this
+    /// list keep the program's duration.
     ByClass(Arc<[Option<Span>]>),
 }
 

@@ -329,8 +329,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         self.run_follow_ups(now);
     }
 
-    /// Settles collectives in which members have newly arrived. The caller must call this when no event is left at
-    /// `now`.
+    /// Settles collectives in which members have newly arrived. The caller must call this method when no event is left
+    /// at `now`.
     fn settle_collectives(&mut self, now: Time) {
         let mut arrivals = std::mem::take(&mut self.effects.arrivals);
         arrivals.sort_unstable_by_key(|&run| self.collectives.content_of(run));

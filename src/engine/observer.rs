@@ -110,7 +110,7 @@ pub struct CollectiveRecord {
     pub waited_for: Option<(Rank, Span)>,
     /// Time from each present member's arrival to `last_start`, summed over these members. With recorded durations, a
     /// member's waiting time ends at the last arrival among the ranks for which the member waits. In a replay that
-    /// takes captured times, this is the sum of the captured waits.
+    /// takes captured times, `waited` is the sum of the captured waits.
     pub waited: Span,
     /// True if the collective was simulated message by message, and false if it was answered analytically.
     pub stepwise: bool,

@@ -56,9 +56,9 @@ pub struct ReplayOptions {
     pub lower_bound: bool,
     /// Count the bytes that each link carries. Every collective is then simulated message by message.
     pub links: bool,
-    /// Custom algorithms. Custom collective algorithms. Each replaces the machine's algorithm for its kind of
-    /// collective, if the group has one member per script. Has an effect only with [`CommTiming::Model`] and native
-    /// collectives.
+    /// Custom algorithms. Custom collective algorithms. Each custom algorithm replaces the machine's algorithm for its
+    /// kind of collective, if the group has one member per script. Has an effect only with [`CommTiming::Model`] and
+    /// native collectives.
     pub custom: Vec<CustomCollective>,
     /// Allow sends and receives without a matching half. An unmatched send completes when its message has arrived; an
     /// unmatched receive never completes. Has an effect only if events are handled in insertion order

@@ -131,8 +131,8 @@ pub(super) struct InstancePlan {
 /// The parts of a plan that all instances of one graph on one NPU class share.
 #[derive(Debug)]
 pub(super) struct SharedGraphPlan {
-    /// Duration of each node that depends on no other node. For communication with recorded durations, this is the time
-    /// after waiting.
+    /// Duration of each node that depends on no other node. For communication with recorded durations, the duration
+    /// excludes the waiting time.
     pub prices: Vec<Span>,
     /// NPU lane of each lane in the graph, or [`NONE`] if the lane's nodes occupy no NPU lane.
     pub lanes: Vec<u32>,

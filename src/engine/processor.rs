@@ -7,8 +7,8 @@ use chakram_base::units::{Span, Time};
 /// Model of processors whose kernels use no lanes, for example arrays of cores, or servers that schedule their own
 /// work.
 ///
-/// A model is passive: the loop notifies it of ready and ended kernels, and it returns times. The loop submits kernels
-/// that become ready in the same round in the order of NPU, launch and node.
+/// A model is passive: the loop notifies the model of ready and ended kernels, and the model returns times. The loop
+/// submits kernels that become ready in the same round in the order of NPU, launch and node.
 pub trait ProcessorModel {
     /// Returns true if this model serves the kernels of `program`'s launches on an NPU. Called when a launch begins.
     fn serves_program(&self, npu: Npu, program: u32) -> bool;
@@ -21,9 +21,9 @@ pub trait ProcessorModel {
     /// job whose times are now known.
     fn on_job_ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
 
-    /// Notifies the model that no more jobs end or are submitted at this instant. The loop calls this only at instants
-    /// at which jobs ended or were submitted. A model that chooses among waiting jobs thus sees all of them. Appends
-    /// the times of every job whose times are now known.
+    /// Notifies the model that no more jobs end or are submitted at this instant. The loop calls this method only at
+    /// instants at which jobs ended or were submitted. A model that chooses among waiting jobs thus sees all of them.
+    /// Appends the times of every job whose times are now known.
     fn settle_instant(&mut self, _now: Time, _started: &mut Vec<JobTimes>) {}
 }
 

@@ -52,8 +52,8 @@ impl<'a> RunSettings<'a> {
     }
 }
 
-/// Returns true if NPUs share a memory channel. If they do, the order in which members complete a collective may affect
-/// other operations.
+/// Returns true if NPUs share a memory channel. If NPUs share a memory channel, the order in which members complete a
+/// collective may affect other operations.
 fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.first_remote_memory();
     remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod insertion_order;
 
-/// Maximum number of waiting nodes that the error names for each rank, and in total.
+/// The error names at most `NAMED_PER_RANK` waiting nodes of each rank, and at most `NAMED` waiting nodes in total.
 const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 

@@ -260,8 +260,8 @@ impl LinePosition {
         })
     }
 
-    /// Returns this position counted from the other end of the line. The opposite direction of a ring then becomes the
-    /// direction to the next index.
+    /// Returns the same member's position, counted from the other end of the line. The opposite direction of a ring
+    /// then becomes the direction to the next index.
     #[inline]
     pub fn reversed(self) -> Self {
         Self {

@@ -100,7 +100,7 @@ pub enum ComputeModel {
     /// Same as [`Self::RecordedOn`] with the NPU class of the device that each capture names.
     /// [`compute_model_for_capture`](super::recordings::compute_model_for_capture) inserts this class.
     RecordedOnDevices,
-    /// Recorded durations only: a kernel without one takes no time.
+    /// Recorded durations only: a kernel without a recorded duration takes no time.
     RecordedOnly,
 }
 
@@ -632,7 +632,7 @@ mod tests {
         assert_eq!(roofline.duration(), estimate.duration());
         let quarter = price(ComputeModel::Scaled(0.25, half), unrecorded);
         assert_eq!(quarter, KernelTiming::Estimated(Span(500_000)));
-        // A recorded kernel is not estimated.
+        // A kernel with a recorded duration keeps this duration instead of an estimate.
         let price_of = price(recorded, KERNEL);
         assert_eq!(price_of, KernelTiming::Modeled(Span(5_000_000)));
         // A kernel has no known duration if its format has no peak, or if it has neither FLOPs nor bytes.

@@ -159,7 +159,7 @@ impl GroupExtent {
             let npu = self.npus[phase.move_position(Position(0), index).index()];
             topology.coordinate_of(npu, phase.dimension)
         };
-        // In a sub-grid, members are in the order of their coordinates, so the first two determine the spacing.
+        // In a sub-grid, members are in the order of their coordinates, so the first two members determine the spacing.
         let apart = at(1) - at(0);
         apart * phase.size == dimension.size
             && (1..phase.size).all(|index| at(index) - at(index - 1) == apart)

@@ -372,7 +372,7 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the servers of NPUs along dimensions in which NPUs have their own ports. Traffic other than messages
+    /// Returns the servers of NPUs in dimensions in which NPUs have their own ports. Traffic other than messages
     /// between NPUs, such as accesses to remote memory, uses these servers. Returns `None` if operations do not
     /// contend.
     fn attachment_servers_mut(&mut self) -> Option<&mut ServerTable> {

@@ -54,8 +54,8 @@ impl CommTiming {
 }
 
 impl<M: EngineCollectiveBackend> Collectives<'_, M> {
-    /// Begins the part of each member that no longer waits for another member. The caller must call this after members
-    /// of the collective started at `now` and after the last event at `now`.
+    /// Begins the part of each member that no longer waits for another member. The caller must call this method after
+    /// the last event at `now` if members of the collective started at `now`.
     pub fn begin_member_parts(
         &mut self,
         flow: &Dataflow<'_>,

@@ -195,8 +195,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             .enroll_member_chunks(fabric, effects, now, id, position);
     }
 
-    /// Processes the members of a collective that arrived at this instant. The caller must call this after the last
-    /// event of the instant.
+    /// Processes the members of a collective that arrived at this instant. The caller must call this method after the
+    /// last event of the instant.
     pub fn process_new_arrivals<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

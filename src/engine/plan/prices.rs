@@ -153,7 +153,7 @@ pub(super) fn compute_graph_durations(
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match fabric::find_too_many_chunks_fault(machine, remote, options, bytes) {
                     Some((found, hint)) => return Err(refusal(node, found, &hint)),
-                    // Contention may change the duration of a remote access, so the run determines it.
+                    // Contention may change the duration of a remote access, so the run determines this duration.
                     None => Span::ZERO,
                 }
             }

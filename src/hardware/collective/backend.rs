@@ -67,7 +67,7 @@ pub struct ReceiveSource {
 pub struct ChunkQueueSpec {
     /// Index of the queue among the NPU's queues.
     pub number: u32,
-    /// Maximum number of chunks in a stage at the same time.
+    /// Maximum number of chunks that the queue may have admitted at the same time.
     pub capacity: u32,
 }
 

@@ -118,7 +118,7 @@ struct PhaseKey {
     line: Vec<Npu>,
 }
 
-/// Returns the properties that distinguish the paths of one machine.
+/// Returns a key that is equal for two paths of one machine only if the paths are equal.
 fn path_key(path: NetworkPath) -> [u64; 3] {
     let others = path
         .others
@@ -393,7 +393,7 @@ impl ChunkCountProblem<'_> {
         (NonZeroU32::new(chunks).unwrap_or(NonZeroU32::MIN), time)
     }
 
-    /// Returns the messages that one chunk sends in a tree stage.
+    /// Builds the message programs of one chunk in a tree stage.
     fn build_stage_flow(&self, assignment: &StageAssignment) -> StageFlow {
         let phase = &self.extent.phases[assignment.stage.phase];
         let line = LineCostModel::new(self.extent, phase, self.topology);

@@ -283,8 +283,8 @@ mod tests {
 
     #[test]
     fn bandwidth_scales_what_bytes_take() {
-        // From 10 MB to 20 MB, the time grows by 100 us: 10 us per MB. The remaining start-up times are 10 us at 20 MB,
-        // 10 MB and 1 MB, and 9.99 us at 1 kB.
+        // From 10 MB to 20 MB, the time grows by 100 us: 10 us per MB. Without the transfer time, 10 us remain as
+        // start-up time at 20 MB, 10 MB and 1 MB, and 9.99 us at 1 kB.
         let near = |bytes, gb, expected: f64| {
             let found = as_micros(bytes, rates(100.0, 500), rates(gb, 500));
             assert!(

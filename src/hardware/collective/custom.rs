@@ -190,7 +190,8 @@ impl ScriptOp {
 
 impl ScriptExecutor {
     /// Delivers the event `cue` to one member of a collective in flight, and appends the next actions of the member's
-    /// script to `acts`. On the member's first event, `script` is called for the index of the member's script.
+    /// script to `acts`. `script` returns the index of the member's script, and is called only on the member's first
+    /// event.
     pub fn advance_script(
         &mut self,
         scripts: &ScriptedAlgorithm,

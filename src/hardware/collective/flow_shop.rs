@@ -1,9 +1,9 @@
 //! A flow shop: the chunks of one member pass through the phases, and each stage takes a known time.
 //!
-//! Members that begin a collective together behave identically, so one member represents all. Each queue has a fixed
-//! number of places, which limits the number of chunks in a phase at the same time. When a place becomes free, a policy
-//! selects one of the waiting chunks. A chunk that ends a stage joins the queue of its next stage before the free place
-//! is refilled.
+//! Members that begin a collective together behave identically, so one member represents all members. Each queue has a
+//! fixed number of places, which limits the number of chunks in a phase at the same time. When a place becomes free, a
+//! policy selects one of the waiting chunks. A chunk that ends a stage joins the queue of its next stage before the
+//! free place is refilled.
 
 use super::{ChunkSchedule, StageEntry};
 use chakram_base::ids::StageIndex;

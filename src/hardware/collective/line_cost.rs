@@ -110,7 +110,7 @@ impl<'a> LineCostModel<'a> {
                 self.path_between(self.member_count() - 1, k - 1),
             );
             NetworkPath {
-                // Take the worse of both routes for each property. Take the devices from the route with the longer
+                // For each property, take the worse of the two routes. Take the devices from the route with the longer
                 // latency.
                 latency: a.latency.max(b.latency),
                 others: if a.latency < b.latency {

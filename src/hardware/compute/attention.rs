@@ -49,8 +49,8 @@ impl HeadWidthFactors {
     }
 }
 
-/// Time of attention in one kernel. Let the kernel have `F` FLOPs, `Y` bytes of queries, keys, values and outputs, and
-/// `s` queries per sequence:
+/// Time of fused attention (one kernel). Let the kernel have `F` FLOPs, `Y` bytes of queries, keys, values and outputs,
+/// and `s` queries per sequence:
 ///
 /// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`. A backward kernel takes
 /// `backward` times as long. If [`Self::widths`] is given, its factor for the head width multiplies the compute rate.

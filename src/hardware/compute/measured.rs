@@ -1,4 +1,4 @@
-//! Kernels that were measured by name. The times of these kernels are known at the measured sizes, and estimated for
+//! Measured kernels, identified by name. The times of these kernels are known at the measured sizes, and estimated for
 //! other sizes.
 //!
 //! If kernels with the same name, number format, FLOPs and bytes were measured, a kernel takes the mean of these
@@ -14,8 +14,8 @@
 //! Outside the measured range, time is proportional to work. The time per unit of work is the mean over all sizes
 //! within a factor of two of the nearest measured size. If only one size were used, its random error would affect all
 //! estimates outside the range. The shortest time of any measured kernel is a lower bound, because it is the time of a
-//! launch. Times at equal work are averaged. Some kernels took no time because they ran inside other kernels. A time of
-//! zero applies only to kernels of the same size, and does not enter interpolations.
+//! launch. Times of kernels with equal work are averaged. Some kernels took no time because they ran inside other
+//! kernels. A time of zero applies only to kernels of the same size, and does not enter interpolations.
 //!
 //! If an NPU's peaks or memory bandwidth differ from the measured NPU's, measured times are
 //! [scaled](super::recorded_on) in the same way as recorded times.

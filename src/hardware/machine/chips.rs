@@ -116,7 +116,7 @@ pub(super) fn build_graph_machine_text(name: &str) -> Result<String, MachineErro
     ))
 }
 
-/// Returns the `npu` tables of the preset `gemmini`, because the chips are of this preset's NPU class.
+/// Returns the `npu` tables of the preset `gemmini`, because the chips have this preset's NPU class.
 fn gemmini_npu_tables_text() -> &'static str {
     let preset = PRESETS.iter().find(|preset| preset.name == "gemmini");
     let text = preset.map_or("", |preset| preset.text);

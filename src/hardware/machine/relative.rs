@@ -366,7 +366,7 @@ impl<'a> MachineTextEditor<'a> {
         Ok(())
     }
 
-    /// Increases the errors of curves if the derived NPU has other rates.
+    /// Increases the errors of curves if the derived NPU's rates differ.
     fn widen_curve_errors(
         &mut self,
         table: &ConfigTable<'_>,

@@ -150,8 +150,8 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             agenda.schedule_event(begin + slowest, NetworkEvent::Injected(message.op));
         }
         let mut passes = begin;
-        // If the slowest link is neither the first nor the last link, it separately limits the messages between these
-        // two NPUs.
+        // If the slowest link is neither the first nor the last link, it also limits the messages between these two
+        // NPUs.
         if slowest > out.max(into) {
             let key = (message.from.0, message.ends.1);
             let free = self.bottlenecks.entry(key).or_insert(begin);
@@ -233,7 +233,8 @@ fn first_and_last_link_rates(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwi
             .first_and_last_port(a, b)
             .map(|(dimension, _)| topology.link_bandwidth(dimension));
     }
-    // On tiles, links between dies and links inside dies have different rates, so the route must be followed.
+    // On tiles, links between dies and links inside dies have different rates, so follow the route to find the first
+    // and the last link.
     let mut hops = iter_servers_between(ContentionScope::Links, (a.into(), b.into()), topology);
     let first = hops.next().expect("a message goes from one NPU to another");
     let last = hops.last().unwrap_or(first);

@@ -7,7 +7,7 @@ use crate::topology::{MemorySite, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Span, Time};
 
-/// Marks a server without a claim.
+/// Owner value of a server that is not reserved.
 const NONE: u32 = u32::MAX;
 
 /// Indices of the two servers of a port: egress and ingress.

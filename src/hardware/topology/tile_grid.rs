@@ -1,5 +1,5 @@
-//! Grids of dies. Each die is a grid of cores. The types in this module state properties of x and y dimensions that
-//! exist only on tiles.
+//! Grids of dies. Each die is a grid of cores. The types in this module describe properties that the x and y dimensions
+//! have only on tiles.
 //!
 //! Cores are the NPUs, and there are no other devices. Each dimension of tiles spans all dies. A link between
 //! neighbours is either *inside* a die or crosses the *border* between two dies. Links inside a die have the rate and

@@ -169,8 +169,8 @@ fn size_decides() {
                 .0
         })
     };
-    // The 16 members on a ring have a buffer of 1,000 B. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 +
-    // 80 ns. Direct: 8 x 500 + 64 x 2.5 ns.
+    // The 16 members on a ring have a buffer of 1,000 B. The ring takes 15 x (500 + 1.25) ns. Halving and doubling
+    // takes 500 x 15 + 80 ns. Direct takes 8 x 500 + 64 x 2.5 ns.
     assert_eq!(
         choose(DimensionShape::Ring, 16, P::AllGather, 1000),
         A::Direct
@@ -181,8 +181,8 @@ fn size_decides() {
         choose(DimensionShape::Ring, 16, P::AllGather, 10_000_000),
         A::Ring
     );
-    // The 16 members on a switch have a buffer of 1 kB. Halving and doubling: 1,000 x log2 16 + 4 x 20 ns. Direct:
-    // 1,000 + 15 x 20 ns. Ring: 15 x 1,000 + 30 x 1.25 ns.
+    // The 16 members on a switch have a buffer of 1 kB. Halving and doubling takes 1,000 x log2 16 + 4 x 20 ns. Direct
+    // takes 1,000 + 15 x 20 ns. The ring takes 15 x 1,000 + 30 x 1.25 ns.
     let broadcast = |bytes| choose(DimensionShape::Switch, 16, P::Broadcast, bytes);
     assert_eq!(broadcast(1000), A::Direct);
     // With 100 kB, the same three algorithms take 4 x (1,000 + 2,000) ns, 1,000 + 15 x 2,000 ns, and 15 x 1,000 + 30 x

@@ -301,9 +301,9 @@ fn layers_that_cannot_be_are_refused() {
     assert_eq!(layer.loop_size(S), 1);
 }
 
-/// The energy of attention is the energy of both products for each head. The backward pass takes twice this energy,
-/// plus the energy of a fifth product. A kernel without a mapping takes 0.3 pJ for two operations and 162.5 pJ per byte
-/// of memory. An empty kernel takes no energy.
+/// The energy of attention is the energy of both matrix products for each head. The backward pass takes twice this
+/// energy, plus the energy of a fifth product. A kernel without a mapping takes 0.3 pJ for two operations and 162.5 pJ
+/// per byte of memory. An empty kernel takes no energy.
 #[test]
 fn energy_of_kernels_is_that_of_their_mappings() {
     let model = LoopNestModel {

@@ -44,7 +44,7 @@ pub(super) struct NetworkSection {
     pub algorithms: Vec<AlgorithmChoice>,
     /// Time curves of measured collectives, by dimension.
     pub curves: Vec<Vec<CollectiveCurve>>,
-    /// Protocols of collectives along each dimension.
+    /// Protocols of collectives in each dimension.
     pub protocols: Vec<Vec<CollectiveProtocol>>,
     pub scalable: bool,
     /// The dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
