@@ -26,8 +26,8 @@
 //! # Alone
 //!
 //! If an access is alone, S(k c) = k L. A load's chunks arrive at intervals of L, and L is at least p, so no chunk
-//! waits for an earlier chunk. No chunk of a store waits for an earlier chunk either. Loads and stores end at W / c x L
-//! + f − L + p, which is S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of
+//! waits for an earlier chunk. No chunk of a store waits for an earlier chunk either. Loads and stores end at W / c x
+//! L + f − L + p, which is S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of
 //! one NPU share the port, p is the time of one chunk, summed over these accesses. The access whose chunk is served
 //! last ends at the time given above, with this p. Every other access ends earlier, by one chunk for each access that
 //! the port serves after it. A smaller last chunk takes less time at the port, so the access ends earlier, by at most
