@@ -67,7 +67,7 @@ pub(crate) enum KernelNameHint {
 /// A row of the table of known libraries.
 struct KnownKernel {
     pattern: &'static str,
-    /// Kind of collective; `None` if the name does not reveal it.
+    /// Kind of collective, or `None` if the name does not reveal it.
     kind: Option<CollectiveKind>,
     /// A real name, as a profiler writes it.
     #[cfg(test)]

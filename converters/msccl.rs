@@ -27,8 +27,7 @@ pub struct MscclAlgorithm {
     pub kind: CollectiveKind,
     /// Number of chunks in the whole buffer.
     pub chunks: u64,
-    /// Range of buffer sizes, in bytes, for which the algorithm is designed; `None` if the file has
-    /// no range.
+    /// Range of buffer sizes, in bytes, for which the algorithm is designed, or `None` if the file has no range.
     pub range: Option<(u64, u64)>,
     /// GPUs, indexed by number.
     pub gpus: Vec<MscclGpu>,

@@ -31,7 +31,7 @@ pub struct SimaiWorkload {
     pub pipeline: u32,
     /// Size of an expert-parallel group.
     pub expert: u32,
-    /// Number of NPUs; `None` if the file does not contain the number.
+    /// Number of NPUs, or `None` if the file does not contain the number.
     pub npus: Option<u32>,
     /// The layers, at least one.
     pub layers: Vec<SimaiLayer>,
@@ -60,8 +60,8 @@ pub struct SimaiLayer {
 pub struct SimaiStage {
     /// Compute time, in ns.
     pub ns: u64,
-    /// Collective after the compute; `None` if the stage has no collective, or a collective of zero
-    /// bytes.
+    /// Collective after the compute, or `None` if the stage has no collective, or a collective of
+    /// zero bytes.
     pub comm: Option<SimaiComm>,
 }
 

@@ -49,7 +49,7 @@ pub(super) struct NcclCall {
     pub bytes: Option<u64>,
     /// Root of a collective or peer of a message, as a rank within the communicator.
     pub root: Option<u32>,
-    /// Name of the communicator; `None` if the export does not state the name.
+    /// Name of the communicator, or `None` if the export does not state the name.
     pub communicator: Option<String>,
 }
 

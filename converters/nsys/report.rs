@@ -43,7 +43,7 @@ const COPIES: [(i64, &str); 8] = [
     (10, "Memcpy PtoP"),
     (11, "Memcpy Unified HtoD"),
 ];
-/// Kinds of synchronizations: CUPTI's number and Kineto's name.
+/// Each kind of synchronization, with CUPTI's number and Kineto's name.
 const SYNCS: [(i64, &str); 4] = [
     (1, "Event Sync"),
     (STREAM_WAIT, "Stream Wait Event"),
@@ -756,7 +756,7 @@ fn device_event_details(device: i32, stream: i64, bytes: u64) -> EventDetails {
     }
 }
 
-/// Returns the name of a call without its API version: `cudaLaunchKernel` for
+/// Returns the name of a call without its API version, such as `cudaLaunchKernel` for
 /// `cudaLaunchKernel_v7000`.
 fn strip_api_version(name: &str) -> &str {
     match name.rsplit_once("_v") {
@@ -769,7 +769,8 @@ fn strip_api_version(name: &str) -> &str {
     }
 }
 
-/// Returns the name of a collective in PyTorch's records; `None` for kinds without a name in records.
+/// Returns the name of a collective in PyTorch's records, or `None` for kinds without a name in
+/// records.
 fn record_name(kind: CollectiveKind) -> Option<&'static str> {
     Some(match kind {
         CollectiveKind::AllReduce => "allreduce",

@@ -61,7 +61,7 @@ pub(crate) enum SqliteValue<'r> {
 pub(crate) struct ValueEncoding(TextEncoding);
 
 impl<'r> SqliteValue<'r> {
-    /// Returns the integer; `None` if the value is not an integer.
+    /// Returns the integer, or `None` if the value is not an integer.
     pub fn to_integer(self) -> Option<i64> {
         match self {
             Self::Integer(number) => Some(number),
@@ -73,12 +73,12 @@ impl<'r> SqliteValue<'r> {
         }
     }
 
-    /// Returns the integer; `None` if the value is a negative integer or is not an integer.
+    /// Returns the integer, or `None` if the value is a negative integer or is not an integer.
     pub fn to_unsigned_integer(self) -> Option<u64> {
         u64::try_from(self.to_integer()?).ok()
     }
 
-    /// Returns the text, with invalid Unicode replaced; `None` if the value is not text.
+    /// Returns the text, with invalid Unicode replaced, or `None` if the value is not text.
     pub fn to_text(self) -> Option<Cow<'r, str>> {
         let Self::Text(bytes, ValueEncoding(encoding)) = self else {
             return None;

@@ -84,7 +84,7 @@ impl CommIntervalKind {
     }
 }
 
-/// Returns the kind of communication that the `c10d` operator `name` requests; `None` for other
+/// Returns the kind of communication that the `c10d` operator `name` requests, or `None` for other
 /// operators.
 pub(super) fn comm_kind_of_operator(name: &str) -> Option<CommIntervalKind> {
     CommIntervalKind::from_name(name.strip_prefix("c10d::")?)

@@ -76,7 +76,7 @@ pub fn find_call_window_shift(
     })
 }
 
-/// Returns the shift that makes the sequence numbers agree; `None` unless every call has a sequence number and
+/// Returns the shift that makes the sequence numbers agree. Returns `None` unless every call has a sequence number and
 /// some numbers agree.
 fn find_shift_by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<i64> {
     let place = |list: &[CallOutline], of: &CallOutline| {

@@ -14,7 +14,8 @@ pub(super) fn count_tensor_elements(dims: &serde_json::Value) -> u64 {
     sizes.fold(1, u64::saturating_mul)
 }
 
-/// Returns the bytes per element of the C++ type `name`; `None` if the name is not an element type.
+/// Returns the bytes per element of the C++ type `name`, or `None` if the name is not an element
+/// type.
 pub(super) fn element_bytes(name: &str) -> Option<u64> {
     let plain = name.trim_start_matches("c10::");
     Some(match plain {

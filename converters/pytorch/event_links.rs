@@ -86,7 +86,7 @@ pub struct HostNodeLinks {
     pub method: LinkMethod,
     /// Links of each host thread; empty unless nodes and events were joined by order.
     pub threads: Vec<ThreadLinks>,
-    /// Part of the Kineto trace that the host trace covers; `None` if it covers the whole Kineto
+    /// Part of the Kineto trace that the host trace covers, or `None` if it covers the whole Kineto
     /// trace.
     pub window: Option<TimeWindow>,
 }

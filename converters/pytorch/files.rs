@@ -435,8 +435,7 @@ fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     Ok(inside)
 }
 
-/// Contents of a folder: JSON files and archives, each with `false` (not named by the user), and
-/// the subfolders.
+/// A folder's JSON files and archives, each with `false` (not named by the user), and the folder's subfolders.
 type FolderEntries = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
 
 fn folder_entries(folder: &Path) -> Result<FolderEntries, TraceError> {

@@ -177,7 +177,7 @@ pub fn resolve_run(
 /// Index that marks calls whose group is unknown.
 pub const UNTOLD: u32 = u32::MAX;
 
-/// Returns the only group in `own` whose number of members fits the sizes of `call`; `None` if
+/// Returns the only group in `own` whose number of members fits the sizes of `call`, or `None` if
 /// several fit.
 fn find_group_by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let shown = shown_members(call)?;

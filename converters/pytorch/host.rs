@@ -85,11 +85,9 @@ pub struct HostNodeForm {
     pub scope: u8,
     /// Index of the operator's schema in [`HostTrace::texts`].
     pub op_schema: u32,
-    /// Index of the input shapes in [`HostTrace::texts`], in Python's notation: `[[4, 3, 64, 64],
-    /// []]`.
+    /// Index of the input shapes in [`HostTrace::texts`], in Python's notation, such as `[[4, 3, 64, 64], []]`.
     pub shapes_in: u32,
-    /// Index of the input types in [`HostTrace::texts`], in Python's notation: `['Tensor(float)',
-    /// 'Int']`.
+    /// Index of the input types in [`HostTrace::texts`], in Python's notation, such as `['Tensor(float)', 'Int']`.
     pub types_in: u32,
     /// Index of the output shapes in [`HostTrace::texts`], in Python's notation.
     pub shapes_out: u32,

@@ -153,7 +153,7 @@ struct RankModelCheck<'a> {
 }
 
 impl RankModelCheck<'_> {
-    /// Returns the calls that the model implies for the rank; `None` unless the rank and its model have the same
+    /// Returns the calls that the model implies for the rank, or `None` unless the rank and its model have the same
     /// position in more than `least` groups.
     fn candidate_if_better(
         &self,

@@ -21,8 +21,7 @@ use rank_capture::RankCapture;
 /// Options of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
-    /// Number N of the only step to convert, whose range is called `ProfilerStep#N`; `None` to
-    /// convert all steps.
+    /// Number N of the only step to convert, whose range is called `ProfilerStep#N`, or `None` to convert all steps.
     pub step: Option<u64>,
     /// Number of ranks in the job. If set, ranks that have no capture are inferred.
     pub infer_ranks: Option<u32>,

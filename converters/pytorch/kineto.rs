@@ -59,7 +59,7 @@ pub struct KinetoTrace {
     pub bytes: u64,
     /// Names of all devices of the host.
     pub device_names: Vec<String>,
-    /// Software versions in the file: `cuda_runtime 12060`.
+    /// Software versions in the file, for example `cuda_runtime 12060`.
     pub versions: Vec<(String, String)>,
     /// Start and end of the recording as the profiler states them, in ns since 1970.
     pub span: Option<(i64, i64)>,
@@ -273,13 +273,12 @@ impl KinetoTrace {
         known.unwrap_or(&EventDetails::ABSENT)
     }
 
-    /// Returns the arguments of an event; `None` if the arguments were not kept.
+    /// Returns the arguments of an event, or `None` if the arguments were not kept.
     pub fn args_of(&self, event: &KinetoEvent) -> Option<&[(String, String)]> {
         self.args_at(event.details)
     }
 
-    /// Returns the `args` of the event whose details are at `index`; `None` if the arguments were
-    /// not kept.
+    /// Returns the `args` of the event whose details are at `index`, or `None` if the arguments were not kept.
     pub(super) fn args_at(&self, index: u32) -> Option<&[(String, String)]> {
         let args = self.args.get(self.details_at(index).args as usize)?;
         Some(args)

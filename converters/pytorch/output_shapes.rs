@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-/// Returns the output shape of the operator `name`; `None` if the output is small or its shape is unknown. `dims`
+/// Returns the output shape of the operator `name`, or `None` if the output is small or its shape is unknown. `dims`
 /// are the input shapes, and `concrete` contains the scalar values in Python's notation.
 pub(super) fn output_shape(name: &str, dims: &[Value], concrete: &[Value]) -> Option<Vec<u64>> {
     let plain = name.rsplit("::").next().unwrap_or(name);
@@ -65,7 +65,7 @@ const REDUCTIONS: [&str; 14] = [
     "_local_scalar_dense",
 ];
 
-/// Parses a shape; `None` unless all sizes are known.
+/// Parses a shape. Returns `None` unless all sizes are known.
 fn parse_shape(dims: &Value) -> Option<Vec<u64>> {
     dims.as_array()?.iter().map(Value::as_u64).collect()
 }

@@ -113,8 +113,8 @@ pub(super) fn record_cost_by_steps(
     })
 }
 
-/// Returns the time of one record according to the views of `rank`, in ns; `None` if there are too
-/// few views.
+/// Returns the time of one record according to the views of `rank`, in ns, or `None` if there are
+/// too few views.
 fn record_time_by_views(rank: &RankTimeline) -> Option<u64> {
     let (mut durations, mut starts) = (Vec::new(), Vec::new());
     for thread in &rank.threads {

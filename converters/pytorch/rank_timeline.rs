@@ -1,4 +1,4 @@
-//! One rank's joined capture: The Kineto events and their host nodes, nested per thread.
+//! One rank's joined capture: the Kineto events and their host nodes, nested per thread.
 //!
 //! Kineto's intervals determine the nesting. The host trace's parent links are partly wrong for
 //! work on gloo's threads, because the observer pushes this work onto the caller's stack.
@@ -202,7 +202,7 @@ impl RankTimeline {
         self.kineto.details_at(event.details)
     }
 
-    /// Returns the arguments of an event; `None` if the arguments were not kept.
+    /// Returns the arguments of an event, or `None` if the arguments were not kept.
     pub fn args_of(&self, event: &TimelineEvent) -> Option<&[(String, String)]> {
         self.kineto.args_at(event.details)
     }

@@ -65,8 +65,8 @@ fn skip_bom(text: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Returns a description of a file that is not a capture; `None` unless the first bytes are enough
-/// to identify the kind of file.
+/// Returns a description of a file that is not a capture, or `None` unless the first bytes are enough to identify the
+/// kind of file.
 pub(crate) fn describe_foreign_magic(head: &[u8]) -> Option<&'static str> {
     const FORMATS: [(&[u8], &str); 8] = [
         (b"PK\x03\x04", "a zip archive; unpack it first"),
@@ -88,8 +88,8 @@ pub(crate) fn describe_foreign_magic(head: &[u8]) -> Option<&'static str> {
     known.map(|(_, what)| *what)
 }
 
-/// Returns a description of a file that is not a capture; `None` unless the beginning of the file
-/// identifies its kind.
+/// Returns a description of a file that is not a capture, or `None` unless the beginning of the file identifies its
+/// kind.
 pub(crate) fn describe_foreign_file(path: &Path) -> Option<&'static str> {
     /// Number of bytes at the start of a JSON file that are searched for the file's kind.
     const HEADING: usize = 256;

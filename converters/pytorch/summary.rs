@@ -78,7 +78,7 @@ pub struct GroupSummary {
 pub struct RankConversionSummary {
     /// Rank number in the job.
     pub rank: u32,
-    /// Captured rank from which this rank was inferred; `None` if this rank has a capture.
+    /// Captured rank from which this rank was inferred, or `None` if this rank has a capture.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inferred_from: Option<u32>,
     /// Path of the trace.

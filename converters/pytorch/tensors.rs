@@ -28,7 +28,7 @@ impl ArgType {
         if text.starts_with("Tensor(") {
             return Some(Self::Tensor);
         }
-        // A list has a name before the bracket: `GenericList[…]`, `Tuple[…]`.
+        // A list has a name before the bracket, as in `GenericList[…]` and `Tuple[…]`.
         let inner = text.split_once('[').filter(|_| !text.starts_with('['));
         match inner.and_then(|(_, inner)| inner.strip_suffix(']')) {
             // The structure of a list matters only if it contains tensors.
@@ -75,7 +75,7 @@ fn split_at_commas(text: &str) -> Vec<&str> {
 pub(super) struct TensorArg {
     pub id: u64,
     pub storage: u64,
-    /// Size of the tensor in bytes; `None` if the size does not fit in 64 bits.
+    /// Size of the tensor in bytes, or `None` if the size does not fit in 64 bits.
     pub bytes: Option<u64>,
     /// True if the tensor is on a device other than the CPU.
     pub on_device: bool,

@@ -47,7 +47,7 @@ pub struct RankGrid {
     pub replicas: u32,
 }
 
-/// Members of a group: `count` ranks from `first` on, `stride` apart.
+/// Members of a group: the `count` ranks that start at `first` and are `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGroup {
     /// Number of the group; it is also the group's name.

@@ -134,8 +134,8 @@ impl CollectiveCalls {
     }
 }
 
-/// Returns the collective that a slice executes; `Some(None)` if the groups of the collective are
-/// unknown. On a GPU, only kernels of a communication library count. The instruction's other
+/// Returns the collective that a slice executes, or `Some(None)` if the groups of the collective
+/// are unknown. On a GPU, only kernels of a communication library count. The instruction's other
 /// kernels prepare the data.
 fn find_collective<'m>(
     device: &DeviceTimeline<'_>,
@@ -189,7 +189,7 @@ fn is_communication(instruction: &str) -> bool {
     COMMUNICATION.contains(&name)
 }
 
-/// Returns the ranks of the group that contains a device; `None` unless the job contains all
+/// Returns the ranks of the group that contains a device, or `None` unless the job contains all
 /// devices of the group.
 fn group_members(
     found: &HloCollective,

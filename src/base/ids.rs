@@ -84,7 +84,7 @@ index!(
     StageIndex: u16
 );
 
-/// Formats ascending numbers as ranges: `0-3, 5`.
+/// Formats ascending numbers as ranges such as `0-3, 5`.
 pub fn format_ranges(numbers: &[u32]) -> String {
     let runs = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b));
     let texts = runs.map(|run| match run {

@@ -174,7 +174,7 @@ impl SettingKey {
         )
     }
 
-    /// Returns the setting with `value` as written in files, in backquotes: `compute = curves`.
+    /// Returns the setting with `value` as written in files, in backquotes, such as `compute = curves`.
     pub fn format_as_entry(self, value: impl fmt::Display) -> String {
         format!("`{} = {value}`", self.display_key())
     }

@@ -139,7 +139,7 @@ impl std::iter::Sum for Span {
     }
 }
 
-/// Prints three or four significant digits with a suitable unit: `12.35 us`.
+/// Prints three or four significant digits with a suitable unit, such as `12.35 us`.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ps = self.0 as f64;
@@ -253,7 +253,7 @@ impl Frequency {
     }
 }
 
-/// A share of a buffer: `bytes / parts` bytes.
+/// A share of a buffer, which has `bytes / parts` bytes.
 ///
 /// The number of parts need not divide the buffer's number of bytes. A share is an exact fraction, so all shares are
 /// equal and together cover exactly the buffer. Rounding happens only once, when a time is computed.

@@ -425,7 +425,7 @@ fn sync_events_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     list
 }
 
-/// Returns the stream of a synchronization event; `None` if the event covers all streams.
+/// Returns the stream of a synchronization event, or `None` if the event covers all streams.
 fn stream_of_sync_event(rank: &RankTimeline, event: u32) -> Option<i64> {
     let event = &rank.events[event as usize];
     let name = rank.kineto.texts.get(event.name);

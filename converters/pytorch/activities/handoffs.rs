@@ -88,7 +88,7 @@ fn find_thread_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> V
 /// Period in which a thread has no recorded work.
 struct ThreadGap {
     thread: u32,
-    /// End of the previous activity; `i64::MIN` if the thread had no earlier activity.
+    /// End of the previous activity, or `i64::MIN` if the thread had no earlier activity.
     since: i64,
     /// First activity after the gap.
     work: u32,

@@ -342,8 +342,8 @@ fn member_count(name: &str, layout: &C10dSignature, values: &Value) -> Option<u3
 }
 
 impl CallArgs {
-    /// Returns the number of group members, as the ratio of the larger size to the smaller size;
-    /// `None` if the sizes of this kind of collective have no fixed ratio.
+    /// Returns the number of group members, as the ratio of the larger size to the smaller size, or `None` if the sizes
+    /// of this kind of collective have no fixed ratio.
     pub fn shown_members(&self, kind: CollectiveKind) -> Option<u32> {
         let ratio = |more: u64, less: u64| {
             let count = (less > 0 && more.is_multiple_of(less)).then(|| more / less)?;
@@ -419,7 +419,7 @@ struct TensorTotals {
 }
 
 impl TensorTotals {
-    /// Adds a tensor: `[id, storage, offset, elements, bytes of one, "device"]`.
+    /// Adds a tensor, which has the form `[id, storage, offset, elements, bytes of one, "device"]`.
     fn add_tensor(&mut self, value: &Value) {
         let Some(list) = value.as_array() else {
             return;

@@ -22,7 +22,7 @@ impl InMemoryFiles {
         Self(Arc::new(piped.into_iter().collect()))
     }
 
-    /// Returns the contents of `path`; `None` if the file is not in memory.
+    /// Returns the contents of `path`, or `None` if the file is not in memory.
     pub fn get(&self, path: &Path) -> Option<&Arc<[u8]>> {
         self.0.get(path)
     }

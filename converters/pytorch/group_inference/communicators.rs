@@ -19,8 +19,8 @@ type CommunicatorKey = (i64, u32);
 /// For each rank, the group of each communicator.
 pub(super) type CommunicatorGroups = Vec<BTreeMap<CommunicatorKey, u32>>;
 
-/// Returns the communicator of a device call; `None` unless the call's record states a number of
-/// members but no group name.
+/// Returns the communicator of a device call, or `None` unless the call's record states a number of members but no
+/// group name.
 pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorKey> {
     let unnamed = call.on_device() && !call.is_message() && call.asked.group.is_none();
     let members = call.asked.members.filter(|_| unnamed)?;
@@ -200,8 +200,8 @@ fn is_clearly_farther(own: i64, other: i64) -> bool {
     other > own.saturating_mul(3).saturating_add(CLEAR)
 }
 
-/// Returns the members of a communicator without a declared group; `None` unless every member finds the same set
-/// of nearest ranks.
+/// Returns the members of a communicator without a declared group, or `None` unless every member finds the same set of
+/// nearest ranks.
 fn find_undeclared_members(
     communicator: &Communicator,
     seen: &[Vec<Communicator>],

@@ -147,7 +147,7 @@ pub(super) fn assign_worker_groups(
     }
 }
 
-/// Returns the groups of a rank's threads under `choice`; `None` if `choice` does not fit the rank.
+/// Returns the groups of a rank's threads under `choice`, or `None` if `choice` does not fit the rank.
 fn groups_of_threads(
     own: &[u32],
     pools: &WorkerPools,

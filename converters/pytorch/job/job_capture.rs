@@ -46,7 +46,7 @@ pub(super) struct JobCapture {
     host_computes: bool,
     /// Steps measured without a profiler.
     unprofiled: Option<UnprofiledSteps>,
-    /// Cost of a profiler record in each capture; `None` for a capture without times.
+    /// Cost of a profiler record in each capture, or `None` for a capture without times.
     costs: Vec<Option<ProfilerCost>>,
     pub summary: ConversionSummary,
 }

@@ -89,8 +89,8 @@ impl KinetoTrace {
         parts
     }
 
-    /// Returns each track's rank and process, derived from the labels before process ids; `None`
-    /// unless there are several labels.
+    /// Returns each track's rank and process, derived from the labels before process ids, or `None` unless there are
+    /// several labels.
     fn ranks_of_tracks_by_label(&self) -> Option<Vec<Option<(u32, String)>>> {
         let split: Vec<Option<(&str, &str)>> = self.tracks.iter().map(split_label).collect();
         let labels: BTreeSet<(Vec<u32>, &str)> = split

@@ -200,14 +200,14 @@ fn scan_by_key<'a>(
     Some(scan.consumed_bytes())
 }
 
-/// Returns the content of a JSON string; `None` if the string has escapes.
+/// Returns the content of a JSON string, or `None` if the string has escapes.
 fn content_without_escapes(json: &str) -> Option<&str> {
     let content = json.strip_prefix('"')?.strip_suffix('"')?;
     (!content.contains('\\')).then_some(content)
 }
 
 impl<'a> EventArgs<'a> {
-    /// Returns the field that stores the argument `key`; `None` if the argument is not kept.
+    /// Returns the field that stores the argument `key`, or `None` if the argument is not kept.
     fn field_of_argument(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
         Some(match value::index_of_argument(key) {
             value::EXTERNAL_ID => &mut self.external_id,

@@ -23,7 +23,7 @@ pub(in crate::pytorch) struct OperatorArgument {
     pub shape: Vec<u64>,
     /// Total number of elements of the tensors in a list; 0 for other arguments.
     pub listed: u64,
-    /// Bytes per element; `None` if the argument is not a tensor.
+    /// Bytes per element, or `None` if the argument is not a tensor.
     pub element: Option<u64>,
     /// True if the elements are integers, such as indices.
     pub integer: bool,
@@ -81,7 +81,7 @@ impl OperatorArguments {
         }
     }
 
-    /// Returns the argument at `place`; `None` if there are fewer arguments.
+    /// Returns the argument at `place`, or `None` if there are fewer arguments.
     pub fn argument_at(&self, place: usize) -> Option<&OperatorArgument> {
         self.args.get(place)
     }
@@ -96,12 +96,12 @@ impl OperatorArguments {
         element_count(self.outputs.first()?)
     }
 
-    /// Returns the number at `place`; `None` if unknown.
+    /// Returns the number at `place`, or `None` if unknown.
     pub fn number_at(&self, place: usize) -> Option<i64> {
         self.values.get(place)?.parse().ok()
     }
 
-    /// Returns the flag at `place`; `None` if unknown.
+    /// Returns the flag at `place`, or `None` if unknown.
     pub fn flag_at(&self, place: usize) -> Option<bool> {
         match &**self.values.get(place)? {
             "True" | "true" => Some(true),
@@ -110,14 +110,14 @@ impl OperatorArguments {
         }
     }
 
-    /// Returns the list of flags at `place`; `None` if unknown.
+    /// Returns the list of flags at `place`, or `None` if unknown.
     pub fn flags_at(&self, place: usize) -> Option<Vec<bool>> {
         let text = self.values.get(place)?.to_ascii_lowercase();
         serde_json::from_str(&text).ok()
     }
 }
 
-/// Returns the number of elements of a tensor with this shape; `None` on overflow.
+/// Returns the number of elements of a tensor with this shape, or `None` on overflow.
 pub(super) fn element_count(shape: &[u64]) -> Option<u64> {
     shape
         .iter()

@@ -208,8 +208,8 @@ pub(super) fn needs_values(name: &str) -> bool {
     find_signature(name).is_some()
 }
 
-/// Returns the FLOPs of the operator `name`: `Some(None)` if the FLOPs are unknown, `None` if the operator is not
-/// attention.
+/// Returns the FLOPs of the operator `name`. The result is `Some(None)` if the FLOPs are unknown, and `None` if the
+/// operator is not attention.
 pub(super) fn attention_flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(find_signature(name)?.count_flops(operands))
 }
@@ -277,8 +277,8 @@ impl AttentionSignature {
         product.checked_mul(widths)
     }
 
-    /// Returns the number of sequences, which the shape of the offsets gives; `None` unless all
-    /// lengths are equal or nearly so.
+    /// Returns the number of sequences, which the shape of the offsets gives, or `None` unless all lengths are equal or
+    /// nearly so.
     fn count_equal_sequences(
         &self,
         operands: &OperatorArguments,

@@ -91,8 +91,8 @@ pub(super) fn needs_values(name: &str) -> bool {
     )
 }
 
-/// Returns the bytes that the operator `name` moves: `Some(None)` if the bytes are unknown, `None` if the operator
-/// is not a lookup.
+/// Returns the bytes that the operator `name` moves. The result is `Some(None)` if the bytes are unknown, and `None` if
+/// the operator is not a lookup.
 pub(super) fn lookup_bytes(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(row_access_of(name)?.count_bytes(operands))
 }

@@ -78,15 +78,15 @@ pub(super) fn needs_values(name: &str) -> bool {
     name == "convolution_backward"
 }
 
-/// Returns the FLOPs of the operator `name`: `Some(None)` if the shapes do not determine the FLOPs, `None` if the
-/// operator is not a matrix multiplication.
+/// Returns the FLOPs of the operator `name`. The result is `Some(None)` if the shapes do not determine the FLOPs, and
+/// `None` if the operator is not a matrix multiplication.
 pub(super) fn product_flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(product_kind(name)?.count_flops(operands))
 }
 
 impl ProductKind {
     fn count_flops(self, operands: &OperatorArguments) -> Option<u64> {
-        // Sizes of a tensor; `None` for a number or list.
+        // Sizes of a tensor, or `None` for a number or list.
         let tensor =
             |place: usize| Some(operands.shape_at(place)).filter(|shape| !shape.is_empty());
         match self {

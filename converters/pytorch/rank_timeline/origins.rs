@@ -28,8 +28,8 @@ impl IntervalPythonStacks {
 pub struct StepWindows(Vec<(u64, TimeWindow)>);
 
 impl StepWindows {
-    /// Returns the number of the step that contains an interval's start; `None` if the interval starts outside
-    /// all steps.
+    /// Returns the number of the step that contains an interval's start, or `None` if the interval starts outside all
+    /// steps.
     pub fn step_of_interval(&self, item: &HostInterval) -> Option<u64> {
         let begun = self.0.partition_point(|(_, of)| of.from <= item.start);
         let (number, of) = self.0.get(begun.checked_sub(1)?)?;

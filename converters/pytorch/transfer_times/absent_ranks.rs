@@ -30,7 +30,7 @@ use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::CommRef;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns NCCL's expected times for a collective among the ranks `members`; `None` if unknown.
+/// Returns NCCL's expected times for a collective among the ranks `members`, or `None` if unknown.
 fn expected_time(
     job: &JobCalls<'_>,
     matched: &MatchedCollective,

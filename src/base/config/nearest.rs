@@ -27,7 +27,7 @@ pub fn find_nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> O
     }
 }
 
-/// Returns the end of an error message about an unknown name: `; did you mean …?`, or an empty string.
+/// Returns the end of an error message about an unknown name, either `; did you mean …?` or an empty string.
 pub fn did_you_mean(closest: Option<&str>) -> String {
     closest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }

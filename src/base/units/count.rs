@@ -1,6 +1,6 @@
 //! Formats and parses counts in human-readable form.
 
-/// Formats a count with its noun: `1 rank`, `2 ranks`, `2 passes`, `2 dependencies`, `1,234 micro-batches`.
+/// Formats a count with its noun, such as `1 rank`, `2 ranks`, `2 passes`, `2 dependencies`, `1,234 micro-batches`.
 pub fn format_count(count: u64, one: &str) -> String {
     let is_consonant = |letter: char| !"aeiou".contains(letter);
     let (stem, ending) = match one.strip_suffix('y') {
@@ -12,7 +12,7 @@ pub fn format_count(count: u64, one: &str) -> String {
     format!("{} {stem}{ending}", format_thousands(count))
 }
 
-/// Formats a number with separators: `1,234,567`.
+/// Formats a number with separators, such as `1,234,567`.
 pub fn format_thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -46,7 +46,7 @@ pub fn format_token_count(count: u64) -> String {
     }
 }
 
-/// Parses a count of tokens: `15T`, `1.5B`, `300e9`, `2_000_000`.
+/// Parses a count of tokens, such as `15T`, `1.5B`, `300e9` or `2_000_000`.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Parsing of quantities in machine files and on the command line: `"450 GB/s"`.
+//! Parses quantities such as `"450 GB/s"` in machine files and on the command line.
 
 use super::{Bandwidth, Bytes, FlopRate, Frequency, Span};
 use std::str::FromStr;

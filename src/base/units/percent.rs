@@ -20,7 +20,8 @@ pub fn format_percent_change(percent: f64) -> String {
     format!("{percent:+.2} %")
 }
 
-/// Parses a percentage: `1.5%` gives 1.5. Returns `None` unless the number is finite and not negative.
+/// Parses a percentage, for example `1.5%` as 1.5. Returns `None` unless the number is finite and
+/// not negative.
 pub fn parse_percent(text: &str) -> Option<f64> {
     let number = text.strip_suffix('%')?.trim().parse::<f64>().ok()?;
     (number.is_finite() && number >= 0.0).then_some(number)

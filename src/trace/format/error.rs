@@ -55,7 +55,7 @@ pub enum TraceFault {
     Io {
         /// The file.
         file: PathBuf,
-        /// The operation that was attempted, as a phrase after "cannot": `open`, `read`.
+        /// The operation that was attempted, as a phrase after "cannot", such as `open` or `read`.
         doing: &'static str,
         /// The operating system's error.
         source: std::io::Error,

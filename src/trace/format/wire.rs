@@ -288,7 +288,7 @@ pub fn visit_repeated_varints(
     }
 }
 
-/// Cursor over the records of a trace file: `[length][message]`, repeated.
+/// Cursor over the records of a trace file, each of which is `[length][message]`.
 #[derive(Clone, Debug)]
 pub struct FrameCursor<'a> {
     cursor: WireCursor<'a>,

@@ -67,7 +67,7 @@ pub struct CollectiveDisagreement {
     pub difference: CollectiveDifference,
     /// Rank of the disagreeing member.
     pub other: u32,
-    /// The call of the first member, and the call of the disagreeing member; `None` if a member has no such call.
+    /// The call of the first member, and the call of the disagreeing member, or `None` if a member has no such call.
     pub calls: [Option<CommRef>; 2],
 }
 

@@ -40,7 +40,7 @@ pub enum CompressedWriter<W: Write> {
 }
 
 impl<W: Write> CompressedWriter<W> {
-    /// Selects the compression by the ending of the file name: `zst`, `gz`, or none.
+    /// Selects the compression by the ending of the file name, which is `zst`, `gz` or none.
     pub fn new(out: W, ending: &str) -> std::io::Result<Self> {
         Ok(match ending {
             "gz" => Self::Gzip(GzipWriter::new(out)),

@@ -113,8 +113,8 @@ impl TraceFinder {
     /// common prefix of a job's files.
     ///
     /// If the folder contains a job file, the job file determines the files, with lengths and hashes. Otherwise the
-    /// files' names determine the traces. If files with several endings exist, the first of these endings counts:
-    /// `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json`. Every trace file may be compressed.
+    /// files' names determine the traces. If files with several endings exist, the first ending in the order `.et`,
+    /// `.eg` (the ending of 2023), `.jsonl`, `.json` counts. Every trace file may be compressed.
     ///
     /// A stream (`-` for standard input, a named pipe, a shell's `<(…)`) is the trace of rank 0.
     ///

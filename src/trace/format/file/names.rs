@@ -1,4 +1,4 @@
-//! Names of trace files: `{prefix}.{rank}.et`, and other endings.
+//! Names of trace files, which have the form `{prefix}.{rank}.et` or another ending.
 
 /// Endings of trace files after `{prefix}.{rank}`, in order of precedence. If a job has files with several endings, its
 /// traces are the files whose ending comes first. A `.json` file may have any content, so it counts only if it begins

@@ -1,5 +1,5 @@
-//! Reads graphs that other tools write as one JSON object: `{"workload_graph": […]}`, which Chakra's feeder reads, and
-//! `{"nodes": […]}`, which the symbolic tensor graph generator writes.
+//! Reads graphs that other tools write as one JSON object. Chakra's feeder reads `{"workload_graph": […]}`, and the
+//! symbolic tensor graph generator writes `{"nodes": […]}`.
 //!
 //! Ids, names, types and dependencies become fields, and `runtime` becomes the duration in microseconds. Every other
 //! key of a node becomes an attribute. Known keys get the types that other tools use, and unknown keys get the types of
