@@ -9,7 +9,7 @@ pub struct CommKernelRules {
     added: Vec<(String, CollectiveKind)>,
 }
 
-/// Table of the communication kernels of known libraries. The format is documented in `comm_kernels.txt`.
+/// Table of communication kernels in known libraries. The format is documented in `comm_kernels.txt`.
 const KNOWN: &str = include_str!("comm_kernels.txt");
 
 impl CommKernelRules {
@@ -64,7 +64,7 @@ pub(crate) enum KernelNameHint {
     Communicates(Option<CollectiveKind>),
 }
 
-/// A row of the table of known libraries.
+/// A row of the table `KNOWN`.
 struct KnownKernel {
     pattern: &'static str,
     /// Kind of collective, or `None` if the name does not reveal it.

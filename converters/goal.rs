@@ -19,7 +19,8 @@ pub struct GoalSchedule {
 /// Program of a rank: its operations and their dependencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoalProgram {
-    /// Operations in the order of the text. Messages with equal tags match in the order of these operations.
+    /// Operations, in the order in which the text lists them. Messages with equal tags match in the order of these
+    /// operations.
     pub operations: Vec<GoalOperation>,
 }
 
@@ -76,7 +77,7 @@ impl GoalSchedule {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be read, and for the same reasons as [`Self::parse`].
+    /// Fails if the file cannot be read, or if [`Self::parse`] fails.
     pub fn open_file(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }

@@ -1,6 +1,5 @@
-//! Converts MSCCL algorithms to traces: An MSCCL file is XML that lists the steps of every thread block of every GPU,
-//! and the converter writes one trace per GPU. With `--custom`, the members of a collective execute these traces'
-//! steps.
+//! Converts MSCCL algorithms, which are XML files, to traces. A file lists the steps of each GPU's thread blocks. The
+//! converter writes one trace per GPU. With `--custom`, the members of a collective execute these traces' steps.
 //!
 //! A thread block's steps run in order; a step may also wait for another thread block's step on the
 //! same GPU. If the kind of a step begins with `r` (except `re`), the step receives first. If the
@@ -63,8 +62,8 @@ pub struct MscclStep {
     pub source: u64,
     /// Number of consecutive chunks that the step processes.
     pub count: u64,
-    /// Step that must end before this step starts: the indices of a thread block on the same GPU and of a step in this
-    /// block.
+    /// Step that must end before this step starts, as the index of a thread block on the same GPU and the index of a
+    /// step in that block.
     pub after: Option<(u32, u32)>,
     line: (usize, usize),
 }
@@ -169,7 +168,7 @@ impl MscclAlgorithm {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be read, and for the same reasons as [`Self::parse`].
+    /// Fails if the file cannot be read, or if [`Self::parse`] fails.
     pub fn open_file(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }

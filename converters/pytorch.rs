@@ -144,13 +144,12 @@ pub fn is_communication(name: &str) -> bool {
     BEGINNINGS.iter().any(|start| name.starts_with(start))
 }
 
-/// Number of events or operators that are processed between two checks for an interruption; this
-/// takes some milliseconds.
+/// Number of events or operators that are processed between two checks for an interruption. Processing this many takes
+/// a few milliseconds.
 const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 
-/// Prefixes of the names of intervals in flight. The first prefix marks communication that was
-/// requested but has no recorded interval. Host backends use the other prefixes for their
-/// intervals.
+/// Name prefixes of communication intervals in flight. The first prefix marks communication that was requested but has
+/// no recorded interval. Host backends use the other prefixes for their intervals.
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
 
 /// Returns whether an interval with this name is communication in flight that the host executes.

@@ -1,11 +1,11 @@
 //! Reads NCCL calls from the ranges that NCCL writes to Nsight Systems. Assigns each call to the
 //! kernel that executes it.
 //!
-//! A range has a name such as `ncclAllReduce`, and a payload with the message size, the root or
-//! peer, and (since NCCL 2.24) the communicator. Some NCCL builds write all these fields into the
-//! name (`ncclAllReduce(): commHash 0x1, …, data_size 4096, …`), which is also supported. NCCL
-//! launches the kernels of a group of calls when the group ends. A call therefore belongs to the
-//! next launch of the same kind on the same thread.
+//! A range has a name such as `ncclAllReduce`, and a payload with the message size, the root or peer, and (since NCCL
+//! 2.24) the communicator. Some NCCL builds write all these fields into the name
+//! (`ncclAllReduce(): commHash 0x1, …, data_size 4096, …`); the parser supports this form too. NCCL launches the
+//! kernels of a group of calls when the group ends. A call therefore belongs to the next launch of the same kind on the
+//! same thread.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub(super) enum NcclRange {
         communicator: String,
         /// Rank of the process within the communicator.
         rank: u32,
-        /// Number of members of the communicator.
+        /// Number of members in the communicator.
         ranks: u32,
     },
 }
@@ -148,9 +148,9 @@ pub(super) enum ThreadNcclEvent {
     Launch(u32, Option<&'static str>),
 }
 
-/// Maps each kernel (by its event index) to the call that it executes. Omits kernels whose call or
-/// size cannot be determined. `threads` contains the events of each thread, sorted by time. If one
-/// kernel executes several calls of a group, it gets one call with their total bytes.
+/// Maps each kernel (by its event index) to the call that it executes. Omits kernels whose call or size cannot be
+/// determined. `threads` contains the events of each thread, sorted by time. If one kernel executes several calls of a
+/// group, the kernel gets one call with the total bytes of these calls.
 pub(super) fn map_kernels_to_nccl_calls(
     threads: BTreeMap<u32, Vec<(i64, ThreadNcclEvent)>>,
 ) -> BTreeMap<u32, NcclCall> {

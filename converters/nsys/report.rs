@@ -226,7 +226,7 @@ impl<'d> NsysExportReader<'d> {
         for_each_row(database, name, columns, &mut |row| take(self, row))
     }
 
-    /// Calls `take` with each row of the table of device work `name`, if the table exists. A row
+    /// Calls `take` with each row of the device-work table `name`, if the table exists. A row
     /// contains the columns [`WORK_COLUMNS`], then `more`.
     fn for_each_work_row(
         &mut self,

@@ -438,8 +438,7 @@ impl TableRowReader<'_> {
         }
     }
 
-    /// Returns the next child of the last inner page of `path`. Removes pages that have no more children
-    /// from `path`.
+    /// Returns the next child of the last inner page in `path`. Removes pages that have no more children from `path`.
     fn next_child(&self, path: &mut Vec<BtreeInnerPage>) -> Result<Option<u32>, TraceError> {
         while let Some(page) = path.last_mut() {
             let head = page_header_offset(page.number);
@@ -512,7 +511,7 @@ impl TableRowReader<'_> {
             return Err(self.damaged_page_error(number, &found));
         }
         // If a row does not fit in a page, the file format requires that only a prefix of the row is in the page. The
-        // length of the prefix makes the rest of the row fill whole overflow pages.
+        // file format chooses the prefix's length so that the rest of the row fills whole overflow pages.
         let most = usable - 35;
         let local = if length <= most {
             length

@@ -137,7 +137,7 @@ const KERNEL: &str = "globalPid INT, start INT, end INT, streamId INT, deviceId 
 const COPY: &str = "globalPid INT, start INT, end INT, streamId INT, deviceId INT, correlationId INT, bytes INT, copyKind INT";
 const RUNTIME: &str = "nameId INT, start INT, end INT, globalTid INT, correlationId INT";
 
-/// A generated export, with the results that the conversion must give.
+/// A generated export, with the results that the conversion must produce.
 #[derive(Default)]
 struct MadeExport {
     kernels: Vec<Vec<StoredValue>>,

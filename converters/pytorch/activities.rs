@@ -12,7 +12,7 @@
 //! - the previous activity on its thread or stream;
 //! - if it is communication or a kernel, the activity that launched it;
 //! - if it had to wait ([`host_waits`]), the communication or kernel for which it waited. The wait
-//!   itself belongs to no activity, because the replay determines how long it lasts;
+//!   itself belongs to no activity, because the replay determines how long the wait lasts;
 //! - if its thread was idle, the last activity to end on another thread.
 //!
 //! The host time that precedes an activity begins when the last of the activity's dependencies
@@ -79,7 +79,7 @@ pub struct CallPlacement {
 pub struct DependencyStats {
     /// Number of waits for messages, inferred from the ends of the messages' recorded intervals.
     pub message_waits: u64,
-    /// Number of waits of callers that block until the call ends.
+    /// Number of waits by callers that block until the call ends.
     pub blocking: u64,
     /// Number of waits inside `wait_tensor`.
     pub wait_tensor: u64,
@@ -90,9 +90,9 @@ pub struct DependencyStats {
     pub by_time: u64,
     /// Number of times the host waited for the device.
     pub device_syncs: u64,
-    /// Number of waits of streams for other streams.
+    /// Number of waits by one stream for another stream.
     pub stream_waits: u64,
-    /// Number of waits of threads that resumed when another thread had finished its work.
+    /// Number of waits by threads that resumed when another thread had finished its work.
     pub handoffs: u64,
     /// Number of dependencies that were dropped because the earlier activity ended after the later
     /// activity began.

@@ -1,4 +1,4 @@
-//! Estimates the work of kernels that have no operator from kernels that have the same name and an operator. The bytes
+//! If a kernel has no operator, its work is estimated from kernels that have the same name and an operator. The bytes
 //! of a copy are also estimated from copies with the same name.
 //!
 //! Kernels that were launched before the capture began, or by a graph, have no operator, so their

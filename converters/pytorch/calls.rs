@@ -47,7 +47,7 @@ pub struct CommCall {
     pub stream: Option<i64>,
     /// Index in [`RankTimeline::devices`] of the kernel that executed the call, or [`NONE`].
     pub device: u32,
-    /// Time, in ns, at which the launch was complete. The caller's later time does not belong to
+    /// Time, in ns, at which the launch was complete. Time that the caller spends after the launch does not belong to
     /// the call.
     pub launched: i64,
     /// Start of the call, in ns since the epoch, by this rank's clock.
@@ -74,8 +74,8 @@ pub struct CommCalls {
     pub never_ran: Vec<String>,
     /// Number of communication intervals that no operator requested.
     pub orphans: u64,
-    /// Pairs (kernel, first kernel of its call), sorted. Contains all kernels except the first
-    /// kernel of each call. Both kernels are given as indices in [`RankTimeline::devices`].
+    /// Pairs (kernel, first kernel of its call), sorted. Contains all kernels except the first kernel of each call.
+    /// Both kernels are indices in [`RankTimeline::devices`].
     pub further: Vec<(u32, u32)>,
     /// Sorted indices in [`RankTimeline::devices`] of communication kernels and copies whose operation
     /// is unknown.

@@ -13,11 +13,11 @@
 //! corrected = t + offset + drift × (t − from)
 //! ```
 //!
-//! Ranks on the same host share a clock, so an estimate of their offset is only noise. Clocks of
-//! ranks on the same host are corrected only if an offset of zero is outside the bounds, and then
-//! only to the nearer bound. Messages give bounds but no estimate. So if only messages were
-//! observed, the clock is corrected only if an offset of zero is outside the bounds. If the captures
-//! do not name their hosts, an estimate that does not exceed the scatter is ignored.
+//! Ranks on the same host share a clock, so an estimate of their offset is only noise. Clocks of ranks on the same host
+//! are corrected only if an offset of zero is outside the bounds, and then only to the nearer bound. Messages provide
+//! bounds but no estimate. So if only messages were observed, the clock is corrected only if an offset of zero is
+//! outside the bounds. If the captures do not name their hosts, an estimate that does not exceed the scatter is
+//! ignored.
 
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;
@@ -59,7 +59,7 @@ impl ClockOffset {
         time.saturating_add(self.applied).saturating_add(drift)
     }
 
-    /// Converts a corrected time back to the rank's clock, both in ns. This is the inverse of
+    /// Converts a corrected time back to the rank's clock, both in ns. This function is the inverse of
     /// [`Self::to_reference_time`].
     pub fn own_clock_time_at(&self, time: i64) -> i64 {
         let start = time.saturating_sub(self.applied);
@@ -131,7 +131,7 @@ pub fn estimate_offsets(
     let mut known = vec![false; ranks.len()];
     let hosts = |a: u32, b: u32| HostRelation::relate_hosts(&ranks[a as usize], &ranks[b as usize]);
     // Proceed from ranks with known offsets to ranks with unknown offsets. Ranks on the same host come first, because
-    // they share a clock; then comes the rank that shares the most observations with a known rank.
+    // they share a clock. The rank that shares the most observations with a known rank comes next.
     loop {
         let next = between
             .iter()

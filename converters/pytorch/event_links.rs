@@ -232,7 +232,7 @@ impl HostNodeLinks {
     /// Rejects links by order if their confidence is low.
     fn require_confidence(self) -> Result<Self, EventLinkError> {
         let confidence = self.link_confidence();
-        // Kineto may record fewer threads than the observer. But if more than half of the operators
+        // Kineto may record fewer threads than the observer. If more than half of the operators
         // have no event, the files probably belong to different runs.
         let enough = self.linked > 0 && self.linked >= self.host_only;
         if enough && confidence >= MIN_CONFIDENCE {

@@ -103,10 +103,9 @@ struct FoundFile {
 /// Host traces and Kineto traces, by the rank in their names.
 type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 
-/// Finds the captures in `paths`. Each path is one of three: a file, a folder with JSON files, or a
-/// tar archive, whose captures are read into memory. A host trace and a Kineto trace form a pair if
-/// their names contain the same rank. A single host trace and a single Kineto trace without ranks
-/// in their names form a pair, too.
+/// Finds the captures in `paths`. Each path is a file, a folder with JSON files, or a tar archive, whose captures are
+/// read into memory. A host trace and a Kineto trace form a pair if their names contain the same rank. A single host
+/// trace and a single Kineto trace without ranks in their names form a pair, too.
 ///
 /// Fails in three cases: a file that the user named is neither a host trace nor a Kineto trace,
 /// only some ranks have times, or a rank has two indistinguishable files of one kind.
@@ -332,8 +331,8 @@ fn describe_non_capture_files(found: &[FoundFile]) -> String {
     )
 }
 
-/// Returns the only file of one kind among `files` of one rank. If there are several, leaves aside
-/// files whose process differs from `other`'s, but keeps files that the user named.
+/// Returns the only file of one kind among `files` of one rank. If there are several files, leaves aside files whose
+/// process differs from `other`'s, but keeps files that the user named.
 fn require_single_file(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,

@@ -226,7 +226,7 @@ fn shown_members(call: &CommCall) -> Option<u32> {
 }
 
 /// Returns a lower bound on the number of ranks in the job. The default group contains all ranks
-/// and no group is larger, so groups give the bound.
+/// and no group is larger, so the groups determine the bound.
 pub(super) fn lower_bound_of_world_size(rank: &RankTimeline, calls: &CommCalls) -> u32 {
     let declared = rank.host.groups.iter().chain(&rank.kineto.groups).cloned();
     let of_groups = declared.chain(recorded_groups(rank)).map(|group| {

@@ -61,7 +61,7 @@ pub struct HostNode {
 /// Ids, links and storages of a node, which only an observer writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObserverRecord {
-    /// Id of the node; ids ascend in the order of the operators' starts.
+    /// Id of the node; ids ascend in order of the operators' start times.
     pub id: u64,
     /// Id of the enclosing node; the node of the process states its own id.
     pub parent: u64,
@@ -69,7 +69,7 @@ pub struct ObserverRecord {
     pub rf_id: u64,
     /// Sequence number of autograd; −1 if there is none.
     pub seq_id: i64,
-    /// Id of the forward operator of a backward operator; 0 if there is none.
+    /// For a backward operator, the id of its forward operator; 0 if there is none.
     pub fw_parent: u64,
     /// Range of the input tensors' storage ids in [`HostTrace::storages`].
     pub storages_in: (u32, u32),
@@ -119,7 +119,7 @@ pub struct CommArgs {
 }
 
 impl HostTrace {
-    /// Returns the form of a node of this trace.
+    /// Returns the shared properties of `node`, which must belong to this trace.
     pub fn form_of_node(&self, node: &HostNode) -> &HostNodeForm {
         &self.forms[node.form as usize]
     }

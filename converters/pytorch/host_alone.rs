@@ -1,9 +1,8 @@
 //! Builds events for a capture without a Kineto trace. The events have the host operators' order and nesting, but no
 //! times.
 //!
-//! Operators begin one tick apart, in the order of their ids. Each operator ends when the last
-//! operator inside it ends. Ticks only define an order. Nodes without times have no duration, so
-//! the replay computes their times from their work.
+//! Operators begin one tick apart, in order of id. Each operator ends when the last operator inside it ends. Ticks only
+//! define an order. Nodes without times have no duration, so the replay computes their times from their work.
 //!
 //! If an operator requests communication, it is assumed to execute the communication immediately.
 //! The intervals of gloo's workers are ignored, because they contain no information without times.
@@ -151,10 +150,10 @@ fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
 
 /// For each operator, returns the index in `order` of the operator that encloses it.
 ///
-/// The observer writes each operator when it ends. If an operator on the same thread began later
-/// and ended earlier than another, it ran inside the other. This order is more reliable than the
-/// file's parent links, because a link names the top of a stack that gloo's workers share. But if
-/// another tool has sorted the file, only the links are available.
+/// The observer writes each operator when it ends. If an operator on the same thread began later and ended earlier than
+/// another, it ran inside the other. This order is more reliable than the file's parent links, because a link names the
+/// top of a stack that gloo's workers share. If another tool has sorted the file, however, only the links are
+/// available.
 fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let linked = linked_parents(host, order);
     let pairs = linked.iter().zip(order);
@@ -177,8 +176,8 @@ fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     order.iter().enumerate().map(parent).collect()
 }
 
-/// Returns the index in `order` of each operator's parent in the file. The parent counts only if it began earlier
-/// on the same thread.
+/// Returns the index in `order` of each operator's parent in the file. The parent counts only if the parent began
+/// earlier on the same thread.
 fn linked_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let place: BTreeMap<u64, usize> = order
         .iter()

@@ -243,7 +243,7 @@ impl KinetoTrace {
         most.0.parse().ok()
     }
 
-    /// Returns the number of operators of each process, without processes that ran none.
+    /// Returns the number of operators of each process that ran any operator.
     pub(super) fn operators_of_processes(&self) -> BTreeMap<&str, u64> {
         let mut on_track = vec![0_u64; self.tracks.len()];
         let operators = self.events.iter();

@@ -66,8 +66,8 @@ fn parse_digits(text: &[u8]) -> Option<i64> {
 fn parse_eight_digits(text: [u8; 8]) -> Option<i64> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     let digits = u64::from_le_bytes(text) ^ (ONES * u64::from(b'0'));
-    // A digit sets no top bit, and carries into no other byte. A byte that is not a digit sets its
-    // own top bit, and possibly the top bits of other bytes.
+    // A digit neither sets a top bit nor carries into another byte. A byte that is not a digit sets
+    // its own top bit, and possibly the top bits of other bytes.
     if (digits.wrapping_add(ONES * (0x80 - 10)) | digits) & (ONES << 7) != 0 {
         return None;
     }

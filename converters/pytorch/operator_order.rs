@@ -57,7 +57,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
                 elements_of_largest_input(kineto, i),
             );
             let id = match found {
-                // Each operator opens at most one interval, so do not consider it again.
+                // Each operator opens at most one interval, so do not consider this operator again.
                 Some(found) => open.remove(found).id,
                 None => last,
             };

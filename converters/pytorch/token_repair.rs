@@ -1,10 +1,9 @@
 //! Repairs tokens that JSON forbids but that Python and scripts write in place of values.
 //!
-//! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`; C++ streams write
-//! `nan`, `-nan`, `inf` and `-inf`. JSON has no form for these values, so they become `null`, a
-//! missing value. Some scripts write a comma after every element, and so leave a comma after the
-//! last element of lists and objects at any depth. This comma is removed. If a comma has no value
-//! before it, a value may be missing, so the comma is kept.
+//! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`; C++ streams write `nan`,
+//! `-nan`, `inf` and `-inf`. JSON has no form for these values, so they become `null`, a missing value. Some scripts
+//! write a comma after every element, and so leave a comma after the last element of lists and objects at any depth.
+//! The repair removes this comma. If a comma has no value before it, a value may be missing, so the comma is kept.
 
 use super::JsonRepairKind;
 

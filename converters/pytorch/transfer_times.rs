@@ -2,9 +2,9 @@
 //!
 //! A collective's member first waits until the last member whose data it needs has started. The
 //! rest of the member's time is transfer. In a collective without a root, every member needs all
-//! others. In a collective with a root, the root needs all others, and the others need only the
-//! root. The send and the receive of a message need each other. Clocks are aligned, and `last` is
-//! the latest start of the needed members:
+//! other members. In a collective with a root, the root needs all other members, and every other
+//! member needs only the root. The send and the receive of a message need each other. Clocks are
+//! aligned, and `last` is the latest start of the needed members:
 //!
 //! ```text
 //! wait     = last − start

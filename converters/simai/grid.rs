@@ -165,7 +165,7 @@ impl RankGrid {
     pub fn all_groups(&self) -> DeclaredGroups {
         let of_ranks = (0..self.npus).flat_map(|rank| {
             let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
-            // Each group is added by its first member.
+            // The first member of each group adds the group.
             let led = groups.into_iter().filter(move |group| group.first == rank);
             led.filter(|group| group.count > 1)
         });

@@ -107,7 +107,7 @@ impl TextWorkload {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be read, and for the same reasons as [`Self::parse`].
+    /// Fails if the file cannot be read, or if [`Self::parse`] fails.
     pub fn open_file(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }

@@ -518,8 +518,7 @@ mod tests {
         assert_eq!(of(&[], 5, false), Some(5));
         assert_eq!(of(&[&[7, 6, 5]], 1, false), Some(6));
         assert_eq!(of(&[&[3], &[4], &[9]], 2, true), Some(9));
-        // The job has two replicas of two partitions. So the global number 2 means partition 0 of
-        // replica 1.
+        // The job has two replicas of two partitions. So the global number 2 refers to partition 0 of replica 1.
         assert_eq!(of(&[&[0, 2], &[1, 3]], 2, true), Some(2));
         assert_eq!(of(&[&[0, 2], &[1, 3]], 1, false), None);
         assert_eq!(of(&[&[0]], 1, false), None);

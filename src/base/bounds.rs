@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub mod allocator;
 mod machine;
 
-/// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set_process_limits`] changes it.
-/// Traces expand to 10 to 50 times their compressed size, and zeros to 30,000 times.
+/// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set_process_limits`] changes
+/// it. Traces expand to 10 to 50 times their compressed size, and zeros expand to 30,000 times their compressed size.
 pub const RATIO: u64 = 200;
 
 /// Decompressed size in bytes that is always allowed, even for the smallest input.

@@ -227,7 +227,7 @@ impl<'d> ConfigTable<'d> {
             .read_choice(all)
     }
 
-    /// Iterates over all entries with their names, in the order of the file.
+    /// Iterates over all entries with their names, in file order.
     pub fn fields(&self) -> impl Iterator<Item = (&'d str, ConfigField<'d>)> + '_ {
         let entries = self.entries.iter();
         entries.map(|(key, value)| (key.get_ref().as_ref(), self.wrap_field(key, value)))

@@ -149,7 +149,7 @@ pub struct AllToAllSplitBytes {
 pub struct MessageNode {
     /// The node.
     pub node: NodeIndex,
-    /// Slot in this graph of the rank at the other end.
+    /// Slot, in this graph, of the rank at the other end.
     pub peer: u32,
     /// Tag that distinguishes messages between the same two ranks.
     pub tag: i32,
@@ -334,7 +334,7 @@ impl Graph {
         &self.captured_on
     }
 
-    /// Returns the name that the trace gives a lane, or `None` if it gives none.
+    /// Returns the lane's name in the trace, or `None` if the lane has no name.
     pub fn lane_name(&self, lane: Lane) -> Option<&str> {
         let named = self.lane_names.iter().find(|(named, _)| *named == lane);
         named.map(|(_, name)| &name[..])

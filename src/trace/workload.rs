@@ -496,8 +496,8 @@ impl Workload {
         Some([first, next.unwrap_or(first)])
     }
 
-    /// Returns a workload with the same ranks and groups, in which `change` has replaced each graph. `change` must keep
-    /// the slots.
+    /// Returns a workload with the same ranks and groups, and with each graph replaced by the result of `change`.
+    /// `change` must keep the slots.
     pub fn map_graphs(&self, change: impl Fn(&Graph) -> Graph) -> Self {
         Self {
             graphs: self.graphs.iter().map(change).collect(),
@@ -551,7 +551,7 @@ impl Workload {
         self.ranks
     }
 
-    /// Returns the total number of nodes of all instances.
+    /// Returns the total number of nodes in all instances.
     pub fn node_count(&self) -> u64 {
         let of = |i: &RankInstance| self.graph_of(i).len() as u64;
         self.instances.iter().map(of).sum()

@@ -104,8 +104,8 @@ impl SqliteWriter {
     }
 }
 
-/// Appends a tree of `rows` to `pages`. Returns the number of its root, which is the last page. In
-/// the root, the first `gap` bytes stay free.
+/// Appends a tree of `rows` to `pages`. Returns the number of the root page, which is the last page. In the root, the
+/// first `gap` bytes stay free.
 fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<u8>>) -> u32 {
     // Encoded rows (leaf cells), with their row ids.
     let mut cells: Vec<(u64, Vec<u8>)> = Vec::new();
@@ -150,8 +150,8 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     level[0].1
 }
 
-/// Distributes cells (encoded entries) over pages. If one page is enough, it is the root and gets
-/// the gap. Otherwise the pages get no gap, because the root is one level above them.
+/// Distributes cells (encoded entries) over pages. If one page is enough, this page is the root and contains the gap.
+/// Otherwise these pages contain no gap, because the root is one level higher.
 fn pack_level(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,

@@ -176,8 +176,8 @@ pub(super) fn create_device_activities(
                 let kind = ActivityKind::Device(index as u32);
                 placed[index] = add(activities, kind, device.end);
             }
-            // Messages of a batch run concurrently, but on one lane they would wait for one
-            // another. So each message gets its own lane.
+            // Messages of a batch run concurrently, but on one lane they would wait for one another. Each message
+            // therefore has its own lane.
             [_, ..] => {
                 for (place, &call) in own.iter().enumerate() {
                     let lane = match place {
@@ -352,7 +352,7 @@ fn kernels_waiting_for_call(
 
 /// Index of device events, which can be searched by stream and launch.
 struct DeviceEventIndex {
-    /// For each device event: its stream, the start of its launch, and its index.
+    /// Stream, start of the launch, and index of each device event.
     list: Vec<(i64, i64, u32)>,
     streams: Vec<i64>,
 }

@@ -1,8 +1,8 @@
 //! Determines when an operator that calls other operators does its own work.
 //!
-//! The activity of an operator with own work has one position among the activities of the
-//! operator's child calls. The position depends only on names, never on durations, so that two
-//! captures of one program have the same activities in the same order.
+//! An operator that does work itself has one activity for this work, which is placed among the
+//! activities of its child calls. The position depends only on names, never on durations, so that
+//! two captures of one program have the same activities in the same order.
 //!
 //! - An operator that launches device work is placed before the first launch.
 //! - If nothing ran on a device, an operator whose children only allocate memory or create views is

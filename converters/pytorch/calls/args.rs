@@ -52,7 +52,7 @@ struct C10dSignature {
     input: Option<usize>,
     peer: Option<usize>,
     asynchronous: Option<usize>,
-    /// Positions of the output's split sizes and of the input's split sizes.
+    /// Positions of the split sizes for the output and for the input.
     splits: Option<(usize, usize)>,
 }
 

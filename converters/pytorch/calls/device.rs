@@ -208,8 +208,8 @@ fn has_collective_arguments(rank: &RankTimeline, event: &TimelineEvent) -> bool 
     rank.args_of(event).is_some_and(named)
 }
 
-/// Operator ids sorted by start. If a call is known only from its launch, it gets the id of one of
-/// these operators.
+/// Operator ids sorted by start. If a call is known only from its launch, the call gets the id of one of these
+/// operators.
 struct OperatorIdsByStart(Vec<(i64, u64)>);
 
 impl OperatorIdsByStart {
@@ -233,8 +233,8 @@ impl OperatorIdsByStart {
     }
 }
 
-/// Returns the call of a kernel. Uses the kernel's own arguments if there are any. Otherwise uses
-/// the kind in the kernel's name, and the inputs of the surrounding operator.
+/// Returns the call of a kernel. Uses the kernel's own arguments if there are any. If there are none, uses the kind in
+/// the kernel's name and the inputs of the surrounding operator.
 fn comm_call_of_kernel(
     rank: &RankTimeline,
     device: &DeviceInterval,
@@ -540,7 +540,7 @@ fn comm_op_of_nccl_name(name: &str) -> Option<CommOp> {
     })
 }
 
-/// Returns the bytes of one element of PyTorch's scalar type `name`.
+/// Returns the bytes per element of PyTorch's scalar type `name`.
 fn element_bytes(name: &str) -> Option<u64> {
     Some(match name {
         "Byte" | "Char" | "Bool" | "QInt8" | "QUInt8" => 1,

@@ -1,9 +1,8 @@
 //! Finds the calls that gloo and other host backends execute.
 //!
-//! A `gloo:*` interval gets its record function id at the moment when the operator that requests it
-//! runs. An interval therefore belongs to the last `c10d` operator with a lower id, on any thread.
-//! The interval's name does not identify the operation, because gloo implements a reduce-scatter as
-//! an all-reduce.
+//! A `gloo:*` interval gets its record function id when the operator that requests the interval runs. An interval
+//! therefore belongs to the last `c10d` operator with a lower id, on any thread. The interval's name does not identify
+//! the operation, because gloo implements a reduce-scatter as an all-reduce.
 
 use super::super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
 use super::super::rank_timeline::{InFlightInterval, NONE, RankTimeline};

@@ -35,9 +35,9 @@ impl DeferredRequests {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
-    /// Finds the requests whose launch is outside the request's own interval. `communicating` has
-    /// an entry for the host interval of each launch of communication kernels. The value is true if
-    /// the launch is outside every request.
+    /// Finds the requests whose launch is outside the request's own interval. `communicating` has an entry for each
+    /// host interval that launches communication kernels. An entry's value is true if the launch is outside every
+    /// request.
     pub fn find_deferred_requests(
         rank: &RankTimeline,
         communicating: &BTreeMap<u32, bool>,

@@ -271,7 +271,7 @@ impl<'a> ActivityEmitter<'a> {
     }
 
     /// Returns the operation of a host operator. If host operators count as compute, operators that
-    /// do work become kernels. Views, and operators that only call others, become framework
+    /// do work become kernels. Views and operators that only call other operators become framework
     /// overhead.
     fn operator_op(&self, item: u32) -> (Op<'_>, bool) {
         let OpCost {

@@ -6,17 +6,16 @@ use super::super::rank_timeline::{NONE, RankTimeline};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Returns the activities in the order of their ids. Dependencies come first. Otherwise each
-/// thread's activities and each rank's calls are in program order, and submitted work follows the
-/// activity that submitted it. Times do not influence this order, so two captures of one program
-/// have the same ids.
+/// Returns the activities in order of id. Dependencies come first. Otherwise each thread's
+/// activities and each rank's calls are in program order, and submitted work follows the activity
+/// that submitted it. Times do not influence this order, so two captures of one program have the
+/// same ids.
 pub(super) fn order_activities(
     rank: &RankTimeline,
     activities: &Activities,
     calls: &CommCalls,
 ) -> Vec<u32> {
-    // Calls are matched across ranks in the order of their ids, so the ids must follow program
-    // order.
+    // Calls are matched across ranks in order of id, so the ids must follow program order.
     let made = activities.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
     let mut program = Vec::new();
@@ -61,8 +60,8 @@ fn sort_topologically(
         effects[*place as usize] = effect;
     }
     start.push(effects.len() as u32);
-    // Activities of host intervals are numbered along each thread, so the submitter's number gives
-    // program order.
+    // On each thread, the activities of host intervals are numbered in order, so the submitter's
+    // number gives program order.
     let key = |work: u32| (activities.submitter_of(rank, work), work);
     let mut ready: BinaryHeap<Reverse<(u32, u32)>> = (0..count as u32)
         .filter(|&work| waiting[work as usize] == 0)

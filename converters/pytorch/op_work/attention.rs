@@ -277,7 +277,7 @@ impl AttentionSignature {
         product.checked_mul(widths)
     }
 
-    /// Returns the number of sequences, which the shape of the offsets gives, or `None` unless all lengths are equal or
+    /// Returns the number of sequences according to the shape of the offsets, or `None` unless all lengths are equal or
     /// nearly so.
     fn count_equal_sequences(
         &self,

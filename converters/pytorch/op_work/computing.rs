@@ -1,7 +1,7 @@
 //! Identifies, by name, the kernels and operators that compute. The time of such kernels must not
 //! be derived from bytes alone.
 
-/// Whether FLOPs determine how long a kernel takes, as far as its name shows.
+/// Kind of work that a kernel does, as far as its name shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pytorch) enum ComputeHint {
     /// The kernel multiplies matrices, directly or in convolutions, attention or expert layers.
@@ -16,8 +16,8 @@ pub(in crate::pytorch) enum ComputeHint {
 /// the prefix, the name lists the fused operators.
 const GENERATED: [&str; 4] = ["triton_poi_", "triton_red_", "triton_per_", "triton_for_"];
 
-/// Substrings of the names of kernels that multiply matrices: in NVIDIA's and AMD's libraries, and
-/// in libraries for attention and experts.
+/// Substrings in the names of kernels that multiply matrices. The kernels are in NVIDIA's and AMD's
+/// libraries, and in libraries for attention and experts.
 const PRODUCTS: [&str; 29] = [
     "attention",
     "attn",

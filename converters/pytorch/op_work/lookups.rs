@@ -1,7 +1,7 @@
 //! Computes the bytes that operators move when they read or write rows of a table.
 //!
-//! The operator gets the whole embedding table, key cache or logit matrix, but it accesses only the
-//! rows that its indices select:
+//! The operator gets the whole embedding table, key cache or logit matrix, but accesses only the rows that its indices
+//! select:
 //!
 //! ```text
 //! bytes = indices + rows · width · element, once for each time that rows are read or written
@@ -22,7 +22,7 @@ enum RowAccess {
     Select,
     /// Reads one element per index. The result has the shape of the indices.
     Gather { index: usize },
-    /// Reads the elements that index lists select. The result's shape gives their number.
+    /// Reads the elements that index lists select. The result's shape determines the number of these elements.
     Index,
     /// Accesses rows of a table. Another tensor has one row for each accessed row. Each row counts several times,
     /// because it is read and written, or accumulated.

@@ -133,9 +133,9 @@ impl ProductKind {
     }
 }
 
-/// Returns how many of two gradients (of the input and of the weight) a convolution's backward pass
-/// computes. The mask argument gives the number. Without a mask, the shapes of the results give the
-/// number, because a gradient that is not computed has no shape.
+/// Returns how many of two gradients (of the input and of the weight) a convolution's backward pass computes. The mask
+/// argument determines this number. Without a mask, the shapes of the results determine the number, because a gradient
+/// that is not computed has no shape.
 fn count_wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
     let wanted = match operands.flags_at(MASK) {
@@ -189,9 +189,9 @@ fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
     chosen.checked_mul(one)?.checked_mul(2)
 }
 
-/// Returns true if a convolution is transposed, so that its weight has the shape (channels in,
-/// channels out ÷ groups, …). If a convolution has as many input channels as output channels, it
-/// counts as transposed if its output is larger than its input.
+/// Returns true if a convolution is transposed, so that its weight has the shape (channels in, channels out ÷ groups,
+/// …). If a convolution has equal numbers of input and output channels, it counts as transposed if its output is larger
+/// than its input.
 fn is_transposed_convolution(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     let channels = |shape: &[u64]| {
         let place = shape.len().checked_sub(weight.len().saturating_sub(1));

@@ -192,7 +192,8 @@ enum DeviceEventOrigin {
     Operator(u32),
     /// A call outside the kept window launched the event.
     Beyond,
-    /// A call before the capture began, which is not in the file, launched the event.
+    /// A call that is not in the file, because it was made before the capture began, launched the
+    /// event.
     Before,
 }
 

@@ -1,4 +1,4 @@
-//! Divides a thread's time into segments, in each of which one host interval is innermost.
+//! Divides a thread's time into segments. During each segment, one host interval is innermost.
 
 use super::{HostInterval, NONE, RankTimeline};
 

@@ -41,8 +41,8 @@ pub(in crate::pytorch) fn check_scan_against_parser<F: ElementReader + Default>(
     assert!(scanned * 20 > parsed * 19, "{scanned} of {parsed}");
 }
 
-/// Calls `check` 100,000 times. Each call uses the next of `texts`. In each text, up to two
-/// positions are replaced by parts from `parts`.
+/// Calls `check` 100,000 times. Each call uses the next text in `texts`. In each text, up to two positions are replaced
+/// by parts from `parts`.
 fn for_each_damaged_text(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
     let mut below = pseudo_random(5);
     for round in 0..100_000 {

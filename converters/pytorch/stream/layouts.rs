@@ -38,7 +38,7 @@ struct LayoutStep {
     first_mask: u64,
     /// Range of the text's second and later words in [`ElementLayouts::words`].
     words: std::ops::Range<u32>,
-    /// Mask of the bits of the last word that must match.
+    /// Mask of the bits that must match in the last word.
     mask: u64,
     length: u32,
     /// Index of the value that follows, or [`END`].
@@ -156,8 +156,8 @@ impl ElementLayouts {
         self.values = values;
     }
 
-    /// Returns the step with this text after the step `before`, and adds it if necessary. Returns
-    /// `None` if there are too many steps.
+    /// Returns the step with this text after the step `before`, adding the step if necessary. Returns `None` if there
+    /// are too many steps.
     fn add_step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
         let first = match self.steps.get(before as usize) {
             Some(step) => step.next,

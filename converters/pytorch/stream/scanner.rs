@@ -117,7 +117,7 @@ impl<'a> JsonScanner<'a> {
         self.text.get(start..end)
     }
 
-    /// Consumes `null` if it comes next, and returns whether it did.
+    /// Consumes `null` if it comes next, and returns whether `null` was consumed.
     pub fn accept_null(&mut self) -> Option<bool> {
         if self.peek_byte()? != b'n' {
             return Some(false);

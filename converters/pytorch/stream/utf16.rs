@@ -31,7 +31,7 @@ struct Utf16Text<R> {
     big: bool,
     /// Bytes that were read but are not a whole character yet.
     units: Vec<u8>,
-    /// Decoded text, of which the first `given` bytes have been returned.
+    /// Decoded text; the first `given` bytes of this text have been returned.
     text: Vec<u8>,
     given: usize,
 }

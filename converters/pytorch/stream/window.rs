@@ -157,7 +157,7 @@ impl<'s> TextWindow<'s> {
     pub fn advance_to_next_object(&mut self) -> bool {
         let text = &self.window[self.at..self.valid];
         let separator = &self.separator;
-        // The separator is usually the same as the one before the previous object.
+        // This separator is usually the same as the separator before the previous object.
         if !separator.is_empty() && text.starts_with(separator) {
             self.at += separator.len() - 1;
             return true;

@@ -1,10 +1,9 @@
 //! Determines the transfer times of collectives that have members without a capture.
 //!
-//! The last member to start may have no capture, so the time after the last known start is only an
-//! upper bound of the transfer time. A *size class* contains all collectives of one kind and group
-//! size whose bytes have the same power of two. If a member is absent, a collective gets the
-//! smallest transfer time of its class and of all classes with more bytes, because more bytes
-//! cannot be faster. The rest of the collective's time is waiting.
+//! The last member to start may have no capture, so the time after the last known start is only an upper bound of the
+//! transfer time. A *size class* contains all collectives of one kind and group size whose numbers of bytes round down
+//! to the same power of two. If a member is absent, a collective gets the smallest transfer time of its class and of
+//! all classes with more bytes, because more bytes cannot be faster. The rest of the collective's time is waiting.
 //!
 //! If an absent member is always the last to start, even the smallest time contains waiting. If the smallest time
 //! exceeds the 95th percentile of NCCL's kernel times without contention ([`ExpectedNcclKernelTimes`]), the smallest

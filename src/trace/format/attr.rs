@@ -377,8 +377,8 @@ fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     }
 }
 
-/// Appends the first entries of a list (packed or not) as text; the scalar field `number` gives their type. Returns the
-/// total number of entries.
+/// Appends the first entries of a list (packed or not) as text; the scalar field `number` determines the entries' type.
+/// Returns the total number of entries.
 fn append_list_texts(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize {
     let mut count = 0;
     let mut take = |raw| {

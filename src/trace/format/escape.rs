@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Returns true if a terminal or an editor may interpret `c` as a command. These are control characters, line and
-/// paragraph separators, and invisible or direction-changing characters (the Unicode category Cf).
+/// Returns true if a terminal or an editor may interpret `c` as a command. Harmful characters are control characters,
+/// line and paragraph separators, and invisible or direction-changing characters (the Unicode category Cf).
 pub fn is_harmful_character(c: char) -> bool {
     c.is_control()
         || matches!(c,

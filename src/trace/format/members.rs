@@ -1,10 +1,10 @@
 //! Traces that represent several ranks. The ranks differ only in their peers, groups and cores.
 //!
 //! A trace of several ranks, which are its *members*, is written for the first member. The metadata record lists all
-//! members. For each member, the record also lists the peers, groups and cores that replace those of the first member.
-//! The file is stored once, and appears under the name of every member (through links, if the system supports them). If
-//! a user opens the file under a member's name, the contents are byte for byte the trace that would have been written
-//! for this member.
+//! members. For each member, the record also lists the peers, groups and cores that this member uses in place of the
+//! first member's. The file is stored once, and appears under the name of every member (through links, if the system
+//! supports them). If a user opens the file under a member's name, the contents are byte for byte the trace that would
+//! have been written for this member.
 //!
 //! ```json
 //! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}

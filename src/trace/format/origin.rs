@@ -120,7 +120,8 @@ impl CallStacks {
         numbers.collect()
     }
 
-    /// Stores an attribute that is in [`CallStacks::ATTRIBUTES`], and returns true; returns false for all others.
+    /// Stores an attribute that is in [`CallStacks::ATTRIBUTES`] and returns true; ignores all other attributes and
+    /// returns false.
     pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) -> Result<bool, TraceError> {
         let [names, calls] = Self::ATTRIBUTES.map(str::as_bytes);
         if attr.name == names {

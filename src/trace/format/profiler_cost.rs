@@ -44,7 +44,7 @@ pub struct ProfilerCost {
     /// Host time for one record, in ns.
     pub record_ns: u64,
     /// Ends of the cost's 90 % interval, in ns. If the cost comes from measured steps of the job, both ends are equal,
-    /// and the spread of the step times gives the error.
+    /// and the spread of the step times determines the error.
     pub interval_ns: [u64; 2],
     /// Basis of the estimate.
     pub basis: CostBasis,

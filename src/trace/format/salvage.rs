@@ -47,7 +47,7 @@ pub struct SalvageReport {
     pub generation: Option<SchemaGeneration>,
     /// Number of nodes that salvage kept.
     pub nodes: usize,
-    /// Lost parts, in the order of the file.
+    /// Lost parts, in file order.
     pub lost: Vec<LostRange>,
     /// Records that were kept although their lengths were damaged: (record index, byte offset).
     pub repaired: Vec<(usize, usize)>,

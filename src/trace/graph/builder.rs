@@ -457,7 +457,7 @@ impl GraphBuilder {
                 return Err(self.cycle_error());
             }
         }
-        // Calls are now in program order, so a count per slot gives their sequence numbers.
+        // Calls are now in program order, so counting the calls of each slot yields their sequence numbers.
         let mut next = vec![0_u32; self.groups.keys().len()];
         for call in &mut self.graph.calls {
             let counter = &mut next[call.group as usize];

@@ -4,7 +4,7 @@
 //! rules of a replay with captured times. A node is *ready* when its delay has passed after the end of its last
 //! predecessor (or after the start of the rank). A ready node *starts* when its lane is free. A lane serves nodes in
 //! the order in which they became ready. If several nodes became ready together, the lane serves them by ascending id.
-//! The node ends when its duration has passed. The computation visits each node once, in the order of readiness.
+//! The node ends when its duration has passed. The computation visits each node once, in order of readiness.
 
 use super::Csr;
 use chakram_base::units::{Span, Time};

@@ -3,8 +3,8 @@
 use super::Csr;
 use petgraph::visit::Bfs;
 
-/// Returns the nodes within `depth` steps of `centre` along `rows`, nearest first, each with its distance. Excludes
-/// `centre`, and stops after `most` nodes;
+/// Returns the nodes within `depth` steps of `centre` in the graph `rows`, nearest first, each with its distance.
+/// Excludes `centre`, and stops after `most` nodes;
 ///
 /// the second value is true if the neighbourhood contains more nodes.
 pub fn find_neighbourhood(

@@ -39,8 +39,8 @@ impl NodeOriginCollector {
 const NONE: u32 = u32::MAX;
 
 impl Graph {
-    /// Resolves the stated origins: replaces callers' ids by nodes, and lets nodes without a step or stack inherit it
-    /// from their caller. Nodes on a cycle of callers do not inherit anything.
+    /// Resolves the stated origins: replaces callers' ids by nodes, and makes nodes without a step or stack inherit the
+    /// value from their caller. Nodes on a cycle of callers do not inherit anything.
     pub(super) fn resolve_origins(&mut self, stated: &NodeOriginCollector, index_of: &NodeIdMap) {
         let nodes = self.ids.len();
         if stated.callers.iter().next().is_some() {

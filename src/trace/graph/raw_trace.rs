@@ -100,7 +100,7 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     pub nodes: Vec<RawTraceNode<'a, K::Kept>>,
     /// State that the retention keeps for all nodes together.
     pub retained: K,
-    /// Errors, in the order of the file.
+    /// Errors, in file order.
     pub faults: Vec<ReadFault>,
     /// Memory changes of nodes, in ascending order of indices in `nodes`.
     pub memory: Vec<(u32, MemoryChanges)>,

@@ -10,7 +10,7 @@ use std::borrow::{Borrow, Cow};
 pub struct CollectiveSignature {
     /// Kind of collective.
     pub kind: CollectiveKind,
-    /// The bytes, as stated in the trace.
+    /// Number of bytes that the trace states.
     pub bytes: u64,
     /// The root, if the kind has a root and this root is a member.
     pub root: Option<u32>,

@@ -27,7 +27,7 @@ const LISTS: [&str; 15] = [
     "string list",
     "bytes list",
 ];
-/// Maximum number of bytes that are shown of a `bytes` value.
+/// Maximum number of bytes shown for a `bytes` value.
 const MOST_BYTES: usize = 32;
 
 impl<'a> AttrView<'a> {
@@ -83,7 +83,7 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Appends a list's entries, packed or not, as text; the scalar field `number` gives their type.
+/// Appends a list's entries, packed or not, as text; the scalar field `number` determines the entries' type.
 fn append_list_entries(
     number: u32,
     raw: WireValue<'_>,

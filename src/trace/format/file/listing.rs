@@ -102,8 +102,8 @@ fn begins_as_trace(path: &Path) -> bool {
     matches!(sniff_file(path), Some(SniffedText::Trace(_)))
 }
 
-/// Fails if `path` is a capture whose name looks like that of a text trace. Otherwise, commands that read the contents
-/// later would report misleading errors.
+/// Fails if `path` is a capture whose name looks like the name of a text trace. Otherwise, commands that read the
+/// contents later would report misleading errors.
 pub(super) fn refuse_capture(path: &Path) -> Result<(), TraceError> {
     match sniff_file(path) {
         Some(SniffedText::Capture(name)) => Err(text::not_a_trace_error(name).in_file(path)),

@@ -1,4 +1,4 @@
-//! Converts records of schemas 0.0.2 and 0.0.3, in which inputs and outputs are texts, and attributes state their type.
+//! Converts records of schemas 0.0.2 and 0.0.3, in which inputs and outputs are text, and attributes state their type.
 
 use super::{CURRENT, SchemaGeneration, decode_text, describe_generation_option, v001};
 use crate::format::TraceError;

@@ -19,7 +19,7 @@
 //!   is not UTF-8, unusual encodings). Such a message is kept unchanged as `{"raw":"…"}`.
 //!
 //! Therefore, a round trip through text leaves a canonical file (fields in the order of their numbers, lists packed, no
-//! defaults) unchanged, byte for byte. For any other file, a round trip gives a file with equal records.
+//! defaults) unchanged, byte for byte. For any other file, a round trip produces a file with equal records.
 
 use super::json::JsonReader;
 use super::message::{self, JsonNode};

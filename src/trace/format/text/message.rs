@@ -243,7 +243,7 @@ pub(super) fn parse_ids(json: &mut JsonReader<'_>, into: &mut Vec<u64>) -> Resul
     })
 }
 
-/// Parses an enum value, given by name or number.
+/// Parses an enum value from its name or number.
 fn parse_enum(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceError> {
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;

@@ -66,7 +66,7 @@ impl GraphBuilder {
     }
 
     /// Builds the rows of successors and merges duplicates. Returns true if every node comes after its dependencies. If
-    /// so, ascending order is program order, and there is no cycle.
+    /// the result is true, ascending order is program order, and there is no cycle.
     pub(super) fn link_successors(&mut self, with_control: bool) -> bool {
         let n = self.graph.ids.len();
         let mut seen_by = vec![NO_NODE; n];

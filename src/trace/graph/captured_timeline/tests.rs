@@ -108,7 +108,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     /// Each node's end must equal the longest path over dependencies and lane order. Lanes must serve nodes in the
-    /// order in which they became ready. The times along the chain of causes must add up to the end of the chain's last
+    /// order in which they became ready. The times on the chain of causes must add up to the end of the chain's last
     /// node.
     #[test]
     fn ends_are_the_longest_ways((steps, edges) in small()) {

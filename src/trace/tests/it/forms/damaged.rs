@@ -15,7 +15,7 @@ use std::io::Write;
 use std::ops::Range;
 use testkit::wire::{WireMessage, encode_file};
 
-/// Returns a node like those in captures; the id determines its content.
+/// Returns a node that resembles captured nodes; the id determines the node's content.
 fn node(id: u64) -> Node {
     let attribute = |name: &str, value| AttributeProto {
         name: name.to_owned(),
