@@ -35,5 +35,5 @@ pub use setting::Settings;
 pub use study::Study;
 pub use table::SweepTable;
 
-/// Strategies that visit all points allow at most this number of points.
+/// Maximum number of points for a strategy that visits all points.
 const MOST_POINTS: u64 = 4_000_000;

@@ -1,6 +1,6 @@
 //! ASTRA-sim 2.x with its analytical networks, as a plain event-by-event simulator.
 //!
-//! This simulator uses no formulas and skips nothing: every message and every delay is an event.
+//! The simulator uses no formulas and skips nothing: every message and every delay is an event.
 
 pub mod agenda;
 pub mod algorithm;
@@ -40,10 +40,9 @@ const MOST_EVENTS: u64 = 200_000_000;
 /// Result of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulationAnswer {
-    /// Completion time of each NPU, ns; `None` if the NPU never completed.
+    /// Completion time of each NPU, in ns; `None` if the NPU never completed.
     pub finish: Vec<Option<u64>>,
-    /// Part of each NPU's time without compute nodes on its device, ns; 0 if the NPU never
-    /// completed.
+    /// Part of each NPU's time in which no compute node runs on its device, in ns; 0 if the NPU never completed.
     pub exposed: Vec<u64>,
     /// Number of messages that were sent over the network.
     pub messages: u64,
@@ -67,12 +66,12 @@ struct NpuState<'c> {
     workload: NpuWorkload<'c>,
     queues: Vec<StreamQueue>,
     rotations: Vec<NextQueueIndices>,
-    /// Number of phases that used a tree so far, by kind of collective and dimension; it determines
-    /// the next tree.
+    /// Number of phases that used a tree so far, by kind of collective and dimension. It determines the next phase's
+    /// tree.
     trees: BTreeMap<(CollectiveOperation, usize), u64>,
     priority: i64,
-    /// Number of chunks so far, by group and set of dimensions; it numbers the next chunk. In
-    /// ASTRA-sim's own numbering, every chunk also counts for group 0.
+    /// Number of chunks so far, by group and set of dimensions. It becomes the next chunk's number. In ASTRA-sim's own
+    /// numbering, every chunk also counts for group 0.
     numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::SharedBusSide; 4],
 }
@@ -93,11 +92,11 @@ struct OracleSimulator<'c> {
 /// Numbering of the chunks of an NPU's collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkNumbering {
-    /// As in ASTRA-sim 2.x: chunks of a group are counted per group, and chunks of all NPUs are
-    /// counted together with all other chunks.
+    /// As in ASTRA-sim 2.x: counts a group's chunks per group, and counts chunks of all NPUs together with all other
+    /// chunks.
     Original,
-    /// Chunks of each group and of each set of dimensions are counted separately, so that earlier collectives of some
-    /// NPUs do not block later collectives.
+    /// Counts chunks separately for each group and each set of dimensions, so that earlier collectives of some NPUs do
+    /// not block later collectives.
     Apart,
 }
 
@@ -119,8 +118,8 @@ pub fn run(config: &SimulationConfig) -> SimulationAnswer {
     simulate_config(config, ChunkNumbering::Original)
 }
 
-/// Simulates until no event is left. Chunks are numbered so that no NPU waits only because NPUs
-/// have issued different numbers of chunks.
+/// Simulates until no event is left. Numbers chunks so that no NPU waits forever only because NPUs have issued
+/// different numbers of chunks.
 pub fn simulate_with_own_numbering(config: &SimulationConfig) -> SimulationAnswer {
     simulate_config(config, ChunkNumbering::Apart)
 }

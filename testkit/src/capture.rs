@@ -1,22 +1,22 @@
-//! Simulates a job, and writes its captures in the formats of PyTorch's profiler, and the job's
-//! true times.
+//! Simulates a job, and writes the job's true times and its captures in the formats of PyTorch's
+//! profiler.
 //!
 //! A capture has two files per rank: the host's operators from `ExecutionTraceObserver`, and the
-//! timeline from Kineto. With generated captures, tests and benchmarks of converters need no
-//! PyTorch and can have any size. Tests can compare converted captures with the true times
-//! ([`JobTruth`]).
+//! timeline from Kineto. Because captures are generated, tests and benchmarks of converters need no
+//! PyTorch, and captures can have any size. Tests can compare converted captures with the true
+//! times ([`JobTruth`]).
 //!
 //! # The job
 //!
 //! Every rank trains layers; a layer is a normalization and a perceptron with two matrices. A
-//! rank's thread runs its program in order. Round constants and the sizes of tensors determine
-//! durations (`cost.rs`); the rank's factor and a pseudo-random part lengthen them. Ranks meet in
-//! collectives. A collective begins to transfer when its last member has started, and ends on all
+//! rank's thread runs its program in order. Round constants and tensor sizes determine durations
+//! (`cost.rs`). The rank's factor and a pseudo-random part lengthen them. Collectives synchronize
+//! the ranks. A collective begins to transfer when its last member has started, and ends on all
 //! members within a few nanoseconds.
 //!
-//! - On a CPU with Gloo, each group has two workers, which run collectives in order. The program's
-//!   thread continues meanwhile, and at the end waits until the gradients are reduced. In a
-//!   pipeline, messages are annotations on the program's own thread.
+//! - On a CPU with Gloo, each group has two workers, which run collectives in order. Meanwhile, the
+//!   program's thread continues. At the end, it waits until the gradients are reduced. In a
+//!   pipeline, messages appear as annotations on the program's own thread.
 //! - On GPUs with NCCL, operators launch kernels, and kernels queue on the compute stream.
 //!   Collectives run on their group's stream, and streams wait for one another through events. The
 //!   host waits for the device only at the end of a step.
@@ -25,9 +25,10 @@
 //!
 //! In the host's file, Gloo's workers record no operators, and their annotations are never parents
 //! of other events. Within a block, correlation and external ids have no gaps, and the allocator
-//! never gives freed storage to another tensor. A capture does not have set-up of communicators,
-//! rebuilding of buckets, clock drift, or records of GPU memory allocations. On GPUs, a capture has
-//! only the calls that the job needs: launches, copies, events, and one synchronization per step.
+//! never gives freed storage to another tensor. Unlike real captures, generated captures lack the
+//! set-up of communicators, the rebuilding of buckets, clock drift, and records of GPU memory
+//! allocations. On GPUs, a capture has only the calls that the job needs: launches, copies, events,
+//! and one synchronization per step.
 
 use cost::hash_parts;
 use layout::JobLayout;
@@ -70,7 +71,7 @@ pub use truth::{CommunicationTruth, JobTruth, MemberTruth, RankTruth, WaitTruth}
 const BASE: u64 = 1_790_857_026_000_000_000;
 /// Start of the job, in ns after the base time.
 const EPOCH: u64 = 4_313_706_734_900_000;
-/// Process id of rank 0; the other ranks have the ids after it.
+/// Process id of rank 0; the other ranks have the following ids.
 const PID: u64 = 19_340;
 
 /// A simulated job that can write its captures.
@@ -171,7 +172,7 @@ impl SimulatedCapture {
         create_clock(&self.options, rank)
     }
 
-    /// Returns the lead of the clock of `rank` over the shared clock, in ns.
+    /// Returns the number of ns by which the clock of `rank` is ahead of the shared clock.
     fn clock_offset_ns(&self, rank: u32) -> i64 {
         let skew = self.options.clock_skew;
         if rank == 0 || skew == 0 {

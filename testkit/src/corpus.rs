@@ -1,13 +1,12 @@
 //! Finds traces and captures of other tools in the folder that the variable `CHAKRAM_CORPUS` names.
-//! If files or a browser are missing, the affected tests are counted, and their names are printed
-//! when the test process ends.
+//! Counts the tests for which files or a browser are missing, and prints their names when the test process ends.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// For each skipped test, its name and the data that it lacks.
+/// Name of each skipped test, and the data that the test lacks.
 static SKIPPED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
 /// Returns a file or folder of the corpus. Without a corpus, returns `None` and counts the calling test as skipped.
@@ -19,14 +18,13 @@ pub fn corpus_path(part: impl AsRef<Path>) -> Option<PathBuf> {
     None
 }
 
-/// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests all cases, although they take too
-/// long for every build.
+/// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests all cases, which take too long for every build.
 pub fn is_whole() -> bool {
     std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some()
 }
 
-/// Returns one of every `n` cases, because all cases take too long for every build. Returns all if the
-/// variable `CHAKRAM_WHOLE_CORPUS` is set.
+/// Returns every `n`-th case, because all cases take too long for every build. Returns all cases if the variable
+/// `CHAKRAM_WHOLE_CORPUS` is set.
 pub fn sample_every_nth<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T> {
     let n = if is_whole() { 1 } else { n };
     all.into_iter().step_by(n).collect()

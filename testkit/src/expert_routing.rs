@@ -1,8 +1,8 @@
-//! Counts token copies one by one: how many each rank sends to each rank if tokens choose experts
-//! on other ranks.
+//! Counts one by one the token copies that each rank sends to each rank if tokens choose experts on
+//! other ranks.
 //!
-//! Ranks have consecutive experts, each rank the same number. The code prefers simplicity to speed:
-//! a routing lists the experts of every token, and every count walks over this list.
+//! Each rank has the same number of experts, with consecutive indices. The code prefers simplicity
+//! to speed: a routing lists the experts of every token, and every count walks over this list.
 
 /// Number of copies by source and destination rank.
 pub type Copies = Vec<Vec<u64>>;
@@ -12,7 +12,7 @@ pub type Copies = Vec<Vec<u64>>;
 pub struct Routing {
     pub ranks: usize,
     pub experts: usize,
-    /// For each rank and each of its tokens, the chosen experts without duplicates.
+    /// Distinct experts that each token chooses, by rank and token.
     pub tokens: Vec<Vec<Vec<usize>>>,
 }
 
@@ -26,7 +26,7 @@ pub struct SlotLimitedCopies {
     pub free: u64,
 }
 
-/// Copies of an exchange in two levels: between nodes, then within nodes.
+/// Copies in an exchange with two levels: between nodes, then within nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TwoLevelCopies {
     /// Copies between ranks of the same index within their nodes.
@@ -36,8 +36,8 @@ pub struct TwoLevelCopies {
 }
 
 impl Routing {
-    /// Creates a routing with all choices: on each rank, `times` tokens choose every set of
-    /// `chosen` experts.
+    /// Creates a routing with all choices: on each rank, every set of `chosen` experts is the
+    /// choice of `times` tokens.
     pub fn from_every_expert_choice(
         ranks: usize,
         experts: usize,
@@ -112,7 +112,7 @@ impl Routing {
         copies
     }
 
-    /// For each expert, the number of tokens on all ranks that choose it.
+    /// Returns the number of tokens on all ranks that choose each expert.
     pub fn tokens_of_experts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.experts];
         for expert in self.tokens.iter().flatten().flatten() {
@@ -144,9 +144,10 @@ impl Routing {
         self.count(|copies, from, _| copies[from].iter_mut().for_each(|one| *one += 1))
     }
 
-    /// Counts copies in two levels; a node has `size` ranks. A token first goes once to each node
-    /// with one of its experts, to the rank with the sender's index within the node. From this
-    /// rank, one copy goes to each rank of the node with one of the token's experts.
+    /// Counts copies in an exchange with two levels. A node has `size` ranks. A token first goes
+    /// once to each node that has one of its experts. There, it goes to the rank that has the
+    /// sender's index within the node. This rank then sends one copy to each rank of the node that
+    /// has one of the token's experts.
     pub fn copies_over_nodes(&self, size: usize) -> TwoLevelCopies {
         let mut within = vec![vec![0; self.ranks]; self.ranks];
         let across = self.count(|copies, from, token| {
@@ -196,7 +197,7 @@ impl Routing {
     }
 }
 
-/// Number of copies that the rank with the most copies receives.
+/// Returns the largest number of copies that a rank receives.
 pub fn most_received(copies: &Copies) -> u64 {
     let received = (0..copies.len()).map(|to| copies.iter().map(|from| from[to]).sum());
     received.max().unwrap_or(0)
@@ -206,8 +207,8 @@ pub fn most_received(copies: &Copies) -> u64 {
 mod tests {
     use super::*;
 
-    /// Each of two ranks has two experts and two tokens: one chooses experts 0 and 3, the other
-    /// experts 2 and 3.
+    /// Each of two ranks has two experts and two tokens. One token chooses experts 0 and 3, the
+    /// other chooses experts 2 and 3.
     #[test]
     fn copies_are_counted_by_hand() {
         let own = vec![vec![0, 3], vec![2, 3]];

@@ -2,8 +2,8 @@
 //! fast engine with it.
 //!
 //! The code was written only from a description of the rules, and prefers simplicity to speed. The
-//! free list is a vector that is searched, contents of blocks are lists of tokens that are compared
-//! as a whole, queues are vectors that are sorted, and time is a sum.
+//! free list is a vector that the code searches, the contents of blocks are lists of tokens that it
+//! compares as a whole, queues are vectors that it sorts, and time is a sum.
 
 /// A token's id, such as its index in a vocabulary.
 pub type TokenNumber = u64;
@@ -31,21 +31,22 @@ pub struct PlainEngine {
     pub caching: bool,
     pub by_priority: bool,
     pub whole_must_fit: bool,
-    /// Number of blocks that must stay free when the engine admits a request while others run.
+    /// Number of blocks that must stay free when the engine admits a request while other requests
+    /// run.
     pub watermark: usize,
     /// Static batching: `true` if the engine admits requests only when no other request runs.
     pub is_static: bool,
-    /// Whether a step has prompts only, as long as there are any that fit.
+    /// `true` if a step has only prompts whenever any prompt fits.
     pub prompts_first: bool,
     /// `true` if the engine reserves blocks for all tokens of a request when it admits the request.
     pub reserves_whole: bool,
-    /// Number of blocks that a request occupies from its admission on, in addition to the blocks
-    /// for its tokens.
+    /// Number of blocks that a request occupies after its admission, in addition to the blocks for
+    /// its tokens.
     pub state: usize,
     /// `true` if the engine composes a step as soon as the step before it begins.
     pub ahead: bool,
-    /// Terms of a step's time: a constant, and the times per computed token, per request, and per
-    /// read token.
+    /// Terms of a step's time: a constant, the time per computed token, the time per request, and
+    /// the time per read token.
     pub times: [u64; 4],
 }
 
@@ -132,7 +133,7 @@ impl PlainBlockPool {
 struct RequestProgress {
     computed: usize,
     answered: usize,
-    /// Number of the request's tokens in steps that have not ended.
+    /// Number of the request's tokens that unfinished steps compute.
     coming: usize,
     target: usize,
     held: Vec<usize>,
@@ -185,7 +186,7 @@ pub fn serve_step_by_step(
     let (mut waiting, mut running): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     let (mut now, mut next) = (0_u64, 0_usize);
     let mut steps: Vec<PlainStep> = Vec::new();
-    // A composed step that has not begun, and the running step with its end time.
+    // `composed` is a step that has not begun, and `flying` is the running step with its end time.
     let mut composed: Option<PlainComposedStep> = None;
     let mut flying: Option<(u64, PlainComposedStep)> = None;
     loop {
@@ -234,7 +235,8 @@ pub fn serve_step_by_step(
         let mut parts: Vec<(usize, usize, usize)> = Vec::new();
         let mut put_back: Vec<usize> = Vec::new();
         let joined_before = running.len();
-        // With prompts first, a step has prompts of running and waiting requests, or else answers.
+        // With prompts first, a step has either prompts of running and waiting requests or, if
+        // there are none, answers.
         let passes: &[Option<bool>] = match engine.prompts_first {
             true => &[Some(true), Some(false)],
             false => &[None],
@@ -293,7 +295,7 @@ pub fn serve_step_by_step(
                     all[who].held.push(cell);
                 }
                 if engine.caching {
-                    // Tokens that are not generated yet are unknown, so their blocks stay without
+                    // Tokens that are not generated yet are unknown, so their blocks get no
                     // content.
                     let end = (all[who].computed + count).min(known.len());
                     for block in 0..end / size {
@@ -422,7 +424,7 @@ pub fn serve_step_by_step(
 /// A composed step.
 struct PlainComposedStep {
     parts: Vec<(usize, usize, usize)>,
-    /// For each part, `true` if its computation yields a token of the answer.
+    /// `true` if the computation yields a token of the answer, for each part.
     yields: Vec<bool>,
     put_back: Vec<usize>,
     free: usize,

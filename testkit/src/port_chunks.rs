@@ -1,5 +1,5 @@
-//! Transfers in chunks that cross several servers one after another. Each server serves its
-//! arrivals in order; ports also serve messages. All times are whole ps.
+//! Simulates transfers in chunks that cross several servers one after another. Each server serves its arrivals in
+//! order; ports also serve messages. All times are whole ps.
 //!
 //! All accesses of the job are equal and begin at time zero, so all chunks take the same time in a
 //! stage. The pool sends chunks at the rate of its slowest stage, so chunks start at constant
@@ -39,8 +39,8 @@ pub struct PortMessage {
     pub takes: u64,
 }
 
-/// An arrival of a message or chunk at a server. Arrivals are ordered by time; at the same time,
-/// messages come before chunks, and messages of lower senders come first.
+/// The arrival of a message or chunk at a server. Arrivals are sorted by time. At the same time, messages come before
+/// chunks, and messages from lower senders come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ServerArrival {
     at: u64,
@@ -124,7 +124,7 @@ pub fn access_and_message_end_times(job: &TransferJob) -> (Vec<u64>, Vec<u64>) {
                 let index = comer.index as usize;
                 match (comer.chunk, store) {
                     (true, _) => chunks[comer.number][index] = begin + comer.takes,
-                    // The first byte crosses a switch by two links; the second link may be after the server.
+                    // The first byte crosses a switch over two links, and the second link may be after the server.
                     (false, true) => {
                         let links = 1 + u64::from(job.last_link_first);
                         arrivals[index] = begin + links * job.latency;

@@ -1,5 +1,5 @@
-//! Plain simulators of requests on processors, one task or one request at a time. Tests compare
-//! closed forms and policies with these simulators.
+//! Plain simulators that serve requests on processors, one task or one request at a time. Tests
+//! compare closed forms and policies with these simulators.
 //!
 //! Times are picoseconds. The simulators prefer simplicity to speed: cores are a list, queues are
 //! searched completely, and the next time is the minimum over all pending events.
@@ -9,7 +9,7 @@
 pub struct TaskJob {
     pub tasks: u64,
     pub length: u64,
-    /// Indices of the earlier jobs that this job depends on.
+    /// Indices of the earlier jobs on which this job depends.
     pub after: Vec<usize>,
 }
 
@@ -58,9 +58,9 @@ pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     ends.iter().map(last).collect()
 }
 
-/// Returns the waits of requests in the queue of a single server (Lindley, 1952). A request waits
-/// for as long as the previous request waits and is served, minus the gap between their arrivals
-/// (at least 0).
+/// Returns the waits of requests in the queue of a single server (Lindley, 1952). A request's wait
+/// is the previous request's wait plus its service time, minus the gap between their arrivals, but
+/// at least 0.
 pub fn compute_lindley_waits(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
     let mut wait = 0_u64;
     let mut waits = Vec::new();
@@ -75,17 +75,17 @@ pub fn compute_lindley_waits(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
     waits
 }
 
-/// Order of service.
+/// Rule that orders the service of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlainPolicy {
     FirstCome,
     /// Shortest remaining time first.
     Shortest,
-    /// Lowest level first. The value, if there is one, is the aging time: each such period of
-    /// waiting lowers a request's level by one.
+    /// Lowest level first. A value is the aging time: a request's level falls by one each time the
+    /// request has waited this long.
     Priority(Option<u64>),
     Deadline,
-    /// In batches: the values are the maximum batch size, and the longest time to wait for more
+    /// Batches. The values are the maximum batch size, and the longest time to wait for more
     /// requests.
     Batching(usize, u64),
 }
@@ -118,7 +118,7 @@ struct PlainRunningBatch {
     job: usize,
     /// End of the current job.
     end: u64,
-    /// Index of the batch in the order of starts.
+    /// Index of the batch, in order of start time.
     serial: usize,
 }
 
@@ -126,14 +126,15 @@ struct PlainRunningBatch {
 #[derive(Clone, Debug)]
 struct PlainWaitingRequest {
     request: usize,
-    /// If the request was preempted: the next job, the time of preemption, and the request's index
-    /// in the order of starts.
+    /// Next job, time of preemption, and index of the request in order of start time, if the
+    /// request was preempted.
     stopped: Option<(usize, u64, usize)>,
 }
 
 /// Serves `requests` on `processors`; the requests must be in order of `ready`. Each processor
-/// serves one request or batch at a time. The jobs of a batch of n requests take n times as long.
-/// If `preemption` is given, a request can be preempted at the end of a job, at this cost in time.
+/// serves one request or batch at a time. In a batch of n requests, a job takes n times the job's
+/// time for one request. If `preemption` is given, a request can be preempted at the end of a job,
+/// and the preemption takes this time.
 ///
 /// At equal times, ends of jobs come first, in the order in which their requests started. After
 /// each end, the processor starts its next job or request. Then ready requests join the queue, and
@@ -146,14 +147,14 @@ pub fn serve_plainly(
 ) -> Vec<PlainRequestTimes> {
     let mut times = vec![PlainRequestTimes::default(); requests.len()];
     let mut running: Vec<Option<PlainRunningBatch>> = vec![None; processors];
-    // For each processor, the time that preemption takes before its next request.
+    // Time that preemption takes before the next request, for each processor.
     let mut blocked = vec![0_u64; processors];
     let mut queue: Vec<PlainWaitingRequest> = Vec::new();
     let mut coming = 0;
     let mut serial = 0;
     let left = |request: usize, job: usize| -> u64 { requests[request].jobs[job..].iter().sum() };
     // `key` returns a request's sort key for its job at the time `now`; the smallest key goes
-    // first. With aging, keys are multiplied by the aging time, so that they are whole numbers.
+    // first. With aging, multiply keys by the aging time, so that they are whole numbers.
     let key = |request: usize, job: usize, now: u64| -> i128 {
         let r = &requests[request];
         match policy {
@@ -250,7 +251,7 @@ pub fn serve_plainly(
             .filter(|&p| running[p].as_ref().is_some_and(|flight| flight.end == now))
             .collect();
         ending.sort_by_key(|&p| running[p].as_ref().map(|flight| flight.serial));
-        // Remove completed requests before preemption is considered at the ends of jobs.
+        // Remove completed requests before considering preemption at the ends of jobs.
         let is_last =
             |flight: &PlainRunningBatch| flight.job == requests[flight.requests[0]].jobs.len();
         let (done, borders): (Vec<usize>, Vec<usize>) = ending

@@ -1,5 +1,6 @@
-//! Loads through two levels of switches, in floating-point numbers. This oracle finds shares by
-//! bisection, level by level; chakram saturates one server after another instead.
+//! Computes the times of loads through two levels of switches, in floating-point numbers. This
+//! oracle finds each stream's share by bisection, level by level. Chakram instead saturates one
+//! server after another.
 
 /// A pool of memory groups behind the switches of nodes. Rates are in GB/s.
 #[derive(Clone, Copy, Debug)]
@@ -10,7 +11,7 @@ pub struct SwitchMemoryPool {
     pub node: u32,
     pub port: u32,
     pub npus: u32,
-    /// Bytes of a chunk that a group sends over all its links together.
+    /// Size in bytes of a chunk that a group sends over all its links together.
     pub links_chunk: u64,
 }
 
@@ -22,8 +23,8 @@ pub struct MemoryLoad {
     pub bytes: f64,
 }
 
-/// Returns the max-min share of streams at a server of `capacity`; a stream with a lower entry in
-/// `limits` gets only that entry. If the server is not saturated, returns `capacity`.
+/// Returns the max-min share of each stream at a server with `capacity`. A stream with a lower
+/// limit in `limits` gets only its limit. If the server is not saturated, returns `capacity`.
 fn max_min_share(limits: &[f64], capacity: f64) -> f64 {
     let (mut low, mut high) = (0.0, capacity);
     for _ in 0..200 {
@@ -56,8 +57,8 @@ fn rates_of_loading_npus(tree: &SwitchMemoryPool, npus: &[u32]) -> Vec<f64> {
     limits.iter().map(|limit| limit.min(all)).collect()
 }
 
-/// Returns the time of a chunk in all stages except the longest, for a load that begins while these
-/// NPUs load.
+/// Returns a chunk's time in all stages except the longest, for a load that begins while these NPUs
+/// load.
 fn chunk_time_outside_bottleneck(tree: &SwitchMemoryPool, load: &MemoryLoad, npus: &[u32]) -> f64 {
     let round = tree.links_chunk as f64 * f64::from(tree.groups);
     let piece = load.bytes.min(round / f64::from(tree.npus));
@@ -72,7 +73,7 @@ fn chunk_time_outside_bottleneck(tree: &SwitchMemoryPool, load: &MemoryLoad, npu
     times.iter().sum::<f64>() - times.iter().copied().fold(0.0, f64::max)
 }
 
-/// Returns the end of each load in ps; latencies are not included.
+/// Returns the end of each load in ps, without latencies.
 pub fn load_end_times(tree: &SwitchMemoryPool, loads: &[MemoryLoad]) -> Vec<f64> {
     /// Smaller amounts (bytes) are rounding errors.
     const NOTHING: f64 = 1e-6;

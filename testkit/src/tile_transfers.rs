@@ -1,10 +1,9 @@
-//! Transfers over grids of cores, simulated with queues of tickets. Every link and every memory
-//! port has such a queue.
+//! Simulates transfers over grids of cores with queues of tickets. Every link and every memory port
+//! has such a queue.
 //!
-//! When a transfer is submitted, it adds a ticket to the queue of its port and of every link on its
-//! path. The transfer starts when its tickets are first in all these queues, and removes them when
-//! it ends. The code follows paths core by core, and stores no times at which resources become
-//! free.
+//! A submitted transfer adds a ticket to the queue of its port and of every link on its path. The
+//! transfer starts when its tickets are first in all these queues, and removes them when it ends.
+//! The code follows paths core by core, and stores no times at which resources become free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,7 +26,7 @@ pub struct DieGrid {
     pub border: LinkTime,
 }
 
-/// A memory port on a core, with the times of its memory.
+/// A memory port at a core, with the times of its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryPort {
     pub number: u32,
@@ -88,8 +87,8 @@ impl DieGrid {
         let mut resources = Vec::new();
         for pair in way.windows(2) {
             let [a, b] = [pair[0], pair[1]];
-            // A link crosses a border only if its cores are on different dies, so the links around
-            // a torus of one die cross no border.
+            // A link crosses a border only if its cores are on different dies, so a torus of one
+            // die has no border.
             times.push(if self.die_of_core(a) == self.die_of_core(b) {
                 self.inside
             } else {

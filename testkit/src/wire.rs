@@ -1,7 +1,7 @@
-//! Writes protobuf's wire format in a few lines of code, for files that do not follow the current
-//! schema.
+//! Writes protobuf's wire format in a few lines of code, so that tests can create files that do not
+//! follow the current schema.
 
-/// A message under construction. Fields keep their insertion order.
+/// A message under construction. Fields are in insertion order.
 #[derive(Clone, Default)]
 pub struct WireMessage(pub Vec<u8>);
 

@@ -4,8 +4,8 @@
 //! capture. The captured job is replayed twice: unchanged and [edited](edit_job). The prediction is
 //! the measured step time of the captured job, multiplied by the ratio of the two replays. If the
 //! captured job has no measured step, the prediction is the time of the edited replay. For
-//! comparison, two null models are scored: one keeps the step's time, and the other scales it in
-//! proportion to the samples.
+//! comparison, this module also scores two null models: one keeps the step's time, and the other
+//! scales it in proportion to the samples.
 //!
 //! ```toml
 //! machine = "dgx-a100"
@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 /// Maximum noise in a file, as a percentage.
 const MAX_NOISE: f64 = 100.0;
 
-/// A captured job, a change of it, and measured steps of both jobs.
+/// A captured job, a change to it, and measured steps before and after the change.
 #[derive(Debug)]
 pub struct MeasuredWhatIfPair {
     /// Name of the pair in reports.
@@ -45,7 +45,7 @@ pub struct MeasuredWhatIfPair {
     pub job: PathBuf,
     /// Edits that convert the captured job to the changed job.
     pub edits: Vec<JobEdit>,
-    /// Measured step of the captured job, if there is one.
+    /// Measured step time of the captured job; `None` if it was not measured.
     pub baseline: Option<Span>,
     /// Measured step time of the changed job.
     pub measured: Span,
@@ -54,7 +54,7 @@ pub struct MeasuredWhatIfPair {
     pub noise: f64,
 }
 
-/// Pairs, and the machine and options for their replays.
+/// Pairs, with the machine and the options for their replays.
 #[derive(Debug)]
 pub struct WhatIfPairTable {
     /// The pairs, in the order of the file.
@@ -75,7 +75,7 @@ pub struct PredictedWhatIfPair {
     /// Step time in the edited replay.
     #[serde(rename = "edited_ps")]
     pub edited: Span,
-    /// Measured step of the captured job, if there is one.
+    /// Measured step time of the captured job; `None` if it was not measured.
     #[serde(rename = "baseline_ps", skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Span>,
     /// Predicted step time of the changed job.
@@ -86,9 +86,9 @@ pub struct PredictedWhatIfPair {
     pub measured: Span,
     /// Error of the prediction, as a percentage of the measured step.
     pub error_percent: f64,
-    /// Error, in percent, of the null model that predicts no change.
+    /// Error of the null model that predicts no change, in percent.
     pub no_change_percent: f64,
-    /// Error, in percent, of the null model that scales step times in proportion to the samples.
+    /// Error of the null model that scales step times in proportion to the samples, in percent.
     pub sample_ratio_percent: f64,
     /// Predicted change of the step, as a percentage of the captured job's step.
     pub change_percent: f64,
@@ -117,7 +117,7 @@ pub struct WhatIfPairErrors {
 pub struct WhatIfPairScores {
     /// Errors of chakram's predictions.
     pub chakram: WhatIfPairErrors,
-    /// Errors of the null model, which predicts that the change has no effect.
+    /// Errors of the null model that predicts no change.
     pub no_change: WhatIfPairErrors,
     /// Errors of the null model that scales step times in proportion to the samples.
     pub sample_ratio: WhatIfPairErrors,
@@ -239,7 +239,7 @@ impl WhatIfPairTable {
             let mut all: Vec<f64> = pairs.iter().map(|pair| of(pair).abs()).collect();
             all.sort_by(f64::total_cmp);
             let middle = all.len() / 2;
-            // For an even number of pairs, the median is the mean of the two middle errors.
+            // If the number of pairs is even, the median is the mean of the two middle errors.
             let lower = all[(all.len() - 1) / 2];
             WhatIfPairErrors {
                 median_percent: lower.midpoint(all[middle]),
@@ -262,8 +262,8 @@ impl WhatIfPairTable {
         let (edited, edits) = self.replay_mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.as_seconds() / of.as_seconds() - 1.0) * 100.0;
         let ratio = edited.as_seconds() / unedited.as_seconds();
-        // Without a measured step of the captured job, use the unedited replay's time, so that the
-        // prediction equals the edited replay.
+        // If the captured job has no measured step, use the unedited replay's time, so that the
+        // prediction equals the edited replay's time.
         let before = pair.baseline.unwrap_or(unedited);
         let predicted = before.scale_by(ratio);
         let change_percent = (ratio - 1.0) * 100.0;
@@ -290,8 +290,8 @@ impl WhatIfPairTable {
         })
     }
 
-    /// Applies `edits` to a pair's job. Returns the mean step, and how many items the edits
-    /// changed.
+    /// Applies `edits` to a pair's job. Returns the mean step time, and the number of items that
+    /// each edit changed.
     fn replay_mean_step(
         &self,
         pair: &MeasuredWhatIfPair,
@@ -318,7 +318,7 @@ impl WhatIfPairTable {
     }
 }
 
-/// Returns the factor that `edits` apply to the number of samples per rank and step.
+/// Returns the factor by which `edits` multiply the number of samples per rank and step.
 fn sample_ratio(edits: &[JobEdit]) -> f64 {
     let ratios = edits.iter().map(|edit| match edit {
         JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.to_f64(),

@@ -1,4 +1,4 @@
-//! Output of scores as text, JSON and CSV, and as a chart of runs.
+//! Writes scores as text, JSON and CSV, and draws a chart of runs.
 
 use super::statistics::{summarize_errors, summarize_intervals};
 use super::{
@@ -39,10 +39,10 @@ pub struct ScoredRunTable<'t> {
     pub null: Vec<f64>,
     /// Corrections by measured steps, if the user requested them.
     pub correction: Option<CorrectedRuns>,
-    /// Comparisons of runs that differ in one option. The list is empty unless the user asked for
-    /// it.
+    /// Counts of correctly ordered pairs of runs that differ in one option. The list is empty
+    /// unless the user asked for it.
     pub signs: Vec<OptionOrderCounts>,
-    /// Settings for all runs that change no prediction.
+    /// Settings for all runs that do not change any prediction.
     pub without_effect: Vec<SettingWithoutEffect>,
 }
 
@@ -65,15 +65,15 @@ pub struct CorrectionSummary {
     pub one_rate: ScoreSummary,
     /// Coverage of the corrected predictions' intervals; `None` if a run has no interval.
     pub intervals: Option<IntervalSummary>,
-    /// Mean absolute error of the corrected predictions minus the null model's. Both mean errors
-    /// are over the same runs.
+    /// Mean absolute error of the corrected predictions, minus the null model's mean absolute
+    /// error. Both mean errors are over the same runs.
     pub difference: f64,
     /// Half the width of the 95 % interval of `difference`.
     pub uncertainty: f64,
 }
 
 impl CorrectedRuns {
-    /// Summarizes those runs that the null model predicts too. Returns `None` if the null model
+    /// Summarizes the runs that the null model predicts too. Returns `None` if the null model
     /// predicts no run.
     fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectionSummary> {
         let known = runs.iter().zip(&self.runs);
@@ -128,9 +128,9 @@ impl ScoredRunTable<'_> {
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
 
-    /// Returns how often intervals contain the measured time, for runs whose indices `wanted`
-    /// selects. Returns `None` if `wanted` selects no run, or if one of the selected runs has no
-    /// interval.
+    /// Returns the fraction of intervals that contain the measured time, for the runs with indices
+    /// that `wanted` selects. Returns `None` if `wanted` selects no run, or if one of the selected
+    /// runs has no interval.
     fn interval_coverage(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
         let intervals = indices.iter().map(|&i| self.intervals[i]);
@@ -140,7 +140,7 @@ impl ScoredRunTable<'_> {
         (!runs.is_empty()).then(|| summarize_intervals(&runs, &predicted, &intervals))
     }
 
-    /// Returns how often intervals contain the measured time, for the runs of a fold.
+    /// Returns the fraction of intervals that contain the measured time, for the runs of a fold.
     fn interval_coverage_in_fold(&self, fold: usize) -> Option<IntervalSummary> {
         self.interval_coverage(|i| self.fold_of.get(i) == Some(&fold))
     }
@@ -156,8 +156,8 @@ impl ScoredRunTable<'_> {
         values.into_values().collect()
     }
 
-    /// Renders the scores of all runs. Also renders the scores of the runs with each value of the
-    /// option `by`. `about` is a sentence that describes the kernel times.
+    /// Renders the scores of all runs. Also renders separate scores for the runs with each value of
+    /// the option `by`. `about` is a sentence that describes the kernel times.
     pub fn render_text(&self, by: Option<&str>, about: &str, style: TextStyle) -> String {
         let columns = [
             left_aligned_column("PREDICTED AGAINST MEASURED", 28),
@@ -258,7 +258,8 @@ impl ScoredRunTable<'_> {
         text
     }
 
-    /// Returns paragraphs about skipped rows, settings without effect, and notes of runs.
+    /// Returns paragraphs about skipped rows, about settings without effect, and about individual
+    /// runs.
     pub fn describe_reservations(&self, style: TextStyle) -> String {
         let mut text = String::new();
         let mut put = |words: &str| {
@@ -296,8 +297,8 @@ impl ScoredRunTable<'_> {
         text
     }
 
-    /// Returns the scores of all runs as one JSON document. The document also has the scores of the
-    /// runs with each value of the option `by`. `options` are the options of the replays.
+    /// Returns the scores of all runs as one JSON document. The document also has separate scores
+    /// for the runs with each value of the option `by`. `options` are the options of the replays.
     pub fn to_document<'a>(
         &'a self,
         by: Option<&'a str>,
@@ -377,7 +378,7 @@ impl ScoredRunTable<'_> {
         out.flush()
     }
 
-    /// Renders a scatter chart of measured and predicted run times: one colour per table, and the
+    /// Renders a scatter chart of measured and predicted run times, with one colour per table and a
     /// line of equal times.
     pub fn draw_scatter(&self) -> String {
         let mut files: Vec<&str> = Vec::new();
@@ -408,7 +409,7 @@ impl ScoredRunTable<'_> {
             (least, values.fold(0.0, f64::max))
         };
         let (across, up) = (ends(|point| point.x), ends(|point| point.y));
-        // Clip the line to the ranges of both axes.
+        // Clip the line of equal times to the ranges of both axes.
         let (least, most) = (across.0.max(up.0), across.1.min(up.1));
         let same = ScatterLine {
             name: "predicted as measured".to_owned(),
@@ -430,11 +431,11 @@ impl ScoredRunTable<'_> {
 /// Writes one CSV row per run.
 #[derive(Clone, Debug)]
 pub struct ScoreRowWriter {
-    /// Options that at least one run sets. Each of these options has a CSV column.
+    /// Options that at least one run sets. Each of these options gets a CSV column.
     keys: Vec<String>,
     begun: bool,
     is_corrected: bool,
-    /// Corrected prediction for the next row.
+    /// Corrected prediction for the next row, if there is one.
     corrected: Option<f64>,
 }
 

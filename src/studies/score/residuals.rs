@@ -1,10 +1,10 @@
 //! Corrects predictions by measured steps of other jobs. The method is kriging of the logarithm of
 //! measured / predicted time.
 //!
-//! The logarithm is modelled as a sum of independent normal variables. Steps on the same NPU class
-//! have one variable in common. Steps with the same class and format of linear layers, similar
-//! jobs, and jobs with the same matrix products share further variables. Each step also has its own
-//! variable. Let `d` be the distance between the logarithms of two jobs' sizes, each divided by its
+//! The logarithm is modelled as a sum of independent normal variables. All steps on the same NPU class share one
+//! variable. Steps share a further variable if they have the same class and the same number format of linear layers.
+//! Similar jobs, and jobs with the same matrix products, share further variables too. Each step also has its own
+//! variable. Let `d` be the distance between two jobs: each coordinate is the logarithm of a size, divided by its
 //! length scale. The covariance of two steps on the same class is
 //!
 //! ```text
@@ -13,14 +13,13 @@
 //!
 //! and zero for steps on different classes. The standard deviations are priors. The priors are not
 //! fitted, so a few measured steps change predictions only a little. The correction is the
-//! conditional mean, given the measured steps. The remaining error is the conditional standard
-//! deviation, given the same steps (Rasmussen and Williams, "Gaussian Processes for Machine
-//! Learning", 2006, equations 2.25 and 2.26).
+//! conditional mean, given the measured steps. The remaining error is the conditional standard deviation, also given
+//! the measured steps (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, equations 2.25 and
+//! 2.26).
 //!
-//! A job with unmeasured products gets only a part of this correction. This part minimises the
-//! error when steps are predicted from steps with other products. If the gain is less than one
-//! standard error, the part is zero (Breiman et al., "Classification and Regression Trees", 1984,
-//! section 3.4.3).
+//! A job with unmeasured products gets only a part of this correction. The part is chosen to minimise the error of
+//! predicting steps from steps with other products. If the correction's gain is less than one standard error, the part
+//! is zero (Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3).
 
 use super::columns::MODEL;
 use super::folds::solve_linear;
@@ -29,28 +28,27 @@ use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 use chakram_workloads::model::LayerRole;
 
-/// Standard deviations of parts of the logarithm of measured / predicted time. Repeated
-/// measurements of a plan differ by 3 % (NVIDIA/dgxc-benchmarking over releases). The other values
-/// were chosen with knowledge of eight public tables.
+/// Standard deviations of the variables that add up to the logarithm of measured / predicted time. Repeated
+/// measurements of a plan differ by 3 % (NVIDIA/dgxc-benchmarking, across releases). The other values were chosen after
+/// looking at eight public tables.
 const NPU: f64 = 0.094;
 const FORMAT: f64 = 0.05;
 const SIMILAR: f64 = 0.07;
 const PRODUCTS: f64 = 0.06;
 const ALONE: f64 = 0.03;
-/// A fraction of the correction is chosen only if this many groups have different matrix products.
+/// Minimum number of groups with different matrix products for which a part of the correction is chosen; with fewer
+/// groups, jobs get the whole correction.
 const LEAST_GROUPS: usize = 3;
 /// Candidate parts of the correction, in descending order.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
-/// 95 % quantile of the normal distribution. Twice this distance is the width of a central 90 %
-/// interval.
+/// 95 % quantile of the normal distribution. A central 90 % interval is twice as wide.
 const SIDE: f64 = 1.645;
 
-/// Number of those sizes of a job that determine its kernel times.
+/// Number of job sizes that determine kernel times.
 const SIZES: usize = 7;
 
-/// Length scales for the logarithms of sizes. The sizes are width, tokens of a micro-batch, tensor
-/// degree, ranks, stages, context degree, and sequence. Jobs that differ by more than a length
-/// scale are hardly similar.
+/// Length scales for the logarithms of sizes. The sizes are width, tokens per micro-batch, tensor degree, ranks,
+/// stages, context degree, and sequence length. Jobs more than one length scale apart are nearly uncorrelated.
 const LENGTHS: [f64; SIZES] = [0.7, 1.2, 1.0, 1.5, 1.5, 1.0, 1.2];
 
 /// Properties of a step that determine how similar it is to other steps.
@@ -60,7 +58,7 @@ struct StepSimilarityKey {
     npu: (String, u64),
     /// Number format of linear layers.
     format: Dtype,
-    /// Logarithms of sizes, each divided by its length scale.
+    /// Logarithms of the job's sizes, each divided by its length scale.
     sizes: [f64; SIZES],
 }
 
@@ -70,7 +68,7 @@ impl StepSimilarityKey {
         let class = &run.machine.classes()[0];
         let blocks = model.layers.iter();
         let blocks = blocks.filter(|layer| layer.role == LayerRole::Block);
-        // Omit the scores of attention, because they depend on the sequence.
+        // Omit the attention scores, because they depend on the sequence length.
         let products = blocks.map(|layer| {
             (layer.multiplication_count())
                 .saturating_sub(2 * layer.causally_skipped_multiplications())
@@ -108,7 +106,7 @@ impl StepSimilarityKey {
         self.npu == other.npu && self.sizes[..3] == other.sizes[..3]
     }
 
-    /// Returns the covariance of two different steps' logarithms of measured / predicted time.
+    /// Returns the covariance between the logarithms of measured / predicted time of two different steps.
     fn covariance_with(&self, other: &Self) -> f64 {
         if self.npu != other.npu {
             return 0.0;
@@ -131,12 +129,12 @@ pub struct CorrectedRun {
     pub seconds: f64,
     /// 90 % interval of the predicted seconds.
     pub interval: Option<[f64; 2]>,
-    /// Number of measured steps on the same NPU class. If there are no such steps, or if they do
-    /// not predict each other, the prediction is not corrected.
+    /// Number of measured steps on the same NPU class. If there are no such steps, or if these steps do not predict
+    /// each other, the prediction is not corrected.
     pub steps: usize,
     /// Time in seconds that the null model predicts: the model's FLOPs divided by the geometric
-    /// mean rate of measured steps. The mean is over measured steps with the same class and format
-    /// or, without such steps, over steps with the same class.
+    /// mean rate of measured steps. The mean covers the measured steps with the same class and format or, if there are
+    /// none, all measured steps with the same class.
     pub one_rate: Option<f64>,
 }
 
@@ -145,7 +143,7 @@ struct StepResiduals {
     steps: Vec<StepSimilarityKey>,
     /// Lower triangular (Cholesky) factor of the covariance matrix.
     factor: Vec<Vec<f64>>,
-    /// Inverse of the covariance matrix, multiplied by the vector of the steps' logarithms.
+    /// Product of the inverse covariance matrix and the vector of the steps' logarithms.
     weights: Vec<f64>,
     /// Logarithms of the steps' model FLOPs per second.
     rates: Vec<f64>,
@@ -212,8 +210,7 @@ impl StepResiduals {
         known
     }
 
-    /// For each NPU class, chooses the part of the correction that jobs with other matrix products
-    /// get.
+    /// Chooses the part of the correction that jobs with unmeasured matrix products get, for each NPU class.
     fn choose_correction_parts(&self, ratios: &[f64]) -> Vec<((String, u64), f64)> {
         let inverse = invert_lower_triangular(&self.factor);
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -257,8 +254,7 @@ impl StepResiduals {
             .collect()
     }
 
-    /// Returns the mean logarithm of the rates of those steps that `wanted` selects; `None` if
-    /// `wanted` selects no step.
+    /// Returns the mean logarithm of the rates of the steps that `wanted` selects; `None` if `wanted` selects no step.
     fn mean_rate(&self, wanted: impl Fn(&StepSimilarityKey) -> bool) -> Option<f64> {
         let steps = self.steps.iter().zip(&self.rates);
         let picked = steps.filter(|(step, _)| wanted(step));
@@ -391,8 +387,7 @@ fn invert_lower_triangular(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
     inverse
 }
 
-/// Corrects the predictions of `runs` by the measured `steps`. Each step comes with its predicted
-/// seconds.
+/// Corrects the predictions for `runs` by the measured `steps`. Each step comes with its predicted time in seconds.
 pub fn correct_by_steps(
     runs: &[MeasuredRun],
     predicted: &[PredictedRun],
@@ -406,8 +401,8 @@ pub fn correct_by_steps(
         .collect()
 }
 
-/// Corrects each run's prediction by the runs with another value of the option `key` (`model`, or
-/// an option of the table).
+/// Corrects each run's prediction by the runs that have a different value of the option `key` (`model`, or an option of
+/// the table).
 pub fn correct_by_other_runs(
     runs: &[MeasuredRun],
     predicted: &[PredictedRun],
@@ -438,8 +433,8 @@ fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
     }
 }
 
-/// Returns the FLOPs of a step per NPU, without recomputation. The forward pass has two FLOPs per
-/// multiplication that the causal mask leaves, and the backward pass has twice this number.
+/// Returns the FLOPs of a step per NPU, without recomputation. The forward pass has two FLOPs for each multiplication
+/// that the causal mask does not remove. The backward pass has twice as many FLOPs.
 fn model_flops(run: &MeasuredRun) -> f64 {
     let (model, plan) = (&run.training.model, &run.training.plan);
     let passes = if plan.has_training() { 3.0 } else { 1.0 };
@@ -465,8 +460,8 @@ mod tests {
 
     #[test]
     fn one_step_corrects_by_its_part_of_the_variance() {
-        // For two variables with covariance c and variance v, the conditional mean is c / v times
-        // the given value. The conditional variance is v - c^2 / v.
+        // For two variables with variance v and covariance c, the conditional mean is c / v times the given value. The
+        // conditional variance is v - c^2 / v.
         let step = step_key("a", Dtype::Bf16, [0.0; SIZES]);
         let known = StepResiduals::new(vec![step.clone()], &[0.2]);
         let far = step_key("a", Dtype::Fp8, [100.0; SIZES]);
@@ -483,8 +478,7 @@ mod tests {
 
     #[test]
     fn two_steps_solve_two_equations() {
-        // Two steps differ in one size by one length scale, and the job is halfway between the
-        // steps.
+        // Two steps differ in one size by one length scale, and the predicted job is halfway between them.
         let at = |x: f64| {
             let mut sizes = [0.0; SIZES];
             sizes[0] = x;
@@ -545,7 +539,7 @@ mod tests {
         assert_eq!(best_correction_fraction(&same), 1.0);
         let contrary = vec![vec![[0.1, -0.1]], vec![[-0.1, 0.1]], vec![[0.1, -0.12]]];
         assert_eq!(best_correction_fraction(&contrary), 0.0);
-        // A gain in a single group does not show that other groups would gain, so the part is zero.
+        // A gain in a single group does not show that other groups would gain, so the chosen part is zero.
         let one = vec![
             vec![[0.1, 0.3]],
             vec![[0.01, 0.0]],

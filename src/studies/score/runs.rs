@@ -1,4 +1,4 @@
-//! Tables of measured runs in CSV. Each row has a model, a plan, a machine and a measurement.
+//! Parses tables (CSV) of measured runs. Each row has a model, a plan, a machine and a measurement.
 
 use super::columns::{
     MACHINE, MACHINE_VALUE, MODEL, MeasuredUnit, NPUS, OptionSource, STACK, plan_option,
@@ -29,8 +29,8 @@ pub struct MeasuredRun {
     pub machine: Machine,
     /// Options and their values, from the table and the column file.
     pub options: BTreeMap<String, String>,
-    /// Options that have no effect on this run, and values that were assumed because the table
-    /// lacks them.
+    /// Notes about options that have no effect on this run, and about assumed values that the table
+    /// lacks.
     pub notes: Vec<String>,
     /// Index of the run's group within the table.
     pub group: usize,
@@ -45,7 +45,7 @@ pub struct RunTable {
     pub file: String,
     /// The runs, in the table's order.
     pub runs: Vec<MeasuredRun>,
-    /// Rows without a valid run, each with the reason.
+    /// Invalid rows, each with the reason.
     pub refused: Vec<RefusedRun>,
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Display for RefusedRun {
     }
 }
 
-/// Assigns numbers, starting at 0, to distinct texts in the order of first use.
+/// Numbers distinct strings from 0, in the order of their first use.
 #[derive(Default)]
 struct OptionValuesInterner(BTreeMap<String, usize>);
 
@@ -100,8 +100,8 @@ impl RunTable {
         };
         // Remove the byte order mark that spreadsheets write.
         let text = text.trim_start_matches('\u{feff}');
-        // Replace CR LF, because the CSV reader would otherwise report line numbers that are one
-        // too high.
+        // Replace CR LF by LF, because the CSV reader would otherwise report line numbers that are
+        // one too high.
         let text = text.replace("\r\n", "\n");
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
@@ -214,7 +214,7 @@ impl RunTable {
         })
     }
 
-    /// Returns the table, if all its rows are valid.
+    /// Returns the table if all its rows are valid.
     ///
     /// # Errors
     ///
@@ -230,7 +230,7 @@ impl RunTable {
     }
 
     /// Keeps only the runs that have a prediction, and returns their predictions. Moves all other
-    /// runs to the rejected rows, with the reason that `why` returns.
+    /// runs to `refused`, with the reason that `why` returns.
     pub fn keep_predicted_runs<T>(
         &mut self,
         answers: Vec<Result<T, ScoreError>>,
@@ -258,7 +258,7 @@ impl RunTable {
         predicted
     }
 
-    /// Adds another table's runs. The groups and folds of the two tables stay separate.
+    /// Adds another table's runs. The groups and folds of the two tables remain separate.
     pub fn append_table(&mut self, other: Self) {
         let after = |number: fn(&MeasuredRun) -> usize| {
             self.runs
@@ -316,8 +316,8 @@ fn create_run(
 /// Contents of cells without a value.
 const EMPTY: [&str; 3] = ["", "n/a", "-"];
 
-/// Computes missing options: the data-parallel degree from the number of NPUs, and the interleaved
-/// schedule if there are several chunks.
+/// Adds missing options: computes the data-parallel degree from the number of NPUs, and sets the
+/// interleaved schedule if there are several chunks.
 fn derive_missing_options(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     let number = |key: &str| -> Result<u64, String> {
         let Some(text) = options.get(key) else {
@@ -392,8 +392,8 @@ fn step_seconds(
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
 /// Returns the reason why option `key` has no effect on a run with `options`, or `None` if it has
-/// an effect. A table may give an option for all runs, even if it has no effect on runs without a
-/// tensor group or with a single replica.
+/// an effect. A table may set an option for all runs, even if the option has no effect on runs
+/// without a tensor group or with a single replica.
 fn reason_without_effect(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
     if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {
@@ -405,8 +405,8 @@ fn reason_without_effect(key: &str, options: &BTreeMap<String, String>) -> Optio
     None
 }
 
-/// If stages cannot have equal numbers of blocks and the run gives no split, each stage gets
-/// roughly equal numbers of multiplications.
+/// Adds a split with roughly equal numbers of multiplications per stage, if stages cannot have
+/// equal numbers of blocks and the run states no split.
 fn derive_uneven_split(
     model: &Model,
     plan: &mut ParallelismPlan,
@@ -499,7 +499,7 @@ fn resolve_run(
     Ok((TrainingPattern { model, plan }, machine))
 }
 
-/// Returns the note about options of `stack` that do not apply to the run.
+/// Returns the note about an option of `stack` that does not apply to the run.
 fn left_out_error(stack: &SoftwareStack, left: &StackDecision) -> String {
     format!(
         "stack {}: no {} {}",
@@ -509,7 +509,7 @@ fn left_out_error(stack: &SoftwareStack, left: &StackDecision) -> String {
     )
 }
 
-/// Sizes that are fixed by a model's name. A run may repeat these sizes, but not change them.
+/// Sizes that a model's name fixes. A run may repeat these sizes, but not change them.
 const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
 
 /// Returns the named model with the run's layers and tokens. If the run names no model, returns a

@@ -1,12 +1,12 @@
-//! For pairs of measured runs that differ in one option, checks whether predictions put the two
-//! runs in the measured order.
+//! Checks whether predictions put two measured runs that differ in one option in the measured
+//! order.
 
 use super::MeasuredRun;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Relative difference between repeated measurements of a plan. Differences between plans that are
-/// smaller are within the noise.
+/// Relative difference between repeated measurements of a plan. Smaller differences between plans
+/// are within the noise.
 const CLEAR: f64 = 0.03;
 
 /// Options that are degrees of parallelism. If the number of NPUs is constant, two degrees must
@@ -15,7 +15,7 @@ const DEGREES: [&str; 4] = ["context", "data", "pipeline", "tensor"];
 /// Options that always change together, and therefore count as a single option.
 const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]];
 
-/// Number of pairs of runs that differ in only one option. Also states how many pairs are predicted
+/// Counts of pairs of runs that differ in only one option. Also counts the pairs that are predicted
 /// in the measured order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OptionOrderCounts {
@@ -23,11 +23,11 @@ pub struct OptionOrderCounts {
     pub option: String,
     /// Number of pairs with different measured times.
     pub pairs: usize,
-    /// Number of these pairs with correctly predicted order.
+    /// Number of these pairs that are predicted in the measured order.
     pub right: usize,
     /// Number of pairs with measured times that differ by more than 3 %.
     pub clear_pairs: usize,
-    /// Number of these clear pairs with correctly predicted order.
+    /// Number of these clear pairs that are predicted in the measured order.
     pub clear_right: usize,
 }
 
@@ -105,7 +105,7 @@ mod tests {
             differing_option(&base, &linears).as_deref(),
             Some("linears, scaling")
         );
-        // A change of a degree and of the batch changes two options.
+        // A change of both a degree and the batch size changes two options.
         assert_eq!(differing_option(&base, &both), None);
         assert_eq!(differing_option(&base, &base), None);
     }

@@ -1,4 +1,4 @@
-//! Statistics of the prediction errors of runs.
+//! Summarizes the prediction errors of runs.
 
 use super::MeasuredRun;
 use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary};
@@ -22,9 +22,8 @@ pub(super) fn summarize_intervals(
     IntervalSummary::of_times(&measured, predicted, intervals)
 }
 
-/// For each group with several plans, returns the mean measured and mean predicted time of each
-/// plan. Runs with equal options are repeated measurements of one plan, so a ranking between them
-/// has no meaning.
+/// Returns the mean measured and mean predicted time of each plan, for each group with several plans. Runs with equal
+/// options are repeated measurements of one plan, so ranking them has no meaning.
 fn plan_times_by_group(runs: &[&MeasuredRun], predicted: &[f64]) -> Vec<Vec<(f64, f64)>> {
     let mut groups: BTreeMap<usize, BTreeMap<_, Vec<(f64, f64)>>> = BTreeMap::new();
     for (run, &predicted) in runs.iter().zip(predicted) {

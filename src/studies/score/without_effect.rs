@@ -1,4 +1,4 @@
-//! Finds settings for all runs that change no prediction.
+//! Finds settings for all runs that do not change any prediction.
 
 use super::{
     MeasuredRun, PredictedRun, RunTable, ScoreError, map_runs_in_table_order, predict_run,
@@ -19,13 +19,14 @@ pub struct ScoreSetting {
     pub value: String,
     /// The runs without the setting; `None` if the setting does not change the runs.
     pub table: Option<RunTable>,
-    /// For a replay option, its key and the replay options without it.
+    /// Key of the replay option, and the replay options without it; `None` if the setting is not a
+    /// replay option.
     pub option: Option<(SettingKey, ReplayOptions)>,
 }
 
 /// Returns the settings of `given` that do not change the `answers` for the runs of `table`. Each
-/// setting comes with the reason. Without a setting, only the runs that the setting changes are
-/// predicted again, until one prediction differs.
+/// setting comes with the reason. The runs that a setting changes are predicted again without it,
+/// until one prediction differs.
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,
@@ -81,7 +82,7 @@ pub fn settings_without_effect(
     found.collect()
 }
 
-/// Returns true if the same rows of both tables are valid, and have the same measured values.
+/// Returns true if the same rows are valid in both tables and have the same measured values.
 fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
     let row = |run: &MeasuredRun| (run.line, run.measured.to_bits(), run.group, run.fold);
     table.refused == other.refused && (table.runs.iter().map(row)).eq(other.runs.iter().map(row))

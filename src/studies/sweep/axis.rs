@@ -7,16 +7,16 @@ use chakram_base::config::{
 };
 use chakram_base::ids::MAX_NPUS;
 
-/// Keys with their values. All keys of an axis are set at once.
+/// Keys that are set together, with their values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyAxis {
     /// Name of the axis. By default, the name consists of the keys.
     pub name: String,
     /// Keys that a position on the axis sets.
     pub keys: Vec<String>,
-    /// For each position of the axis, one value per key.
+    /// Values at each position of the axis, one per key.
     pub values: Vec<Vec<ConfigLiteral>>,
-    /// For an axis of plans: the number of NPUs of each plan.
+    /// Number of NPUs of each plan, if this is an axis of plans.
     pub plans: Option<u32>,
     /// True if the values form a numeric range.
     pub is_range: bool,
@@ -28,9 +28,9 @@ impl StudyAxis {
         "name", "key", "keys", "values", "from", "to", "step", "factor", "divisors", "plans",
     ];
 
-    /// Returns values that represent the axis, so that a check of these values is enough. A key
-    /// accepts either all numbers between two bounds, or all integers between them. A range is
-    /// therefore valid if its two ends and one value of each type are valid.
+    /// Returns values that represent all values of the axis in checks. A key accepts either all
+    /// numbers between two bounds, or all integers between them. A range is therefore valid if its
+    /// two ends and one value of each type are valid.
     pub(super) fn sample_values(&self) -> Vec<&Vec<ConfigLiteral>> {
         if !self.is_range {
             return self.values.iter().collect();
@@ -47,7 +47,7 @@ impl StudyAxis {
     }
 }
 
-/// Keys set by an axis of plans.
+/// Keys that an axis of plans sets.
 const DEGREES: [&str; 3] = ["plan.tensor", "plan.data", "plan.pipeline"];
 
 pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigError> {
@@ -149,8 +149,8 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
     })
 }
 
-/// Returns the ends of a range in the notation of other languages (`1..8`), or `None` if the text
-/// is not such a range.
+/// Returns the ends of a range in the notation `1..8` of other languages, or `None` if the text has
+/// another form.
 fn range_ends(text: &str) -> Option<(&str, &str)> {
     let (from, to) = text.split_once("..")?;
     let to = to.trim_start_matches(['=', '.']);
@@ -177,8 +177,8 @@ fn parse_keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     let normal = |field: &ConfigField<'_>| {
         let key = field.read_text("a key")?;
         reject_unknown_key(key, field)?;
-        // Plan options may have dashes or underscores; other paths have the spelling of their
-        // files.
+        // Plan options may be spelled with dashes or underscores; other paths must be spelled as in
+        // their files.
         Ok(match key.strip_prefix("plan.") {
             Some(option) => format!("plan.{}", option.replace('-', "_")),
             None => key.to_owned(),
@@ -244,7 +244,7 @@ fn split_unit(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
     }
 }
 
-/// Returns the values from `from` to `to`, by `step` or by `factor`.
+/// Returns the values from `from` to `to`, in steps of `step` or in powers of `factor`.
 fn parse_range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
     let (first, unit) = split_unit(&table.require_field("from", "the first value")?)?;
     let to = table.require_field("to", "the last value")?;
@@ -327,8 +327,8 @@ mod tests {
 
     #[test]
     fn degrees_are_all_ordered_factorizations() {
-        // 2^3 has C(3 + 2, 2) = 10 factorizations into three ordered factors, and 12 = 2^2 x 3 has
-        // 6 x 3 = 18.
+        // 8 = 2^3 has C(3 + 2, 2) = 10 factorizations into three ordered factors, and 12 = 2^2 x 3
+        // has 6 x 3 = 18.
         assert_eq!(degree_combinations(8).len(), 10);
         assert_eq!(degree_combinations(12).len(), 18);
         for degrees in degree_combinations(12) {

@@ -12,24 +12,22 @@
 //!   time if that is shorter;
 //! - all other nodes take no time.
 //!
-//! Each rule removes a constraint of the replay or shortens a time, so no replay is faster. Since
-//! the kernels of a lane run one at a time, the sum over any lane is also a lower bound. In
-//! all-gather, reduce-scatter and all-to-all with a buffer B, each of n members lacks (n - 1)/n B
-//! and must receive it. In an all-reduce, a member must receive B, or 2 (n - 1)/n B if all
-//! algorithms of the group's dimensions consist of a reduce-scatter and an all-gather. Members of
-//! generated steps exchange equal parts. Members of captured steps may exchange unequal parts, so
-//! captured steps have no bound.
+//! Each rule removes a constraint of the replay or shortens a time, so no replay is faster than the relaxed step. The
+//! kernels on a lane run one at a time, so the sum of the durations on any lane is also a lower bound. In all-gather,
+//! reduce-scatter and all-to-all with a buffer B, each of n members lacks (n - 1)/n B and must receive it. In an
+//! all-reduce, a member must receive B, or 2 (n - 1)/n B if all algorithms of the group's dimensions consist of a
+//! reduce-scatter and an all-gather. Members of generated steps exchange equal parts. Members of captured steps may
+//! exchange unequal parts, so captured steps have no bound.
 //!
 //! # Steps with many micro-batches
 //!
 //! In a pipeline, all passes of a rank form one chain, and passes of the same direction and chunk
-//! are equal. So with each micro-batch after the first, a rank's own path and the sums over its
-//! lanes grow by a constant amount. In interleaved schedules, the path and the sums grow by a
-//! constant amount with every `pipeline` micro-batches; in general, with every period of the
-//! schedule. [`bound_step_quickly`] simulates two and three of these periods, and extrapolates to the
-//! whole step. A stage begins as soon as the first micro-batch can have passed the earlier stages.
-//! If gathers of parameters run ahead (ZeRO 3, or overlap with the forward pass), only the sums
-//! over lanes are used.
+//! are equal. With each micro-batch after the first, a rank's own path and the sums over its lanes therefore grow by a
+//! constant amount. In interleaved schedules, the path and the sums grow by a constant amount with every `pipeline`
+//! micro-batches; in general, with every period of the schedule. [`bound_step_quickly`] simulates two and three of
+//! these periods, and extrapolates to the whole step. A stage begins at the earliest time at which the first
+//! micro-batch can have passed the earlier stages. If parameters are gathered in advance (ZeRO 3, or overlap with the
+//! forward pass), the bound uses only the sums over lanes.
 
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
@@ -52,7 +50,7 @@ use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Bounds of a point, computed without a replay.
+/// Bounds on a point's time and memory, computed without a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointBound {
     /// Lower bound on the time of a step, in picoseconds.
@@ -102,7 +100,7 @@ fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[Stage
     )
 }
 
-/// Returns a bound. The computation takes the same time for any number of micro-batches.
+/// Returns a bound. The cost does not depend on the number of micro-batches.
 pub fn bound_step_quickly(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -116,8 +114,8 @@ pub fn bound_step_quickly(
     let unit = u64::from(unit);
     let few = (2 * unit).max(least.into());
     let more = few + unit;
-    // If there are only a few micro-batches, simulate all of them. Several steps cannot be
-    // extrapolated, so simulate all micro-batches in this case too.
+    // If there are only a few micro-batches, simulate all of them. Several steps cannot be extrapolated either, so
+    // simulate all their micro-batches.
     if all <= more || plan.steps > 1 {
         return bound_whole_step(point, pattern);
     }
@@ -151,7 +149,7 @@ pub fn bound_step_quickly(
     });
     let bound = PointBound {
         time_ps: stages.max().unwrap_or(0),
-        // More micro-batches need at least as much memory.
+        // All micro-batches together need at least as much memory as these.
         memory_bytes: max_memory_of_stages(&long),
         is_whole: false,
     };
@@ -163,9 +161,9 @@ pub fn bound_step_quickly(
 struct StagePath {
     /// End time of the last node, in picoseconds.
     finish: u64,
-    /// End time of the last node if no node waited for a message, in picoseconds.
+    /// End time that the last node would have if no node waited for a message, in picoseconds.
     own: u64,
-    /// End time of the first receive, in picoseconds, if the stage begins with a receive.
+    /// End time of the stage's first receive in picoseconds, or 0 if there is none.
     begin: u64,
     /// Sum of the durations on each lane, in picoseconds.
     lanes: BTreeMap<i64, u64>,
@@ -179,7 +177,7 @@ impl StagePath {
     }
 }
 
-/// One side of a message between stages.
+/// The send or the receive of a message between stages.
 #[derive(Clone, Copy, Debug)]
 struct StageMessageHalf {
     node: u32,
@@ -189,7 +187,7 @@ struct StageMessageHalf {
     bytes: u64,
 }
 
-/// Records a rank's nodes while they are generated.
+/// Records a rank's nodes as the generator emits them.
 struct RankNodes<'p> {
     prices: NodeDurationCache<'p>,
     /// Duration of each node, in picoseconds.
@@ -244,8 +242,8 @@ struct NodeDurationCache<'p> {
     collectives: BTreeMap<(Option<String>, CollectiveKind, u64), u64>,
 }
 
-/// Key of a kernel's duration: the name if kernels were measured by name, then class, shape,
-/// format, FLOPs, whether the FLOPs are unknown, and bytes.
+/// Key of a kernel's duration: name (if kernels were measured by name), class, shape, format, FLOPs, true if the FLOPs
+/// are unknown, and bytes.
 type KernelKey = (
     Option<String>,
     Option<chakram_trace::format::KernelShape>,
@@ -324,7 +322,7 @@ impl NodeDurationCache<'_> {
 }
 
 /// Returns a lower bound on a member's time in a collective: the time of the bytes that the member
-/// must receive. If measurements apply and are shorter, the measured time is the bound.
+/// must receive. If a measured time applies and is shorter, it is the bound.
 fn least_collective_time(
     point: &ResolvedPoint,
     kind: CollectiveKind,
@@ -352,8 +350,8 @@ fn least_collective_time(
     })
 }
 
-/// Returns a kernel time from curves, after the machine's smallest correction. The workload decides
-/// which correction applies, so the result is a lower bound.
+/// Applies the machine's smallest correction to a kernel time from the curves. The workload decides which correction
+/// applies, so the result is a lower bound.
 fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
@@ -366,8 +364,8 @@ fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     }
 }
 
-/// If a collective consists of messages, returns a lower bound on its time: the bytes that a member
-/// must receive, divided by the rate of its ports.
+/// Returns a lower bound on the time of a collective that consists of messages: the bytes that a member must receive,
+/// divided by the rate of its ports.
 fn message_lower_bound(
     point: &ResolvedPoint,
     kind: CollectiveKind,
@@ -411,8 +409,8 @@ fn message_lower_bound(
     if ps > 0.0 { ps as u64 } else { 0 }
 }
 
-/// Returns the maximum receive rate of one of `members` along a dimension, in bytes per second. If
-/// links have different rates, the rate of a member is the sum over its incoming links.
+/// Returns the highest receive rate of any of `members` along a dimension, in bytes per second. If links have different
+/// rates, the rate of a member is the sum over its incoming links.
 fn max_receive_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     let topology = machine.topology();
     let Some(graph) = topology.explicit_links() else {
@@ -495,11 +493,11 @@ fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) 
             ..StagePath::default()
         })
         .collect();
-    // For each rank, the index of the next node, and the index of the next message.
+    // Index of the next node and index of the next message, for each rank.
     let mut at = vec![(0_usize, 0_usize); nodes.len()];
     let mut sent: BTreeMap<(u32, u32, i32), Vec<u64>> = BTreeMap::new();
-    // If no rank can advance, receives no longer wait for their messages. Without this waiting the
-    // result is smaller, and therefore still a lower bound.
+    // If no rank can advance, receives no longer wait for their messages. The result is then smaller, and therefore
+    // still a lower bound.
     let mut stuck = false;
     loop {
         let mut moved = false;
@@ -534,16 +532,16 @@ fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) 
                 if let Some(half) = half {
                     message += 1;
                     if half.receives {
-                        // The first stage receives only inputs of its later chunks. It therefore
-                        // has no first receive.
+                        // The first stage receives only inputs of its later chunks. Record no first receive for it,
+                        // because its start does not wait for another stage.
                         if path.begin == 0 && i > 0 {
                             path.begin = all[node];
                         }
                     } else if let Some(way) =
                         topology.path_between_npus(npu(ranks[i]), npu(half.peer))
                     {
-                        // A send starts no earlier than its dependencies end, so the arrival time
-                        // is a lower bound.
+                        // A send starts no earlier than its dependencies end, so this is a lower bound on the arrival
+                        // time.
                         let time = way.time_message(BufferShare::from_bytes(half.bytes)).0;
                         let key = (ranks[i], half.peer, half.tag);
                         sent.entry(key)

@@ -26,7 +26,7 @@ pub enum StudyError {
     /// The study itself is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A value is rejected by the machine, model, plan or replay that it configures.
+    /// The machine, model, plan or replay that a value configures rejects this value.
     #[error("{file}:{line}: {key} = {value}: {why}")]
     Value {
         /// Name of the study file.
@@ -105,9 +105,9 @@ fn iter_all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)
     base.chain(axes)
 }
 
-/// Rejects values that no point allows. Each value is tried with the first values of all other
-/// axes, and without limits. A value that is rejected only in combination with other values is no
-/// error here. Instead, the sweep later rejects the points with this combination.
+/// Rejects values that are invalid at every point. Each value is tried with the first values of all other axes, and
+/// without limits. A value that is invalid only in combination with other values is no error here: the sweep later
+/// rejects the points with this combination.
 fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError> {
     let lenient = Study {
         limits: PointLimits::default(),
@@ -123,8 +123,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
                 .zip(axis.values[0].iter().cloned()),
         );
     }
-    // Plan options are not tried as part of a point: the model may make the first value of a plan
-    // axis or option impossible.
+    // Do not try plan options as part of a point, because the first value of a plan axis or option may be impossible
+    // for the model.
     let alone = |key: &str| !matches!(kind_of_setting(key), Ok(SettingKind::Plan(_)));
     let refuse = |key: &str, value: &ConfigLiteral, why: String| StudyError::Value {
         line: line_of(text, key, value),
@@ -159,8 +159,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             ));
         }
     }
-    // Check the settings that all points share, with the first machine, model, stack and trace of
-    // the axes.
+    // Check the settings that all points share, together with the first machine, model, stack and trace of the axes.
     let mut names = first.clone();
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "stack" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
@@ -213,13 +212,12 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     Ok(())
 }
 
-/// Returns true if the rejection has several values of the plan as its cause. Other combinations may then
-/// be valid.
+/// Returns true if several values of the plan together cause the rejection. Other combinations may then be valid.
 fn is_caused_by_plan(refusal: &PointRefusal) -> bool {
     refusal.reason.starts_with("plan.") || refusal.reason == "size"
 }
 
-/// Returns the 1-based line on which `text` sets a key or gives one of its values.
+/// Returns the line, counted from 1, on which `text` sets a key or lists one of its values.
 fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
     let last = key.rsplit('.').next().unwrap_or(key);
     let value = value.to_string();
@@ -234,7 +232,7 @@ fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
         has(line, key) || (has(line, last) && line.contains('=') && has(line, &value))
     });
     let start = keyed.map_or(1, |(number, _)| number);
-    // Lists of values are on lines below their key, so search from the key's line on.
+    // A key's list of values may continue on later lines, so search from the key's line on.
     let below = lines().skip(start - 1).find(|(_, line)| has(line, &value));
     below.map_or(start, |(number, _)| number)
 }

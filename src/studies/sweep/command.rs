@@ -1,4 +1,4 @@
-//! The settings of a replay that repeats one point without its study.
+//! Builds the settings of a replay that repeats one point without its study.
 
 use super::setting::{SettingKind, Settings, kind_of_setting, option_words};
 use super::study::Study;

@@ -1,5 +1,5 @@
-//! Computes a point's answer: a rejection without a replay, a lower bound, or the measures of a
-//! replay.
+//! Computes the answer to a point: a rejection without a replay, a lower bound, or the measures of
+//! a replay.
 
 use super::bound::{self, PointBound};
 use super::objective::{PARTS, PointMeasures};
@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub enum PointAnswer {
     /// The point is impossible, or exceeds a limit.
     Refused {
-        /// Short form of the reason. Counts of rejected points are grouped by this text.
+        /// Short form of the reason. Reports count rejected points by this text.
         reason: String,
         /// The full reason.
         detail: String,
@@ -112,8 +112,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Rejects a plan that needs too much memory. `least` is true if the stated memory need is only
-    /// a lower bound.
+    /// Rejects a plan if it needs too much memory. `least` is true if the stated memory need is
+    /// only a lower bound.
     fn check_memory(
         &self,
         point: &ResolvedPoint,
@@ -144,8 +144,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Returns a lower bound for the plan of a valid point. If `whole` is true, the bound simulates
-    /// all micro-batches; otherwise it is the quick bound.
+    /// Returns a lower bound for the plan of a valid point. If `whole` is true, the bound is from
+    /// all micro-batches, otherwise it is the quick bound.
     pub fn bound_point(&self, point: &Settings, whole: bool) -> Result<PointBound, PointRefusal> {
         let resolved = self.resolve_point(point)?;
         let WorkSource::Plan(pattern) = &resolved.work else {
@@ -161,8 +161,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(bound)
     }
 
-    /// Returns those measures of a plan that need no replay. Objectives are computed from these
-    /// measures and from the time.
+    /// Returns the measures of a plan that need no replay. Objectives need only these measures and
+    /// the time.
     pub fn measures_without_replay(
         &self,
         point: &Settings,
@@ -205,7 +205,7 @@ impl<'s> PointEvaluator<'s> {
         }
         let work = self.get_point_work(&resolved)?;
         let workload = work.workload();
-        // Only the traces state the number of ranks, so check this number only now.
+        // Only the traces state the number of ranks, so this number can be checked only now.
         if matches!(resolved.work, WorkSource::Traces(..)) {
             self.check_npus(
                 workload.rank_count().into(),
@@ -213,7 +213,7 @@ impl<'s> PointEvaluator<'s> {
             )?;
         }
         let (machine, options) = (&*resolved.machine, &resolved.options);
-        // With `aggregate`, the engine itself finds equal ranks, and needs all ranks for this.
+        // With `aggregate`, the engine itself finds equal ranks, so give it all ranks.
         let copies = if options.aggregate {
             &[]
         } else {
@@ -316,18 +316,18 @@ impl<'s> PointEvaluator<'s> {
 /// Result of a replay.
 struct MeasuredReplay {
     makespan: Span,
-    /// Mean time over NPUs in each part.
+    /// Time in each part, averaged over NPUs.
     parts_ps: [u64; PARTS.len()],
-    /// Energy of the kernels that loop nests time, as a mean over NPUs in picojoules; `None` if
+    /// Energy of the kernels that loop nests time, averaged over NPUs, in picojoules; `None` if
     /// there are no such kernels.
     kernel_energy: Option<f64>,
-    /// Compute time of the kernels that loop nests do not time, as a mean over NPUs.
+    /// Compute time of the kernels that loop nests do not time, averaged over NPUs.
     unmapped_ps: u64,
     /// Maximum bytes in use on an NPU, if the traces state allocations.
     peak: Option<u64>,
     /// True if every NPU's peak fits into its memory.
     fits: bool,
-    /// Mean busy times on a machine of tiles: of links, and of memory ports.
+    /// Mean busy times of links and of memory ports, if the machine consists of tiles.
     busy: Option<[Span; 2]>,
 }
 
@@ -396,7 +396,7 @@ enum SharedPointWork {
 }
 
 impl SharedPointWork {
-    /// Returns the ranks of each copy, if the job consists of several copies.
+    /// Returns the ranks of each copy, if the job consists of several equal copies.
     fn rank_copies(&self) -> &[Vec<u32>] {
         match self {
             Self::Generated(_, copies) => copies,

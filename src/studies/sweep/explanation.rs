@@ -7,8 +7,8 @@ use chakram_base::units::Span;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
 
-/// Compares the row `index` with its neighbours, and formats the result as text for users.
-/// Neighbours are sorted by their distance in the first objective, the nearest first.
+/// Compares row number `index` with its neighbours, and formats the result as text for users.
+/// The text lists neighbours by their distance in the first objective, the nearest first.
 pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String {
     let row = &sweep.rows[index];
     let Some(own) = measures_of(row) else {

@@ -1,7 +1,7 @@
 //! The journal of a sweep: one line for each answer or bound, in the order of computation.
 //!
 //! Each line is appended with a single write while the sweep runs, so a crash loses only work in progress.
-//! When the journal is opened again, an incomplete last line is removed.
+//! Opening the journal again removes an incomplete last line.
 
 use super::bound::PointBound;
 use super::evaluate::PointAnswer;
@@ -60,14 +60,13 @@ pub enum JournalError {
         path: PathBuf,
         /// Line number, from 1.
         line: usize,
-        /// Description of the line's problem.
+        /// Description of the problem.
         why: String,
     },
     /// The folder already has a journal.
     #[error("{}: the folder has results of an earlier run\n  try: {} to resume the run, or another folder", .0.display(), SettingKey::Resume)]
     Exists(PathBuf),
-    /// There is no journal, but the sweep would overwrite a file that another program may have
-    /// written.
+    /// There is no journal, and the sweep would overwrite a file that another program may have written.
     #[error("{}: the folder exists but has no journal, so no sweep wrote it\n  try: another folder", .0.display())]
     Foreign(PathBuf),
     /// The folder has no journal.
@@ -122,8 +121,8 @@ impl SweepJournal {
         Ok(journal)
     }
 
-    /// Continues the journal in `folder`, or creates it. Returns the journal, and the entries that
-    /// its file already contained.
+    /// Continues the journal in `folder`, or creates it. Returns the journal, and the entries that are already in its
+    /// file.
     pub fn resume_or_create_in(
         folder: &Path,
         study: &str,
@@ -140,8 +139,7 @@ impl SweepJournal {
             other => other?,
         };
         if whole == 0 {
-            // The file has no complete line, because the program was killed while it wrote the
-            // first one.
+            // The file has no complete line, because the program was killed while it wrote the first line.
             std::fs::remove_file(&path).map_err(failed)?;
             return Ok((Self::create_in(folder, study)?, Vec::new()));
         }
@@ -149,7 +147,7 @@ impl SweepJournal {
             .append(true)
             .open(&path)
             .map_err(failed)?;
-        // Remove an incomplete last line; otherwise the next entry would be appended to it.
+        // Remove an incomplete last line, because the next entry would otherwise be appended to it.
         file.set_len(whole).map_err(failed)?;
         let file = Mutex::new(file);
         Ok((Self { path, file }, entries))
@@ -177,7 +175,7 @@ impl SweepJournal {
     }
 }
 
-/// Parses a journal. Returns the journal's entries, and the number of bytes in complete lines.
+/// Parses a journal. Returns the journal's entries, and the length of all complete lines in bytes.
 fn parse_journal(path: &Path, study: &str) -> Result<(Vec<JournalEntry>, u64), JournalError> {
     let mut text = Vec::new();
     let opened = File::open(path);

@@ -13,19 +13,19 @@ pub struct PointMeasures {
     pub time_ps: u64,
     /// Number of NPUs that the job uses.
     pub npus: u32,
-    /// Mean time over NPUs in each part, in the order of [`PARTS`]. In files of older versions,
-    /// exposed communication includes the bubble.
+    /// Time in each part, averaged over NPUs, in the order of [`PARTS`]. In files of older versions, exposed
+    /// communication includes the bubble.
     #[serde(default, deserialize_with = "deserialize_time_parts")]
     pub parts_ps: [u64; PARTS.len()],
     /// Maximum bytes in use on an NPU, if the traces state allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Energy in picojoules of the kernels that loop nests time, summed over NPUs; `None` if loop
-    /// nests time no kernel.
+    /// Energy of the kernels that loop nests time, summed over NPUs, in picojoules; `None` if loop nests time no
+    /// kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_pj: Option<f64>,
-    /// Compute time of the kernels that loop nests do not time, as a mean over NPUs; `None` if loop
-    /// nests time no kernel.
+    /// Compute time of the kernels that loop nests do not time, averaged over NPUs; `None` if loop nests time no
+    /// kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmapped_ps: Option<u64>,
     /// Price of an NPU in dollars per hour, if the machine file states it.
@@ -53,16 +53,15 @@ pub enum SweepObjective {
     TokensPerNpu,
     /// Maximum bytes in use on an NPU.
     Memory,
-    /// Energy of all NPUs. Kernels that loop nests time use the energy of their mappings. An NPU
-    /// uses `power.busy` watts while other kernels run, and `power.idle` watts while no kernel
-    /// runs.
+    /// Energy of all NPUs. For kernels that loop nests time, this is the energy of their mappings. An NPU uses
+    /// `power.busy` watts while other kernels run, and `power.idle` watts while no kernel runs.
     Energy,
     /// Energy multiplied by the makespan.
     EnergyDelay,
     /// Price of the job's NPUs during the makespan, at `price.npu` per hour or the machine's own
     /// price.
     Cost,
-    /// Price of processing a million tokens.
+    /// Price per million tokens.
     TokenCost,
     /// Duration of a run of `total_tokens`, in days.
     RunDays,
@@ -104,7 +103,7 @@ impl SweepObjective {
         Self::RunEnergy,
     ];
 
-    /// Returns the name in study files, which is also the heading of its column.
+    /// Returns the objective's name in study files, which is also the heading of its column.
     pub fn column_name(self) -> &'static str {
         match self {
             Self::Time => "time",
@@ -128,8 +127,7 @@ impl SweepObjective {
         matches!(self, Self::Energy | Self::EnergyDelay | Self::RunEnergy)
     }
 
-    /// Returns the settings that the objective needs. `all_mapped` is true if loop nests give the
-    /// times of all kernels.
+    /// Returns the settings that the objective needs. `all_mapped` is true if loop nests time all kernels.
     pub fn required_settings(self, all_mapped: bool) -> &'static [&'static str] {
         match self {
             Self::Energy | Self::EnergyDelay if all_mapped => &["power.idle"],
@@ -143,8 +141,8 @@ impl SweepObjective {
         }
     }
 
-    /// Returns true if a lower bound on the time leads to a bound on this objective (an upper bound if larger
-    /// is better).
+    /// Returns true if a lower bound on the time gives a bound on this objective. The bound is an upper bound if larger
+    /// values are better.
     pub fn is_bounded(self) -> bool {
         matches!(
             self,
@@ -193,7 +191,7 @@ impl SweepObjective {
             Self::TokenCost => {
                 Self::Cost.value_of_point(measures, settings)? / measures.tokens? as f64 * 1e6
             }
-            // The run takes a number of replays: its tokens divided by the tokens of one replay.
+            // The number of replays in a run is the run's tokens divided by one replay's tokens.
             Self::RunDays => number("total_tokens")? / measures.tokens? as f64 * seconds / 86_400.0,
             Self::RunNpuHours => Self::RunDays.value_of_point(measures, settings)? * 24.0 * npus,
             Self::RunCost => {
@@ -208,8 +206,7 @@ impl SweepObjective {
         })
     }
 
-    /// Returns the value, negated if a larger value is better, so that smaller results are always
-    /// better.
+    /// Returns the value, negated if larger values are better, so that smaller results are always better.
     pub fn score_to_minimise(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let value = self.value_of_point(measures, settings)?;
         Some(if self.is_maximised() { -value } else { value })
@@ -293,8 +290,8 @@ mod tests {
 
     #[test]
     fn objectives_follow_from_measures_and_prices() {
-        // If 4 NPUs are busy for 1.5 s of 2 s, they use 4 x (700 x 1.5 + 100 x 0.5) = 4400 J. At
-        // 3.6 dollars per hour, the 4 NPUs cost 3.6 x 4 x 2 / 3600 = 0.008 dollars.
+        // If 4 NPUs are busy for 1.5 s of 2 s, at 700 W while busy and 100 W while idle, they use 4 x (700 x 1.5 + 100
+        // x 0.5) = 4400 J. At 3.6 dollars per hour, the 4 NPUs cost 3.6 x 4 x 2 / 3600 = 0.008 dollars.
         let measures = PointMeasures {
             time_ps: 2_000_000_000_000,
             npus: 4,
@@ -359,8 +356,8 @@ mod tests {
             SweepObjective::Energy.value_of_point(&measures, &Settings::new()),
             None
         );
-        // Loop nests give 9e14 pJ = 900 J for their kernels. Other kernels take only 0.5 s of the
-        // 1.5 s of computing. So the total is 900 + 4 x (700 x 0.5 + 100 x 0.5) J.
+        // The kernels that loop nests time use 9e14 pJ = 900 J. Other kernels take only 0.5 s of the 1.5 s of
+        // computing. So the total is 900 + 4 x (700 x 0.5 + 100 x 0.5) J.
         let mapped = PointMeasures {
             kernel_energy_pj: Some(9e14),
             unmapped_ps: Some(500_000_000_000),
@@ -368,8 +365,7 @@ mod tests {
         };
         let energy = |measures| SweepObjective::Energy.value_of_point(measures, &settings);
         assert_eq!(energy(&mapped), Some(2500.0));
-        // If loop nests time all kernels, `power.busy` is not used, and the total is 900 + 4 x 100
-        // x 0.5 J.
+        // If loop nests time all kernels, `power.busy` has no effect, and the total is 900 + 4 x 100 x 0.5 J.
         let all = PointMeasures {
             unmapped_ps: Some(0),
             ..mapped

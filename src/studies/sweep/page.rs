@@ -20,7 +20,7 @@ const MOST_LINES: usize = 300;
 /// Maximum number of rows in the table.
 const ROWS: usize = 50;
 
-/// Renders the page; `command` returns the command that replays the row at an index.
+/// Renders the page; `command` maps a row's index to the command that replays the row.
 pub fn render_sweep_page(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> String {
     let study = sweep.study;
     let ranked = sweep.ranked_rows();
@@ -82,7 +82,7 @@ fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> St
 }
 
 /// Returns the rows that a chart shows. If the table has too many rows, the chart shows the Pareto
-/// front, and other rows at even intervals of the ranking.
+/// front, and a sample of the other rows at even distances in the ranking.
 fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     let mut chosen = ranked.to_vec();
     if ranked.len() > MOST_MARKS {
@@ -102,7 +102,7 @@ fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     chosen
 }
 
-/// Renders the best row by each objective, with its interval, and compares the interval with other
+/// Renders the best row by each objective with its interval, and compares this interval with other
 /// rows.
 fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     let tile = |(objective, row): &(SweepObjective, usize)| {
@@ -142,7 +142,7 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
 }
 
 /// Renders charts of the first objective against each other objective. If the study has no other
-/// objective, the charts show the first objective against memory, NPUs or the row's index.
+/// objective, charts show the first objective against memory, NPUs or the row's index.
 fn render_objective_charts(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -159,7 +159,7 @@ fn render_objective_charts(
     };
     let mut beside: Vec<Option<SweepObjective>> =
         study.objectives[1..].iter().copied().map(Some).collect();
-    // If one row is the best by both objectives, omit the chart, because it would show no
+    // Omit the chart if one row is the best by both objectives, because the chart would show no
     // trade-off.
     let is_chosen = |second: &Option<SweepObjective>| {
         let best = |objective: SweepObjective| {
@@ -235,7 +235,7 @@ impl PointsChart<'_> {
         named.collect()
     }
 
-    /// Returns the Pareto front by both quantities, from left to right. If there is no second
+    /// Returns the Pareto front of the two quantities, from left to right. If there is no second
     /// quantity, the result is empty.
     fn pareto_front_line(&self) -> ScatterLine {
         let less_is_better = |objective: SweepObjective, value: f64| match objective.is_maximised()
@@ -405,9 +405,8 @@ fn render_parallel_coordinates(
     render_figure(&picture, &legend, &caption)
 }
 
-/// Returns the axis of a setting in the chart, and the position of each row on it. Numbers are
-/// placed by value, on a logarithmic scale if their range is large; words are placed at even
-/// distances.
+/// Returns a setting's axis in the chart, and the position of each row on this axis. Places numbers
+/// by value, on a logarithmic scale if their range is large, and words at even distances.
 fn chart_axis_of_setting(
     sweep: &SweepTable<'_>,
     key: &str,
@@ -453,8 +452,8 @@ fn chart_axis_of_setting(
     (axis, places)
 }
 
-/// Returns the last part of a plan key, or the last two parts of another path; the full name would
-/// not fit at an axis.
+/// Returns the last part of a plan key, or the last two parts of another path, because the full
+/// name would not fit at an axis.
 fn shorten_key(key: &str) -> &str {
     let kept = if key.starts_with("plan.") { 1 } else { 2 };
     key.rmatch_indices('.')
@@ -462,7 +461,7 @@ fn shorten_key(key: &str) -> &str {
         .map_or(key, |(at, _)| &key[at + 1..])
 }
 
-/// Renders a chart of the first objective's best value so far, row by row.
+/// Renders a chart of the first objective's best value so far, in the order of rows.
 fn render_best_so_far(sweep: &SweepTable<'_>) -> String {
     let objective = sweep.study.objectives[0];
     let curve = list_best_so_far(sweep, objective, 0);

@@ -1,4 +1,5 @@
-//! Converts points to jobs. A point's settings give either a job or a rejection with its reason.
+//! Converts points to jobs. The settings of a point result in either a job or a rejection with a
+//! reason.
 
 use super::setting::{SettingKind, Settings, kind_of_setting, replay_settings};
 use chakram_base::config::{ConfigLiteral, replace_toml_values};
@@ -22,17 +23,17 @@ pub struct PointRefusal {
     pub reason: String,
     /// The full reason.
     pub detail: String,
-    /// True if the rejection is caused by a replay option without effect on this machine and work.
-    /// The option may have an effect on other machines or work.
+    /// True if the reason is a replay option that has no effect on this machine and work. Such an
+    /// option may have an effect on other machines or work.
     pub is_option: bool,
 }
 
 impl PointRefusal {
-    /// Creates the rejection of a point; `reason` is the short form of the reason.
+    /// Creates a rejection; `reason` is the short form of the reason.
     pub fn new(reason: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             reason: reason.into(),
-            // Details are shown in cells of tables, so they must not have line breaks.
+            // Reports show details in table cells, so details must not have line breaks.
             detail: detail.to_string().replace(['\n', '\r'], " "),
             is_option: false,
         }
@@ -76,7 +77,7 @@ impl From<OptionRefusal> for PointRefusal {
     fn from(refusal: OptionRefusal) -> Self {
         Self {
             is_option: true,
-            // In a study file, options are named by their keys.
+            // Study files name options by their keys.
             ..Self::new(
                 refusal.rejected_key().display_key().to_string(),
                 format!("{refusal:#}"),
@@ -94,14 +95,14 @@ pub enum WorkSource {
     Traces(PathBuf, Box<JobOptions>),
 }
 
-/// A point after its settings were converted to a job on a machine.
+/// A point whose settings were converted to a job on a machine.
 #[derive(Clone, Debug)]
 pub struct ResolvedPoint {
     /// The model under its plan, or the traces.
     pub work: WorkSource,
     /// Identifies the work of the point. Points with equal keys have the same work.
     pub work_key: String,
-    /// The machine. If possible, it is scaled to the work's number of ranks.
+    /// The machine. The machine, scaled to the work's number of ranks if possible.
     pub machine: Arc<Machine>,
     /// Options of the replay.
     pub options: ReplayOptions,
@@ -122,7 +123,7 @@ impl ResolvedPoint {
                 (machine, work, key)
             }
             None => {
-                // If both the machine and the plan are invalid, report the error of the machine.
+                // If both the machine and the plan are invalid, report the machine's error.
                 let mut pattern = match training_pattern(settings, parts) {
                     Ok(pattern) => pattern,
                     Err(refusal) => {
@@ -167,8 +168,8 @@ fn machine_edits<'s>(
         .collect()
 }
 
-/// Returns the machine's text. If the outermost dimension of `machine` is scalable, the text makes
-/// it large enough for `ranks`.
+/// Returns the machine's text. If the outermost dimension of `machine` is scalable, the returned
+/// text makes this dimension large enough for `ranks`.
 fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     let (outermost, inner) = machine.topology().dimensions().split_last()?;
     let size = machine.outermost_size_for(ranks);
@@ -204,8 +205,8 @@ fn get_or_create<T: Clone>(
     if let Some(known) = lock().get(&key) {
         return known.clone();
     }
-    // Create the part without holding the lock, so that other threads do not wait. Two threads may
-    // then create the same part; this is harmless.
+    // Create the entry without holding the lock, so that other threads do not wait. Two threads may
+    // then create the same entry, which is harmless.
     let made = make();
     let mut table = lock();
     if table.len() >= KEPT {
@@ -335,7 +336,7 @@ fn training_pattern(
     Ok(TrainingPattern { model, plan })
 }
 
-/// Binds a plan to its machine. Returns the key of the bound plan's work.
+/// Binds a plan to its machine. Returns the work key of the bound plan.
 fn bind_plan(
     plan: &mut ParallelismPlan,
     machine: &Machine,

@@ -1,8 +1,8 @@
-//! Explores a study's points layer by layer. Each layer has its own strategy. Each answer is
-//! computed once, in parallel with other answers.
+//! Explores a study's points layer by layer. Each layer has its own strategy. The explorer computes
+//! each answer only once, in parallel with other answers.
 //!
-//! Strategies themselves run sequentially. Threads compute in advance the answers that a strategy
-//! will need. The rows therefore depend neither on the number of threads nor on answers from
+//! Strategies themselves run sequentially, while threads compute in advance the answers that a
+//! strategy will need. The rows therefore do not depend on the number of threads or on answers from
 //! earlier runs.
 
 use super::bound::PointBound;
@@ -52,7 +52,7 @@ pub enum SweepError {
 /// A shard: the points of a study with index modulo `of` equal to `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
-    /// The index of each point in this shard, modulo `of`.
+    /// Remainder of each point's index in this shard, modulo `of`.
     pub index: u64,
     /// Number of shards into which the study is divided.
     pub of: u64,
@@ -95,17 +95,16 @@ pub struct SweepRow {
 pub struct SweepProgress<'a> {
     /// True for a bound, and false for an answer.
     pub is_bound: bool,
-    /// The best point so far, with its score by the first objective.
+    /// The best point so far, and its value of the first objective.
     pub best: Option<(&'a str, f64)>,
 }
 
 /// Counts of the work done in this run. Excludes answers that were already in the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NewWorkCounts {
-    /// Number of computed bounds, and the time that they took in seconds, summed over threads.
+    /// Number of computed bounds, and the seconds that they took, summed over threads.
     pub bounded: (u64, f64),
-    /// Number of points that were replayed or rejected, and the time that they took in seconds,
-    /// summed over threads.
+    /// Number of replayed or rejected points, and the seconds that they took, summed over threads.
     pub replayed: (u64, f64),
 }
 
@@ -128,8 +127,8 @@ pub struct StudyExplorer<'s> {
 }
 
 impl<'s> StudyExplorer<'s> {
-    /// Creates an explorer of `study`. Entries of `journal` are known answers. New answers are
-    /// appended to the journal.
+    /// Creates an explorer of `study`. Entries of `journal` are known answers. The explorer appends
+    /// new answers to the journal.
     pub fn new(
         study: &'s Study,
         options: SweepOptions,
@@ -191,8 +190,8 @@ impl<'s> StudyExplorer<'s> {
         Ok(rows)
     }
 
-    /// Explores the layers from `depth` on; `fixed` contains the settings of outer layers. Returns
-    /// the best score.
+    /// Explores the layers from `depth` inward; `fixed` contains the settings of outer layers.
+    /// Returns the best score.
     fn explore_layers(
         &mut self,
         depth: usize,
@@ -211,8 +210,8 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Returns the points of a layer that can be listed, each with its index. If the study is
-    /// sharded, returns only the points of this shard.
+    /// Returns the points of a layer, each with its index. The layer's points must be listable. If
+    /// this run computes a shard, returns only the points of the shard.
     fn list_points(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
         let layer = &self.study.layers[depth];
         let size = self.study.layer_size(layer);
@@ -239,7 +238,7 @@ impl<'s> StudyExplorer<'s> {
     }
 
     /// Returns the score of each point of `list`. In the last layer, a point's score is its
-    /// answer's score. In outer layers, it is the best score of the inner layers.
+    /// answer's score. In outer layers, a point's score is the best score of the inner layers.
     fn score_points(
         &mut self,
         depth: usize,
@@ -349,7 +348,7 @@ impl<'s> StudyExplorer<'s> {
             return None;
         };
         let score = self.score_answer(point, &answer);
-        // Every point that has an index gets a row, even if an equal point already has one.
+        // Every point that has an index gets a row, even if an equal point already has a row.
         if self.visited.insert(key) || number.is_some() {
             let number = number.unwrap_or(self.rows.len() as u64);
             self.rows.push(SweepRow {

@@ -1,4 +1,5 @@
-//! Settings of a point: keys of the machine, the model, the plan and the replay, with their values.
+//! Parses and formats a point's settings: keys of the machine, the model, the plan and the replay,
+//! with their values.
 
 use chakram_base::config::{
     ConfigError, ConfigField, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
@@ -17,14 +18,14 @@ pub type Settings = BTreeMap<String, ConfigLiteral>;
 /// Keys that name a point's machine and work.
 const NAMES: [&str; 5] = ["machine", "model", "stack", "tokens", "trace"];
 
-/// Keys of non-negative numbers for objectives and limits: watts, dollars, and the tokens of a
-/// whole run.
+/// Keys with non-negative numbers that objectives and limits use: watts, dollars, and the tokens of
+/// a whole run.
 const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];
 
 /// Key for the price of an NPU in dollars per hour.
 pub(super) const PRICE: &str = "price.npu";
 
-/// The part of the configuration that contains a key.
+/// The part of the configuration to which a key belongs.
 #[derive(Clone, Copy, Debug)]
 pub enum SettingKind<'k> {
     /// The machine, the model, the stack, the traces, or the number of tokens per sample.
@@ -78,7 +79,7 @@ fn plan_option(key: &str) -> Option<&'static PlanOption> {
         .find(|option| option.key == key && !option.value.is_empty())
 }
 
-/// Returns the part of the configuration that contains `key`.
+/// Returns the part of the configuration to which `key` belongs.
 ///
 /// # Errors
 ///
@@ -110,8 +111,8 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
             let all: Vec<String> = keys_without_file_path().chain(plan).collect();
-            // If a user writes the bare name of a plan option, such as `tensor`, the user probably
-            // means that option.
+            // A user who writes the bare name of a plan option, such as `tensor`, probably means
+            // that option.
             let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
             let bare = bare.or_else(|| {
                 let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");

@@ -49,8 +49,8 @@ const ROOT: &[&str] = &[
 /// Maximum value of `rounds` in a study. The search ends earlier, after the first round without an
 /// improvement.
 const MAX_ROUNDS: u32 = 1000;
-/// Replay options that make bounds invalid. With these options, a step can be faster than its
-/// bound, or ranks can be on other NPUs.
+/// Replay options that invalidate bounds. With such an option, a step can be faster than its bound, or ranks can be on
+/// other NPUs than the bound assumes.
 const UNBOUNDED: [&str; 9] = [
     "collective",
     "comm",
@@ -69,7 +69,7 @@ const LIMITS: &[&str] = &["fits", "npus", "cost"];
 pub struct PointLimits {
     /// True if every rank must fit into the memory of its NPU.
     pub fits: bool,
-    /// Maximum number of NPUs of the job.
+    /// Maximum number of NPUs that the job uses.
     pub npus: Option<u32>,
     /// Maximum price of the job's NPUs per hour, in dollars.
     pub cost: Option<f64>,
@@ -88,11 +88,11 @@ pub struct Study {
     pub base: Settings,
     /// Axes along which points differ.
     pub axes: Vec<StudyAxis>,
-    /// Layers of axes, at least one. Nested layers are listed from the outermost to the innermost,
-    /// other layers in the order of their turns.
+    /// Layers of axes, at least one. Nested layers are sorted from the outermost to the innermost, other layers in the
+    /// order of their turns.
     pub layers: Vec<StudyLayer>,
-    /// Maximum number of rounds. In a round, layers take turns; all other axes then stay at the
-    /// best point so far. `None` if layers are nested.
+    /// Maximum number of rounds. In a round, each layer takes a turn, in which all other axes stay at the best point so
+    /// far. `None` if layers are nested.
     pub rounds: Option<u32>,
     /// Limits on memory, NPUs and price.
     pub limits: PointLimits,
@@ -215,8 +215,7 @@ impl Study {
                 }
             }
         }
-        // Only studies of models are checked, because the kernels of captured jobs may have no
-        // mapping.
+        // Check only studies of models, because kernels of captured jobs may have no mapping.
         if all_mapped && sets("model") && sets("power.busy") {
             return Err(base.invalid_table_error(
                 "power.busy with kernels by loop nests, whose mappings state their energy",
@@ -289,7 +288,7 @@ impl Study {
         axes.chain(self.base.keys()).map(String::as_str)
     }
 
-    /// Returns every value of `key` in the study, as text.
+    /// Returns every value that the study gives `key`, as text.
     fn values_of_key<'a>(&'a self, key: &'a str) -> impl Iterator<Item = String> + 'a {
         let axes = self.axes.iter().flat_map(move |axis| {
             let index = axis.keys.iter().position(|own| own == key);
@@ -371,7 +370,7 @@ fn too_many_points_error(root: &ConfigTable<'_>, points: u64) -> ConfigError {
     )
 }
 
-/// Parses the table of base settings. Names of nested tables are parts of keys.
+/// Parses the table of base settings. The names of nested tables become parts of the keys.
 fn parse_base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
     fn collect_settings(
         table: &ConfigTable<'_>,

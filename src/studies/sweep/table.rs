@@ -19,14 +19,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Heading of a column, and the function that formats a point's value in it.
+/// Heading of a column, and the function that formats a point's value for it.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of ranked rows with intervals. The front has intervals for the same number of rows. The
+/// Number of ranked rows with intervals. The front has intervals for the same number of rows. This
 /// number is constant, so that the contents of files do not depend on the number of printed rows.
 const ROWS_WITH_INTERVAL: usize = 10;
 
-/// Formats a number. An unknown number gives an empty text.
+/// Formats a number. Returns an empty string for an unknown number.
 fn format_optional<T: ToString>(value: Option<T>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
@@ -34,17 +34,17 @@ fn format_optional<T: ToString>(value: Option<T>) -> String {
 /// The rows of a study, with data derived from them.
 #[derive(Clone, Debug)]
 pub struct SweepTable<'s> {
-    /// The study that the rows belong to.
+    /// The study of these rows.
     pub study: &'s Study,
     /// The study's rows, sorted by number.
     pub rows: Vec<SweepRow>,
-    /// Turns of the layers, if rounds are searched. Otherwise, the list is empty.
+    /// Turns of the layers, if the study is searched in rounds. Otherwise, the list is empty.
     turns: Vec<LayerTurn>,
     /// Values of each row's objectives; `None` if an objective is unknown.
     values: Vec<Option<Vec<f64>>>,
     /// 90 % intervals of the time, by row index. Only rows that users see have an interval.
     intervals: BTreeMap<usize, [Span; 2]>,
-    /// For each row, the keys that have no effect on it.
+    /// Keys that have no effect, for each row.
     pub without_effect: Vec<Vec<SettingWithoutEffect>>,
 }
 
@@ -72,7 +72,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Computes intervals for the best rows, the first rows of the front, and the best row by each
-    /// objective, if their replays are small enough.
+    /// objective. Omits intervals if replays are too large.
     pub fn find_intervals(&mut self, evaluator: &PointEvaluator<'_>) {
         let mut rows: Vec<usize> = self
             .ranked_rows()
@@ -115,7 +115,7 @@ impl<'s> SweepTable<'s> {
         (a != b).then_some([a.min(b), a.max(b)])
     }
 
-    /// Formats the interval of a row's objective. An unknown interval gives an empty text.
+    /// Formats the interval of a row's objective. Returns an empty string for an unknown interval.
     pub fn interval_text(&self, row: usize, objective: SweepObjective) -> String {
         let ends = self.interval_of_objective(row, objective);
         ends.map_or(String::new(), |ends| {
@@ -139,7 +139,7 @@ impl<'s> SweepTable<'s> {
             .collect()
     }
 
-    /// Row `best` is the best by `objective`. Compares its interval with the values of all other
+    /// Compares the interval of `best`, the best row by `objective`, with the values of all other
     /// rows. Returns `None` if the interval is unknown.
     pub fn describe_lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
         let [low, high] = self.interval_of_objective(best, objective)?;
@@ -177,7 +177,7 @@ impl<'s> SweepTable<'s> {
         self.values[row].as_deref()
     }
 
-    /// Returns the values of a row's objectives. A value is negated if larger is better, so that
+    /// Returns the values of a row's objectives. Negates a value if larger is better, so that
     /// smaller results are always better.
     fn minimised_scores(&self, row: usize) -> Option<Vec<f64>> {
         let signs = self
@@ -205,7 +205,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the indices of the Pareto-optimal rows, sorted by the first objective, best first.
-    /// If rows are equal in all objectives, only the first of them is returned.
+    /// If several rows are equal in all objectives, returns only the first of them.
     pub fn pareto_front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
@@ -322,7 +322,7 @@ impl<'s> SweepTable<'s> {
         rows.collect()
     }
 
-    /// Returns columns for the busy times of links and memory ports, if a row has them.
+    /// Returns columns for the busy times of links and memory ports, if any row has such times.
     fn busy_columns(&self) -> Vec<BusyColumn> {
         let all: [BusyColumn; 4] = [
             ("links_busy_ps", |m| format_optional(m.links_busy_ps)),
@@ -439,7 +439,7 @@ impl<'s> SweepTable<'s> {
         String::from_utf8(bytes).expect("cells are texts")
     }
 
-    /// Describes how many rows have each outcome, and why rows are impossible.
+    /// Describes the number of rows with each outcome, and the reasons why rows are impossible.
     pub fn describe_counts(&self) -> String {
         let of = |name: &str| {
             self.rows

@@ -7,9 +7,9 @@ use super::study::Study;
 use chakram_report::settings::SettingWithoutEffect;
 use std::collections::BTreeMap;
 
-/// Returns, for each row, the keys that have no effect on it. A key has no effect on a row under
-/// three conditions: other rows differ from this row only in the key, all these rows were replayed,
-/// and all results are equal.
+/// Returns the keys that have no effect, for each row. A key has no effect on a row under three
+/// conditions: other rows differ from this row only in the key, all these rows were replayed, and
+/// all results are equal.
 pub(super) fn keys_without_effect(
     study: &Study,
     rows: &[SweepRow],
@@ -57,8 +57,8 @@ pub(super) fn keys_without_effect(
     found
 }
 
-/// Points `one` and `other` differ in `key`. Returns the reason why their results are nevertheless
-/// equal.
+/// Returns the reason why the points `one` and `other` have equal results although they differ in
+/// `key`.
 fn find_equal_results_reason(
     study: &Study,
     evaluator: &PointEvaluator<'_>,

@@ -1,4 +1,4 @@
-//! Events in one list, ordered by time; events of the same tick (ns) are in insertion order.
+//! Keeps events in one list, sorted by time. Events of the same tick (ns) stay in insertion order.
 //!
 //! As in ASTRA-sim 2.x, an NPU has one group of delays for each tick in which delays end. Each
 //! group has one event, at the position of its first registered delay. The calls of a tick run in
@@ -18,7 +18,7 @@ pub enum AgendaEvent {
     Arrival(TransitMessage),
     /// A link has sent the whole message.
     LinkFree(usize, usize),
-    /// A receive was posted after its message had arrived, so it completes now.
+    /// A receive that was posted after its message had arrived completes now.
     Received(ArrivalHandler),
 }
 
@@ -39,7 +39,7 @@ pub enum DelayedCall {
     Bus(usize, super::bus::BusDelayEnd),
 }
 
-/// A packet: data of a stream on the way between network and memory.
+/// A packet, that is, data of a stream on the way between network and memory.
 #[derive(Clone, Debug)]
 pub struct StreamPacket {
     pub stream: usize,

@@ -1,4 +1,4 @@
-//! Algorithms as state machines: each receives events and returns actions.
+//! Algorithms as state machines, each of which receives events and returns actions.
 
 pub mod credits;
 pub mod custom;
@@ -117,7 +117,7 @@ pub enum RunningAlgorithm {
 }
 
 impl RunningAlgorithm {
-    /// Returns the size of the chunk after the phase.
+    /// Returns the size that the chunk has after the phase.
     pub fn final_size(&self) -> u64 {
         match self {
             Self::Credits(credits) => credits.final_size,

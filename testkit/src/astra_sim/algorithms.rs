@@ -1,4 +1,4 @@
-//! Native algorithms, by their names in system files.
+//! Parses native algorithms by their names in system files.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ pub struct NativeAlgorithm {
     pub style: AlgorithmStyle,
 }
 
-/// Style of an algorithm.
+/// Communication pattern of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlgorithmStyle {
     Ring,
-    /// Direct exchange. The value, if there is one, limits the number of messages in flight.
+    /// Direct exchange. A value limits the number of messages in flight.
     Direct(Option<usize>),
     HalvingDoubling,
     DoubleBinaryTree,

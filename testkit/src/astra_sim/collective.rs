@@ -1,4 +1,4 @@
-//! Parts of a collective: it consists of chunks, a chunk has phases, and each phase has an
+//! Runs collectives. A collective consists of chunks, a chunk has phases, and each phase has an
 //! algorithm and a queue.
 
 pub mod plan;
@@ -158,9 +158,9 @@ impl OracleSimulator<'_> {
         now
     }
 
-    /// For a collective of all NPUs, returns the NPUs that run a phase with `npu` in each
-    /// dimension, one entry per algorithm in the list. If an algorithm uses one ring of all NPUs,
-    /// the list ends there.
+    /// Returns the NPUs that run a phase with `npu` in each dimension, for a collective of all
+    /// NPUs. The result has one entry per algorithm in the list. If an algorithm uses one ring of
+    /// all NPUs, the list ends there.
     fn phase_members_by_dimension(
         &self,
         npu: usize,
@@ -222,8 +222,8 @@ impl OracleSimulator<'_> {
         }
     }
 
-    /// Numbers a chunk, and adds it to its first queue. Every chunk of a group also counts for the
-    /// chunks of all NPUs. `set` has one bit for each dimension that does not take part.
+    /// Numbers a chunk, and adds it to its first queue. A group's chunk also counts as a chunk of
+    /// all NPUs. `set` has one bit for each dimension that does not take part.
     fn enqueue_chunk(
         &mut self,
         npu: usize,

@@ -1,4 +1,4 @@
-//! The simulated system: the parsed inputs of ASTRA-sim 2.x.
+//! The simulated system, that is, the parsed inputs of ASTRA-sim 2.x.
 
 use super::algorithms::NativeAlgorithm;
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub enum CollectiveOperation {
     AllToAll,
 }
 
-/// Order of the priorities of successive collectives.
+/// Rule that orders successive collectives by priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PriorityPolicy {
     Lifo,
@@ -71,7 +71,7 @@ pub struct SystemConfig {
     pub endpoint_delay: Option<u64>,
     pub active_chunks: u64,
     pub splits: u64,
-    /// For each kind of collective, the algorithms, one per dimension.
+    /// Algorithms of each kind of collective, one per dimension.
     pub algorithms: BTreeMap<CollectiveOperation, Vec<NativeAlgorithm>>,
     pub custom: BTreeMap<CollectiveOperation, CustomAlgorithm>,
     /// Custom algorithms by the ids of their nodes in the workload.
@@ -173,7 +173,7 @@ impl SimulationConfig {
         self.dims.iter().map(|d| d.n).product()
     }
 
-    /// Returns the endpoint delay in ns; it is scaled only if the file states it.
+    /// Returns the endpoint delay in ns. The delay is scaled only if the file states it.
     pub fn endpoint_delay_ns(&self) -> u64 {
         match self.system.endpoint_delay {
             Some(ns) => (ns as f64 * self.injection_scale) as u64,

@@ -2,8 +2,8 @@
 //! are served immediately. Otherwise, the server of a pool or of a node's memory serves one request
 //! at a time, in order of arrival.
 //!
-//! As in ASTRA-sim 2.x, at the end of a request the NPU's workload continues before the server
-//! starts the next request.
+//! When a request ends, the NPU's workload continues before the server starts the next request, as
+//! in ASTRA-sim 2.x.
 
 use super::OracleSimulator;
 use super::agenda::DelayedCall;

@@ -1,4 +1,4 @@
-//! The protobuf messages of traces, with only the fields that ASTRA-sim reads.
+//! Defines the protobuf messages of traces, with only the fields that ASTRA-sim reads.
 
 /// The first message of a trace file.
 #[derive(Clone, PartialEq, prost::Message)]

@@ -1,5 +1,5 @@
-//! Matches sends with receives of the same (tag, source, destination, bytes), in the order in which
-//! the operations are issued.
+//! Matches sends with receives that have equal (tag, source, destination, bytes), in the order in
+//! which they are issued.
 //!
 //! As in ASTRA-sim 2.x, when a message arrives, the sender's handler runs first. Then the
 //! receiver's handler runs, if the receive is already posted. If a receive is posted after the
@@ -36,7 +36,7 @@ pub enum ArrivalHandler {
     PostReceive(MessageEnvelope, Box<ArrivalHandler>),
 }
 
-/// Identity of a message without the index that distinguishes messages with the same envelope.
+/// Identity of a message without its index, which distinguishes messages with the same envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MessageEnvelope {
     pub tag: u64,
@@ -55,7 +55,7 @@ struct SendReceivePair {
 /// Messages in flight, and posted receives.
 #[derive(Debug, Default)]
 pub struct MessageMatching {
-    /// For each envelope, the numbers of sends and of receives so far.
+    /// Numbers of sends and of receives so far, by envelope.
     counts: BTreeMap<MessageEnvelope, (u64, u64)>,
     meetings: BTreeMap<MessageKey, SendReceivePair>,
     /// Number of messages sent over the network.
@@ -67,7 +67,7 @@ const RANGE: u64 = 500_000_000;
 /// Size in bytes of the message that signals that a receiver is ready.
 const HANDSHAKE: u64 = 8192;
 
-/// Returns the tag on the network for the tag of a send or receive in a trace.
+/// Converts the tag of a send or receive in a trace to a tag on the network.
 pub fn encode_native_tag(tag: u64) -> u64 {
     tag % RANGE
 }
@@ -150,7 +150,7 @@ impl OracleSimulator<'_> {
             self.run_handler(receive.unwrap_or(ArrivalHandler::Nothing));
             self.post.meetings.remove(&key);
         } else {
-            // The handler may post other receives, but the receive of this message already has its
+            // The handler may post other receives, but this message's receive already has its
             // index.
             self.run_handler(send.unwrap_or(ArrivalHandler::Nothing));
             self.post.meetings.entry(key).or_default().arrived = true;

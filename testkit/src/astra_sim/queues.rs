@@ -1,8 +1,8 @@
-//! Queues of an NPU, and how chunks proceed from phase to phase.
+//! Moves chunks from phase to phase through an NPU's queues.
 //!
-//! As in ASTRA-sim 2.x, a queue lists the running phases, then the waiting phases. A new phase is
-//! inserted after all running phases, and after all waiting phases with the same or a higher
-//! priority. The capacity limits the number of running phases.
+//! As in ASTRA-sim 2.x, a queue lists the running phases first, and then the waiting phases. A new
+//! phase is inserted after all running phases, and after all waiting phases with the same or a
+//! higher priority. The capacity limits the number of running phases.
 
 use super::OracleSimulator;
 use super::algorithm::AlgorithmInput;

@@ -1,4 +1,4 @@
-//! Small random configurations that ASTRA-sim accepts and, nearly always, completes.
+//! Creates small random configurations that ASTRA-sim accepts and nearly always completes.
 
 mod job;
 mod machine;
@@ -6,7 +6,7 @@ mod overlaps;
 
 use super::config::SimulationConfig;
 
-/// Pseudo-random numbers: xorshift with a multiplication.
+/// Generator of pseudo-random numbers: xorshift with a multiplication.
 pub struct RandomGenerator(u64);
 
 impl RandomGenerator {
@@ -30,7 +30,7 @@ impl RandomGenerator {
         low + self.draw_bits() % (high - low + 1)
     }
 
-    /// Returns a size from `low` to `high` with a uniformly distributed logarithm.
+    /// Returns a size from `low` to `high` whose logarithm is uniformly distributed.
     pub fn draw_size(&mut self, low: u64, high: u64) -> u64 {
         let bits = self.draw_between(low.ilog2().into(), high.ilog2().into());
         let size = match self.draw_one_in(3) {
@@ -49,8 +49,8 @@ impl RandomGenerator {
     }
 }
 
-/// Returns a random configuration like [`create_random_config`], but with overlapping groups and
-/// with collectives on only some NPUs of a dimension. NPUs therefore issue different numbers of
+/// Returns a random configuration like [`create_random_config`], but with overlapping groups, and
+/// with collectives of only some NPUs of a dimension. NPUs therefore issue different numbers of
 /// collectives. In these configurations, a dimension usually has several queues.
 pub fn create_overlapping_config(seed: u64) -> SimulationConfig {
     let mut dice = RandomGenerator::new(seed ^ 0x0e_7a11);

@@ -1,8 +1,8 @@
 //! Issues the nodes of an NPU, and releases the dependents of nodes that end.
 //!
 //! As in ASTRA-sim 2.x, the workload lists the ready nodes in ascending order of ids, and issues
-//! each node whose resource is free. The workload lists and issues nodes at the start, and whenever
-//! a node ends. If a node ends immediately, its dependents must wait until the next node ends.
+//! each node whose resource is free. The workload does so at the start, and whenever a node ends. If a node ends
+//! immediately, its dependents must wait until the next node ends.
 
 use super::OracleSimulator;
 use super::agenda::DelayedCall;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 enum NodeResource {
     Host,
     Compute,
-    /// All other nodes occupy this resource, even nodes that do nothing, but not receives.
+    /// All other nodes except receives occupy this resource, even nodes that do nothing.
     Communication,
 }
 
@@ -32,8 +32,7 @@ fn slot_of_node(node: &TraceNode) -> Option<NodeResource> {
 #[derive(Debug, Default)]
 pub struct NpuGraph<'c> {
     pub nodes: BTreeMap<u64, &'c TraceNode>,
-    /// For each waiting node, the dependencies that have not ended; `waiters` has the dependents of
-    /// each node.
+    /// Dependencies that have not ended, for each waiting node; `waiters` has the dependents of each node.
     waits: BTreeMap<u64, BTreeSet<u64>>,
     waiters: BTreeMap<u64, Vec<u64>>,
     pub ready: BTreeSet<u64>,
@@ -90,9 +89,9 @@ impl<'c> NpuGraph<'c> {
 pub struct NpuWorkload<'c> {
     pub graph: NpuGraph<'c>,
     occupied: BTreeSet<NodeResource>,
-    /// Total compute time of nodes on the device, used to compute the exposed communication.
+    /// Total compute time of nodes on the device. Exposed communication is the remaining time.
     computed: u64,
-    /// Finish time, and the part of it without compute.
+    /// Finish time, and the part of this time without compute.
     pub finish: Option<(u64, u64)>,
 }
 
@@ -209,7 +208,7 @@ impl OracleSimulator<'_> {
         true
     }
 
-    /// Ends a node immediately, but does not search for ready nodes again.
+    /// Ends a node immediately, without another search for ready nodes.
     fn skip_node(&mut self, npu: usize, node: &TraceNode) {
         let workload = &mut self.npus[npu].workload;
         workload.graph.end_node(node.id);
@@ -232,8 +231,7 @@ impl OracleSimulator<'_> {
     }
 }
 
-/// Converts the recorded duration from whole microseconds to ns. Without a recorded duration, returns 1
-/// ns.
+/// Converts the recorded duration from whole microseconds to ns. Returns 1 ns if no duration is recorded.
 pub fn recorded_ns(node: &TraceNode) -> u64 {
     match node.micros {
         0 => 1,

@@ -1,5 +1,5 @@
-//! Builds a rank's program: operators with their work, and meetings with other ranks. A meeting is
-//! a collective or a message.
+//! Builds a rank's program: operators with their work, and collectives and messages. This folder
+//! calls a collective or message a *meeting* of its members.
 
 use super::cost::{self, CommunicationOperation, PYTHON};
 use super::layout::JobLayout;
@@ -21,8 +21,8 @@ pub(super) struct StepProgramBuilder<'o> {
     /// The program's meetings (collectives and messages), each with its kind, its bytes, and the
     /// number of earlier meetings of its group.
     pub asked: Vec<(CommunicationOperation, u64, u32)>,
-    /// Operators with an axis each; such an operator gets the number of the last meeting
-    /// (collective or message) along its axis.
+    /// Operators that get the number of the last meeting (collective or message) along their axis,
+    /// each with this axis.
     numbered: Vec<(u32, GroupAxis)>,
     counts: [u32; 3],
     device: String,
@@ -36,7 +36,7 @@ pub(super) struct OperatorCall<'a> {
     pub seq: Option<u32>,
     pub flow: bool,
     pub number: (u32, u32),
-    /// Additional attributes of the host node, and additional arguments of the event.
+    /// Additional attributes for the host node, and additional arguments for the event.
     pub more: [&'a str; 2],
 }
 
@@ -235,12 +235,12 @@ impl<'o> StepProgramBuilder<'o> {
         self.add_operator(operator_call(name), inputs, outputs, |_| {});
     }
 
-    /// Adds the time that Python takes before the next operator.
+    /// Adds Python's time before the next operator.
     pub(super) fn add_python_time(&mut self) {
         self.program.instrs.push(ThreadInstruction::Busy(PYTHON));
     }
 
-    /// Adds the computation of an operator: on the thread itself, or as a kernel.
+    /// Adds an operator's computation, on the thread itself or as a kernel.
     pub(super) fn add_work(&mut self, kernel: &str, flops: u128, bytes: u128) {
         let ns = cost::price_kernel(self.options, flops, bytes);
         if !self.is_on_cuda() {
@@ -272,7 +272,7 @@ impl<'o> StepProgramBuilder<'o> {
             CopyDirection::ToDevice => "Memcpy HtoD (Pinned -> Device)",
             CopyDirection::ToHost => "Memcpy DtoH (Device -> Pinned)",
         };
-        // Copies run at 20 GB/s.
+        // Copies transfer 20 GB/s.
         let ns = 1_000 + bytes.div_ceil(20);
         let rate = bytes * 1000 / ns;
         let (whole, part) = (rate / 1000, rate % 1000);

@@ -152,8 +152,8 @@ impl StepProgramBuilder<'_> {
         meet
     }
 
-    /// Adds the wait for the meeting `meet` (a collective or message), as in `work.wait()`: with
-    /// Gloo on the thread, with NCCL on the compute stream.
+    /// Adds the wait for the meeting `meet` (a collective or message), as in `work.wait()`. With Gloo, the thread
+    /// waits; with NCCL, the compute stream waits.
     pub(super) fn add_communication_wait(&mut self, meet: u32) {
         if self.options.device == Device::Cpu {
             self.push_instruction(ThreadInstruction::Block(meet));
@@ -275,7 +275,7 @@ impl StepProgramBuilder<'_> {
         meet
     }
 
-    /// Adds a collective as the functional interface calls it; the caller must add the wait.
+    /// Adds a collective as the functional interface calls it. The caller must add the wait.
     pub(super) fn add_functional_collective(&mut self, ask: RequestedCollective<'_>) -> u32 {
         let group = self.layout.group_of_rank(ask.axis, self.rank);
         let (pg, size) = (group.name.clone(), group.ranks.len() as i64);

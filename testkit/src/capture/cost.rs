@@ -1,7 +1,7 @@
 //! Durations of actions on the simulated computer, in ns.
 //!
-//! The numbers are round, so that a schedule can be derived by hand, and are similar to durations
-//! in real captures. The options of a rank scale the durations.
+//! The durations are similar to durations in real captures, but round, so that tests can derive a schedule by hand. A
+//! rank's options scale the durations.
 
 use super::{Bound, Device, Options};
 
@@ -27,7 +27,7 @@ pub(super) const QUEUE: u64 = 20_000;
 pub(super) const WORKER_GAP: u64 = 5_000;
 /// Time from the end of an event until the thread that waits for it runs again.
 pub(super) const WAKE: u64 = 10_000;
-/// Duration of an empty collective or message, measured from the last member's start.
+/// Duration of an empty collective or message, from the last member's start.
 pub(super) const LATENCY: u64 = 20_000;
 
 /// Returns the time that `amount` takes at `per_us` per microsecond, in ns, rounded up.
@@ -35,7 +35,7 @@ fn duration_at_rate(amount: u128, per_us: u128) -> u64 {
     u64::try_from((amount * 1000).div_ceil(per_us)).unwrap_or(u64::MAX)
 }
 
-/// Returns the duration of a kernel with this work, which runs on the CPU's thread or on a stream.
+/// Returns the duration of a kernel with this work, on the CPU's thread or on a stream.
 pub(super) fn price_kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
     match (options.device, options.bound) {
         // The CPU computes 100 GFLOP/s, and reads and writes 10 GB/s.

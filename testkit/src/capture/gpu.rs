@@ -1,4 +1,4 @@
-//! Writes the parts of Kineto's file that are not host operators: head and tail, runtime calls, and
+//! Writes the parts of Kineto's file other than host operators: head and tail, runtime calls, and
 //! streams.
 
 use super::kineto::KinetoFileWriter;
@@ -273,7 +273,7 @@ pub(super) fn write_gpu_step(
     Ok(())
 }
 
-/// Ids of an event on a stream.
+/// Ids that an event on a stream has.
 #[derive(Clone, Copy)]
 struct StreamEventIds {
     device: u64,

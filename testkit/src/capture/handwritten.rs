@@ -1,4 +1,4 @@
-//! Captures that tests write by hand: events of threads, workers and streams, in ns.
+//! Captures that tests write by hand, with events of threads, workers and streams; times are in ns.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -48,7 +48,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
         self.out.write_str(name);
     }
 
-    /// Writes the part of an event from its name to its arguments.
+    /// Writes the part of an event between its name and its arguments.
     pub(super) fn write_thread_and_times(&mut self, pid: u64, tid: u64, start: u64, ns: u64) {
         self.out.write_str("\",\n    \"pid\": ");
         self.out.write_number(pid);
@@ -125,7 +125,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
         self.out.write_number(record.external);
         let seq = op.seq.map(|seq| sequence_number_of(program, seq, step));
         let forward = template.role == AutogradRole::Forward;
-        // Events with inputs have another order of arguments than events without inputs.
+        // Events with inputs list their arguments in a different order than events without inputs.
         if template.kineto[0].0.is_empty() {
             self.out.write_str(",\"Record function id\": ");
             self.out.write_number(record.rf);
@@ -173,7 +173,7 @@ pub(super) fn write_kineto_file(
     gpu::write_head(&mut file, rank);
     let cuda = capture.options.device == Device::Cuda;
     let mut workers: [Vec<(HostRecord, u32)>; THREADS] = Default::default();
-    // Run the rank once for every thread with many records, so that only a few records are in
+    // Run the rank once for every thread that has many records, so that only a few records are in
     // memory at a time.
     for pass in 0..1 + 2 * u8::from(cuda) {
         let mut records = StepRecords::new(program, pass == 2);

@@ -1,4 +1,4 @@
-//! Members of groups, and the meetings (collectives and messages) of a step.
+//! Lists the members of groups, and the meetings (collectives and messages) of a step.
 
 use super::cost::CollectiveKind;
 use super::cost::CommunicationOperation;
@@ -14,7 +14,7 @@ pub(super) struct LayoutGroup {
     pub ranks: Vec<u32>,
 }
 
-/// Groups and meetings (collectives and messages), which all ranks have in common.
+/// Groups and meetings (collectives and messages), which are the same for all ranks.
 #[derive(Debug)]
 pub(super) struct JobLayout {
     /// The group of all ranks, then the tensor-parallel groups, then the data-parallel groups.
@@ -52,7 +52,7 @@ impl JobLayout {
         }
     }
 
-    /// Returns the groups along an axis: index of the first group, number of groups, and index of
+    /// Returns the index of the first group along an axis, the number of groups, and the index of
     /// the group that contains `rank`.
     fn group_along_axis(&self, axis: GroupAxis, rank: u32) -> (u32, u32, u32) {
         let (groups, tp) = self.tensor;
@@ -85,8 +85,8 @@ impl JobLayout {
         }
     }
 
-    /// Lists the meetings (collectives and messages) of a step, and stores the indices of each
-    /// program's meetings in the program.
+    /// Lists the meetings (collectives and messages) of a step, and stores in each program the
+    /// indices of its meetings in this list.
     pub(super) fn list_communications_of_step(
         &mut self,
         options: &Options,

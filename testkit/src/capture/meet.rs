@@ -1,5 +1,5 @@
-//! Computes the times of collectives and messages: runs all ranks through the job, until all
-//! members of every meeting have arrived.
+//! Computes the times of collectives and messages by running all ranks through the job until all
+//! members have arrived.
 
 use super::Options;
 use super::cost::{hash_parts, simulated_transfer_duration};
@@ -15,7 +15,7 @@ pub(super) struct MemberCommunicationTimes {
     pub waited: Option<(WaiterKind, u64, u64)>,
 }
 
-/// A rank's parts in meetings (collectives and messages), by step and in program order.
+/// A rank's parts in meetings (collectives and messages), by step in program order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankCommunicationHistory {
     pub parts: Vec<MemberCommunicationTimes>,
@@ -47,7 +47,7 @@ impl CommunicationAccess for CommunicationHistoryReplay<'_> {
     fn record_wait(&mut self, _: u32, _: u32, _: WaiterKind, _: u64, _: u64) {}
 }
 
-/// Number of a rank's events, start of the first event, and end of the last.
+/// Number of a rank's events, start of its first event, and end of its last event.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EventCountAndBounds {
     pub ops: u64,
@@ -112,7 +112,7 @@ impl EventRecorder for EventCounter<'_> {
 pub(super) struct SimulationOutcome {
     pub histories: Vec<RankCommunicationHistory>,
     pub tallies: Vec<EventCountAndBounds>,
-    /// For each rank, start and end of each step.
+    /// Start and end of each step, for each rank.
     pub steps: Vec<Vec<(u64, u64)>>,
 }
 
@@ -141,7 +141,7 @@ pub(super) fn create_clock(options: &Options, rank: u32) -> RankClock {
     RankClock::new(draw_pace(options, rank), late.map_or(0, |(_, ns)| *ns))
 }
 
-/// One rank's view of the meetings (collectives and messages), while the ends of some are unknown.
+/// One rank's view of meetings (collectives and messages) while some of their ends are unknown.
 struct UnfinishedCommunications<'a> {
     history: &'a mut RankCommunicationHistory,
     rank: u32,
@@ -207,8 +207,7 @@ pub(super) fn simulate_job(
         tallies: vec![EventCountAndBounds::default(); ranks],
         steps: vec![Vec::new(); ranks],
     };
-    // For each meeting, its members: each with its rank, and the meeting's index in the rank's
-    // program.
+    // Members of each meeting: the member's rank, and the meeting's index in the rank's program.
     let mut members: Vec<Vec<(u32, u32)>> = vec![Vec::new(); layout.meetings.len()];
     for rank in 0..options.ranks {
         for (m, meet) in program(rank as usize).meets.iter().enumerate() {

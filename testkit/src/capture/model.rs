@@ -1,5 +1,5 @@
-//! The model of generated jobs. Each layer is a normalization and a perceptron of two matrices,
-//! with a residual connection.
+//! The model that generated jobs train. Each layer is a normalization and a perceptron with two matrices, plus a
+//! residual connection.
 //!
 //! With tensor parallelism, the activations between layers are sharded: an all-gather precedes the
 //! first matrix, and a reduce-scatter follows the second matrix.
@@ -299,8 +299,7 @@ impl StepProgramBuilder<'_> {
         let Some(seq) = seq else {
             return grad.clone();
         };
-        // In the backward pass, the inverse collective runs: a reduce-scatter for an all-gather,
-        // and vice versa.
+        // The backward pass runs the inverse collective: a reduce-scatter for an all-gather, and vice versa.
         let name = match kind {
             CollectiveKind::AllGather => "_ReduceScatterBackward",
             _ => "_AllGatherBackward",

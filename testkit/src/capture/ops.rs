@@ -1,4 +1,4 @@
-//! The operators of a model, each with the child operators that it has on each device.
+//! Adds a model's operators, each with the child operators that it has on the device.
 
 use super::build::{OperatorCall, StepProgramBuilder, forward_call, operator_call};
 use super::program::AutogradRole;
@@ -80,7 +80,7 @@ impl StepProgramBuilder<'_> {
         );
     }
 
-    /// Adds a view of the tensor `of` by sizes and strides.
+    /// Adds a view of the tensor `of` with sizes and strides.
     pub(super) fn as_strided(&mut self, of: &ProgramTensor, view: &ProgramTensor, offset: bool) {
         let offset = match offset {
             true => OperatorOperand::Int(view.offset as i64),
@@ -275,8 +275,8 @@ impl StepProgramBuilder<'_> {
         [dx, dw, db]
     }
 
-    /// Adds a node of the backward pass. `inside` adds the node's own work, and `behind` adds the
-    /// autograd engine's work after it.
+    /// Adds a node of the backward pass. `inside` adds the node's own work, and `behind` adds the autograd engine's
+    /// work after the node.
     pub(super) fn add_backward_node<A, B>(
         &mut self,
         name: &str,

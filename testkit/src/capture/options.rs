@@ -66,7 +66,7 @@ pub enum Style {
     Pipeline,
 }
 
-/// The limit of a step's speed on a GPU.
+/// The factor that limits a step's speed on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Bound {
     /// Kernels are shorter than their launches.

@@ -1,4 +1,4 @@
-//! Output to a sink through a buffer.
+//! Writes to a sink through a buffer.
 
 use super::program::{ProgramOperator, StepProgram, TemplateHole, TemplateText};
 use std::io::{Result, Write};
@@ -57,7 +57,7 @@ impl<W: Write> BufferedOutput<W> {
         }
     }
 
-    /// Writes a text; ids of the operator's tensors and storages fill its placeholders.
+    /// Writes a text, with ids of the operator's tensors and storages in its placeholders.
     pub(super) fn write_text_with_tensor_ids(
         &mut self,
         text: &TemplateText,
@@ -97,7 +97,7 @@ impl<W: Write> BufferedOutput<W> {
     }
 }
 
-/// Returns the integer that an operator's [`TemplateHole::Number`] has in a step.
+/// Returns the integer that replaces an operator's [`TemplateHole::Number`] in a step.
 pub(super) fn template_number_in_step(op: &ProgramOperator, step: u32) -> u64 {
     u64::from(op.number.0) + u64::from(op.number.1) * u64::from(step)
 }

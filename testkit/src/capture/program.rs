@@ -1,4 +1,4 @@
-//! A rank's program for one step: instructions, and the texts that the instructions record.
+//! A rank's program for one step: instructions, and the texts that they record.
 
 use super::cost::CommunicationOperation;
 use super::tensor::{NUMBER, TENSOR};
@@ -19,8 +19,8 @@ pub(super) enum ThreadInstruction {
     Block(u32),
     /// A kernel is launched on the compute stream.
     Launch(u32),
-    /// A collective's kernel is launched on its group's stream; it starts after all work that was
-    /// launched before.
+    /// A collective's kernel is launched on its group's stream. The kernel starts after all work
+    /// that was launched before it.
     Collective(u32),
     /// The compute stream waits for a meeting (collective or message).
     StreamWait(u32),
@@ -38,7 +38,7 @@ pub(super) enum TemplateHole {
     End,
 }
 
-/// A text in parts; a placeholder follows each part except the last.
+/// A text in parts, with a placeholder after each part except the last.
 pub(super) type TemplateText = Box<[(Box<str>, TemplateHole)]>;
 
 /// Splits a text at its placeholders.
@@ -65,7 +65,7 @@ pub(super) enum AutogradRole {
     Plain,
     /// An operator of the forward pass, with a sequence number.
     Forward,
-    /// The record of the autograd engine around a node of the backward pass.
+    /// The autograd engine's record around a node of the backward pass.
     Evaluate,
     /// A node of the backward pass.
     Backward,
@@ -73,7 +73,7 @@ pub(super) enum AutogradRole {
     Annotation,
 }
 
-/// The common part of operators with the same texts.
+/// The part that operators with the same texts have in common.
 #[derive(Debug)]
 pub(super) struct OperatorTemplate {
     pub role: AutogradRole,
@@ -99,7 +99,8 @@ pub(super) struct ProgramOperator {
     pub seq: Option<u32>,
     /// `true` if a flow arrow from the forward to the backward pass starts or ends here.
     pub flow: bool,
-    /// Value of [`TemplateHole::Number`]: the first number plus the step times the second number.
+    /// Value of [`TemplateHole::Number`]: the first number, plus the step multiplied by the second
+    /// number.
     pub number: (u32, u32),
 }
 
@@ -123,7 +124,7 @@ pub(super) enum CopyDirection {
 /// One member's part in a collective or message.
 #[derive(Debug)]
 pub(super) struct CommunicationMember {
-    /// Index of the meeting in the list of all ranks' meetings of a step.
+    /// Index of the meeting in the list of all ranks' meetings in a step.
     pub global: u32,
     pub axis: GroupAxis,
     /// Index of the operator that is Gloo's annotation or NCCL's surrounding record.
@@ -140,7 +141,7 @@ pub(super) enum GroupAxis {
     Pair,
 }
 
-/// Properties of a meeting (collective or message) that all its members have in common.
+/// Properties of a meeting (collective or message) that are the same for all its members.
 #[derive(Clone, Debug)]
 pub(super) struct CommunicationProperties {
     pub exchange: CommunicationOperation,
@@ -161,8 +162,8 @@ pub(super) struct StepProgram {
     pub templates: Vec<OperatorTemplate>,
     pub kernels: Vec<ProgramKernel>,
     pub meets: Vec<CommunicationMember>,
-    /// For each tensor slot: the slot with the same storage (or the slot itself), and `true` if the
-    /// tensor exists for all steps.
+    /// Slot with the same storage (possibly the slot itself), and `true` if the tensor exists for
+    /// all steps, for each tensor slot.
     pub slots: Vec<(u32, bool)>,
     /// Number of autograd's sequence numbers in a step.
     pub seqs: u32,
@@ -171,8 +172,8 @@ pub(super) struct StepProgram {
 }
 
 impl StepProgram {
-    /// Returns the index of the operator template with these texts (with placeholders); adds the
-    /// template if it is new.
+    /// Returns the index of the operator template with these texts (with placeholders), and adds
+    /// the template if it is new.
     pub(super) fn intern_template(&mut self, role: AutogradRole, texts: [&str; 4]) -> u32 {
         let key = (role, texts.join("\u{3}"));
         let templates = &mut self.templates;
@@ -189,7 +190,8 @@ impl StepProgram {
         })
     }
 
-    /// Returns the index of the kernel with this name, duration and texts; adds it if it is new.
+    /// Returns the index of the kernel with this name, duration and texts, and adds the kernel if
+    /// it is new.
     pub(super) fn intern_kernel(
         &mut self,
         name: &str,

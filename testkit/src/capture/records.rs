@@ -1,7 +1,7 @@
-//! Records of a rank's step: operators with all ids that PyTorch gives them.
+//! Records of a rank's step: operators with all the ids that PyTorch gives them.
 //!
-//! Both files of a rank use these records, so the files agree. A rank's ids depend only on the
-//! order of operator starts and ends on the rank's threads.
+//! Both files of a rank are written from these records, so the files agree. A rank's ids depend only on the order in
+//! which operators start and end on its threads.
 
 use super::program::{AutogradRole, GroupAxis, StepProgram};
 use super::simulate::{EventRecorder, RuntimeCall, StreamWork};
@@ -56,7 +56,7 @@ pub(super) enum GpuRecord {
     },
 }
 
-/// A worker's annotation that has not ended, or not even started.
+/// A worker's annotation that has not ended, and possibly has not started.
 #[derive(Clone, Copy, Debug)]
 struct PendingAnnotation {
     at: u64,
@@ -72,9 +72,9 @@ struct PendingAnnotation {
 #[derive(Debug)]
 pub(super) struct StepRecords<'p> {
     program: &'p StepProgram,
-    /// Records, in the order of starts on each thread.
+    /// Records, in order of start time on each thread.
     pub list: Vec<HostRecord>,
-    /// Indices into `list`, in the order of ends.
+    /// Indices into `list`, in order of end time.
     pub done: Vec<u32>,
     pub gpu: Vec<GpuRecord>,
     pub with_gpu: bool,
@@ -86,7 +86,7 @@ pub(super) struct StepRecords<'p> {
     rooted: [u64; 2],
     next_id: u64,
     next_rf: u64,
-    /// For each thread, the next external id, and the number of ids left in the thread's block.
+    /// Next external id, and number of ids left in the block, for each thread.
     external: [(u64, u64); 6],
     blocks: u64,
     starting: Vec<PendingAnnotation>,
@@ -343,9 +343,8 @@ impl EventRecorder for StepRecords<'_> {
 }
 
 impl StepRecords<'_> {
-    /// Returns the external id of the innermost open record of a kind; 0 if there is none. With
-    /// `role`, the record is an annotation; without `role`, it is an operator that is not an
-    /// annotation.
+    /// Returns the external id of the innermost open record of the requested kind; 0 if there is none. If `role` is
+    /// given, the record is an annotation; otherwise it is an operator that is not an annotation.
     fn enclosing_external_id(&self, role: Option<AutogradRole>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack

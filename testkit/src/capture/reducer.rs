@@ -8,7 +8,7 @@ use super::model::LayerParameters;
 use super::program::GroupAxis;
 use super::tensor::{OperatorOperand, ProgramTensor};
 
-/// The gradients of a rank, in one step.
+/// A rank's gradients in one step.
 #[derive(Debug)]
 pub(super) struct GradientReducer {
     params: Vec<ReducedParameter>,
@@ -89,7 +89,8 @@ impl GradientReducer {
 }
 
 impl StepProgramBuilder<'_> {
-    /// Adds the node that adds `grad` to the gradient of `param`, including its hook.
+    /// Adds the autograd node that adds `grad` to the gradient of `param`, including the node's
+    /// hook.
     pub(super) fn add_gradient_accumulation(
         &mut self,
         param: usize,
@@ -188,8 +189,7 @@ impl StepProgramBuilder<'_> {
         }
     }
 
-    /// For every bucket, adds the wait for its reduction, and the copy of the sums back into the
-    /// gradients.
+    /// Adds the wait for each bucket's reduction, and the copy of the sums back into the gradients.
     fn add_reduction_finalization(&mut self, reducer: &GradientReducer) {
         for bucket in &reducer.buckets {
             let (meet, sum) = bucket.meet.as_ref().expect("every bucket is complete");

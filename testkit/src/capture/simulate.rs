@@ -1,22 +1,22 @@
-//! One rank's clock, which runs the program in order and reports the times of events.
+//! A rank's clock runs the program in order and reports the times of events.
 //!
-//! A clock stops if it needs the end of a meeting (collective or message) that is still unknown; it
-//! can continue later. A clock never reports an event twice.
+//! A clock stops if it needs the unknown end of a meeting (collective or message), and can continue
+//! later. A clock never reports an event twice.
 
 use super::cost::{
     BETWEEN, HEAD, LAUNCH, QUEUE, REACH, RUNTIME, STREAM_GAP, TAIL, WAKE, WORKER_GAP, hash_parts,
 };
 use super::program::{GroupAxis, StepProgram, ThreadInstruction};
 
-/// Access to the meetings with other ranks (collectives and messages) that a rank's clock waits
-/// for.
+/// Access to the meetings with other ranks (collectives and messages) for which a rank's clock
+/// waits.
 pub(super) trait CommunicationAccess {
     /// Records that this rank starts its part of the meeting `m` in `step`.
     fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64);
     /// Returns the end of the meeting `m` on this rank; `None` if the end is still unknown.
     fn meeting_end(&self, step: u32, m: u32) -> Option<u64>;
-    /// Records that a thread or stream of this rank waits for the meeting `m` from `from` until
-    /// `until`.
+    /// Records that a thread or stream of this rank waits for the collective or message `m` during
+    /// `from..until`.
     fn record_wait(&mut self, step: u32, m: u32, by: WaiterKind, from: u64, until: u64);
 }
 
@@ -85,7 +85,7 @@ pub(super) fn stream_of_axis(axis: GroupAxis) -> u32 {
     }
 }
 
-/// A Gloo worker, or a stream for collectives. A worker is free from a known time on, or when its
+/// A Gloo worker, or a stream for collectives. A worker becomes free at a known time, or when its
 /// current meeting (collective or message) has ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct GlooWorker {
@@ -100,7 +100,7 @@ pub(super) struct RankPace {
     pub rank: u32,
     /// Factor of all durations, in thousandths.
     pub straggle: u32,
-    /// Largest random addition to a duration, in thousandths of it.
+    /// Largest random addition to a duration, in thousandths of the duration.
     pub skew: u32,
 }
 
@@ -117,8 +117,8 @@ pub(super) struct RankClock {
     comm: [GlooWorker; 2],
     compute_free: u64,
     correlation: u64,
-    /// For each meeting of the step, the correlation id of the call that recorded an event after
-    /// the meeting's kernel.
+    /// Correlation id of the call that recorded an event after the meeting's kernel, for each
+    /// meeting of the step.
     recorded: Vec<u64>,
 }
 
@@ -196,8 +196,8 @@ impl RankClock {
             }
             self.next += 1;
         }
-        // Meetings have new numbers in each step, so the ends of all meetings must be known before
-        // the step ends.
+        // Each step numbers its meetings anew, so the ends of all meetings must be known before the
+        // step ends.
         let open = self.workers.iter_mut().flatten().chain(&mut self.comm);
         for worker in open {
             if !update_worker_free_time(worker, self.step, meetings) {
@@ -209,7 +209,7 @@ impl RankClock {
         true
     }
 
-    /// Executes `instr`. Does nothing, and returns `false`, if `instr` needs the unknown end of a
+    /// Executes `instr`. Returns `false` without any effect if `instr` needs the unknown end of a
     /// meeting.
     fn run_instruction(
         &mut self,

@@ -1,5 +1,4 @@
-//! Adds a training step: data, forward pass, backward pass and optimizer; with a pipeline, its
-//! microbatches.
+//! Adds a training step: data, forward pass, backward pass and optimizer, or the microbatches of a pipeline.
 
 use super::build::{OperatorCall, StepProgramBuilder, annotation_call, operator_call};
 use super::comm::RequestedCollective;
@@ -16,7 +15,7 @@ use std::collections::VecDeque;
 /// Number of the first captured step.
 pub(super) const FIRST_STEP: u32 = 2;
 
-/// A microbatch after its forward pass and before its backward pass.
+/// A microbatch between its forward pass and its backward pass.
 struct InFlightMicroBatch {
     saved: Vec<SavedActivations>,
     /// The loss and its autograd node, on the last stage.
@@ -210,7 +209,7 @@ impl StepProgramBuilder<'_> {
         );
     }
 
-    /// Adds the code that reads the loss; the host waits here for the device.
+    /// Adds the read of the loss, at which the host waits for the device.
     fn add_loss_read(&mut self, loss: &ProgramTensor) {
         let (args, result) = (
             [OperatorOperand::Tensor(loss)],

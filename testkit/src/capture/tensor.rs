@@ -1,4 +1,4 @@
-//! Arguments of operators, in the notation of the host file and of Kineto's file.
+//! Writes the arguments of operators in the notations of the host file and Kineto's file.
 
 use std::fmt::Write;
 
@@ -67,7 +67,7 @@ pub(super) enum OperatorOperand<'a> {
     Ints(&'a [u64]),
     Bool(bool),
     Bools(usize),
-    /// A number as text: for the host file, and for Kineto's file.
+    /// A number as text, once for the host file and once for Kineto's file.
     Double(&'a str, &'a str),
     None,
     Device,

@@ -1,5 +1,4 @@
-//! Compares a capture with a schedule that is derived by hand, and tests which options are
-//! rejected.
+//! Compares a capture with a schedule derived by hand, and tests that invalid options are rejected.
 
 use super::*;
 
@@ -86,7 +85,7 @@ fn a_layer_on_two_ranks_by_hand() {
     let rank_0 = 141 * 2_000 + 140 * 1_500 + 7 * 5_000 + 71;
     let rank_1 = 141 * 4_000 + 140 * 2_500 + 7 * 10_000 + 142;
     let asked = [until + rank_0, until + rank_1];
-    // The 15 parameters have 60 B. Each of two members sends and receives 60 B, which takes 60 ns.
+    // The 15 parameters take 60 B. Each of two members sends and receives 60 B, which takes 60 ns.
     let end = asked[1] + 20_000 + 20_060;
     assert_eq!(
         times(reduce),

@@ -7,7 +7,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// A job's true times. Times are whole ns of a clock that all ranks share. The clock's 0 is
-/// [`JobTruth::epoch_ns`] after 1970; times in a rank's Kineto file also include the rank's offset.
+/// [`JobTruth::epoch_ns`] after the start of 1970. Times in a rank's Kineto file also include the
+/// rank's offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobTruth {
     /// Version of this format: 1.
@@ -34,10 +35,10 @@ pub struct RankTruth {
     /// Start and end of the steps `ProfilerStep#2`, `ProfilerStep#3`, …; Python's time before a
     /// step does not count.
     pub steps: Vec<[u64; 2]>,
-    /// Factor of durations, in thousandths, before the pseudo-random part is added.
+    /// Factor that multiplies durations, in thousandths, before the pseudo-random part is added.
     pub straggle_permille: u32,
-    /// Number of `cpu_op` and `user_annotation` events. The host's file has the same number of
-    /// nodes with a record function, except `## process_group:init ##`.
+    /// Number of `cpu_op` and `user_annotation` events. The host's file has equally many nodes with
+    /// a record function, not counting `## process_group:init ##`.
     pub host_ops: u64,
     /// Number of `cuda_runtime` events.
     pub runtime_calls: u64,
@@ -45,7 +46,7 @@ pub struct RankTruth {
     pub kernels: u64,
     /// Number of `gpu_memcpy` events.
     pub copies: u64,
-    /// Number of collectives that the rank takes part in.
+    /// Number of collectives in which the rank takes part.
     pub collectives: u64,
     /// Number of messages that the rank sent.
     pub sends: u64,
@@ -153,8 +154,8 @@ impl SimulatedCapture {
         }
     }
 
-    /// Returns the sending and the receiving stage of a message; the numbering in [`super::step`]
-    /// determines them.
+    /// Returns the sending and the receiving stage of a message, which follow from the numbering in
+    /// [`super::step`].
     fn stages_of_message(&self, global: u32) -> [u32; 2] {
         let stage = global / 2 / self.options.microbatches;
         match global % 2 {
@@ -182,8 +183,7 @@ impl SimulatedCapture {
                     .push((rank, *part));
             }
         }
-        // `counts` has, per step, the number of collectives by group and the number of messages by
-        // pair of ranks.
+        // Number of collectives by group, and number of messages by pair of ranks, in each step.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
             CommunicationOperation::Message => (0, self.stages_of_message(global as u32)),

@@ -28,8 +28,8 @@ fn lower_bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], Poin
 }
 
 /// Every replay takes at least the bound over all micro-batches, and this bound is at least the
-/// quick bound. Plans, schedules, ZeRO stages, networks and machines vary, and machines have
-/// different algorithms.
+/// quick bound. The test varies plans, schedules, ZeRO stages, networks and machines, and the
+/// machines have different algorithms.
 #[test]
 fn no_replay_is_faster_than_its_bounds() {
     let variants: [&[(&str, &str)]; 11] = [
@@ -95,7 +95,8 @@ fn no_replay_is_faster_than_its_bounds() {
             );
             assert!(quick.memory_bytes <= whole.memory_bytes, "{shown}");
             checked += 1;
-            // A bound far below the replay's time would exclude no point.
+            // Count bounds near the replay's time, because a bound far below it would exclude no
+            // point.
             near += u32::from(quick.time_ps as f64 > 0.5 * measures.time_ps as f64);
         }
     }
@@ -148,7 +149,7 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     }
 }
 
-/// If a stage has only kernels, both the bound and the replay's time are the sum of the kernels'
+/// If a stage has only kernels, both the bound and the replay's time are the sum of their
 /// durations.
 #[test]
 fn one_npu_takes_exactly_its_bound() {

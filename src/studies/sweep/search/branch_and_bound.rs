@@ -1,13 +1,14 @@
 //! Best-first search that ends when no remaining point has a bound below the best answer.
 //!
-//! At first, every point gets a quick bound. If a point has the smallest such bound among the
-//! remaining points, its full bound is computed. If the full bound is still the smallest, the point
-//! is answered (replayed, or rejected if impossible). The search ends when the smallest bound is no
-//! better than the best answer, because then no remaining point can be better. Idle threads answer
-//! the first open questions of the queue in advance. An open question is a bound or an answer that
-//! is still missing. An answer is used only when its turn comes, so rows are the same for any
-//! number of threads. A shard answers all its points that a single run over all points would
-//! answer, because the shard's best point is never better than the best point of all.
+//! At first, every point gets a quick bound. The search then takes the remaining point with the
+//! smallest bound, and computes this point's full bound. If the full bound is still the smallest,
+//! the search answers the point, that is, replays it or rejects it as impossible. The search ends
+//! when the smallest bound is no better than the best answer, because no remaining point can then
+//! be better. Idle threads answer the first open questions in the queue in advance. An open
+//! question is a bound or an answer that is still missing. An answer is used only when its turn
+//! comes, so rows are the same for any number of threads. A shard's best point is never better than
+//! the best point of all. A shard therefore answers at least those of its points that a single run
+//! over all points would answer.
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
@@ -17,11 +18,11 @@ use crate::sweep::setting::{self, Settings};
 use crate::sweep::study::Study;
 use std::collections::BTreeSet;
 
-/// A point in the queue. The fields are its bound's score (as an integer that preserves the order),
-/// true if this bound is the full bound, and the point's index.
+/// A point in the queue. The fields are the score of the point's bound (as an integer that
+/// preserves the order), true if this is the full bound, and the point's index.
 type QueueEntry = (u64, bool, usize);
 
-/// Maps a number to an integer so that the order of numbers is preserved.
+/// Maps a number to an integer, and preserves the order of numbers.
 fn to_ordered_bits(score: f64) -> u64 {
     let bits = score.to_bits();
     if score.is_sign_negative() {
@@ -46,13 +47,13 @@ struct BestFirstSearch<'s> {
     points: Vec<QueuedPoint>,
     queue: BTreeSet<QueueEntry>,
     best: Option<f64>,
-    /// Points that were answered or rejected, in the order of their turns.
+    /// Points that were replayed or rejected, in the order in which the search took them.
     taken: Vec<usize>,
 }
 
 impl BestFirstSearch<'_> {
-    /// Processes the first point of the queue as long as its questions are answered. Returns true
-    /// when the search ends.
+    /// Processes points from the front of the queue while their questions are answered. Returns
+    /// true when the search ends.
     fn advance_queue_head(&mut self, known: &KnownPoints) -> bool {
         while let Some((head, is_whole, index)) = self.queue.first().copied() {
             if head >= self.score_limit() {
@@ -66,7 +67,7 @@ impl BestFirstSearch<'_> {
             let knowledge = &known[&queued.key];
             match knowledge.whole {
                 Some(bound) if !is_whole => self.insert(index, bound),
-                // The point was answered, or it was rejected while its bound was computed.
+                // The point was replayed, or the computation of its bound rejected it.
                 _ => {
                     let answer = knowledge.answer.as_ref();
                     let score = answer
@@ -79,7 +80,8 @@ impl BestFirstSearch<'_> {
         true
     }
 
-    /// Returns the limit on scores. The search continues while some bound is below the limit.
+    /// Returns the best answer's score as the limit on bounds. The search continues while some
+    /// bound is below the limit.
     fn score_limit(&self) -> u64 {
         self.best.map_or(u64::MAX, to_ordered_bits)
     }
@@ -116,7 +118,8 @@ impl BestFirstSearch<'_> {
     }
 }
 
-/// Returns the open question about a point in the queue, which depends on the kind of its bound.
+/// Returns the question about a point in the queue: its full bound if the queue has the quick
+/// bound, otherwise its answer.
 fn open_question(is_whole: bool) -> PointQuestion {
     if is_whole {
         PointQuestion::Answer
@@ -151,7 +154,7 @@ impl StudyExplorer<'_> {
             let known = self.known.get(&key);
             let Some(bound) = known.and_then(|known| known.quick.or(known.whole)) else {
                 // If a point has no bound, it was rejected or its answer is missing. In both cases,
-                // its score is not needed.
+                // the search needs no score of it.
                 let _ = self.visit_point(numbered.then_some(number), &point);
                 continue;
             };

@@ -1,5 +1,4 @@
-//! The known answers and bounds of points. All threads that compute answers and bounds share these
-//! data.
+//! Stores the known answers and bounds of points. All threads that compute answers and bounds share this store.
 
 use super::{NewWorkCounts, RowOutcome, StudyExplorer, SweepError, SweepProgress};
 use crate::sweep::bound::PointBound;
@@ -41,7 +40,7 @@ impl PointKnowledge {
 }
 
 impl PointKnowledge {
-    /// Adds newer results, which replace older ones of the same kind.
+    /// Adds newer results, which replace older results of the same kind.
     fn extend(&mut self, found: Self) {
         self.quick = found.quick.or(self.quick);
         self.whole = found.whole.or(self.whole);
@@ -98,7 +97,7 @@ impl StudyExplorer<'_> {
         let mut open: Vec<OpenQuestion> = (open.into_iter())
             .map(|(key, (question, point))| (key, question, point))
             .collect();
-        // Put points with the same work next to each other, so that the work is built once.
+        // Put points with the same work next to each other, so that the work is built only once.
         open.sort_by_cached_key(|(_, _, point)| PointEvaluator::work_key(point));
         let mut open = open.into_iter();
         self.answer_questions_from(move |_, _| open.next())
@@ -163,8 +162,8 @@ impl StudyExplorer<'_> {
             let start = std::time::Instant::now();
             let find_out = || self.find_out(is_bounded, question, &point);
             let found = catch_unwind(AssertUnwindSafe(find_out)).unwrap_or_else(|panic| {
-                // If the computation panics, first wake the other threads, because they would
-                // otherwise wait for this answer forever.
+                // If the computation panics, wake the other threads first, because they would otherwise wait for this
+                // answer forever.
                 let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 state.in_flight.remove(&key);
                 answered.notify_all();
@@ -173,7 +172,7 @@ impl StudyExplorer<'_> {
             });
             let seconds = start.elapsed().as_secs_f64();
             let entry = found.to_journal_entry(&key);
-            // If the run is interrupted, do not record an answer for the point.
+            // If the run was interrupted, do not record an answer for the point.
             let written = interrupt::check_interruption()
                 .map_err(SweepError::from)
                 .and_then(|()| {

@@ -1,10 +1,10 @@
-//! Search in which layers take turns. In each round, each layer is searched once while all other
-//! axes stay at the best point so far.
+//! Searches layers in turns. In each round, each layer is searched once while all other axes stay
+//! at the best point so far.
 //!
-//! A joint search of several layers visits the product of the layers' sizes, but a round of turns
-//! visits only their sum. The search ends after the first round without an improvement. At the end,
-//! no change within a single layer can improve the point. In a random layer, this means that none
-//! of its draws can.
+//! A joint search of several layers visits as many points as the product of the layers' sizes. A
+//! round of turns visits only their sum. The search ends after the first round without an
+//! improvement. At the end, no change within a single layer can improve the point. In a random
+//! layer, none of the drawn values can improve the point.
 
 use super::{StudyExplorer, SweepError};
 use crate::sweep::setting::Settings;
@@ -33,7 +33,7 @@ impl StudyExplorer<'_> {
     /// Searches the layers in turns, for at most `rounds` rounds.
     pub(super) fn search_layers_in_turns(&mut self, rounds: u32) -> Result<(), SweepError> {
         let study = self.study;
-        // Start with the first values of all axes.
+        // Empty settings select the first value of every axis.
         let mut at = Settings::new();
         for layer in &study.layers {
             at.extend(study.settings_at(layer, 0));

@@ -1,4 +1,4 @@
-//! Strategies, and the axis layers that they explore.
+//! Parses strategies, and the layers of axes that they explore.
 
 use super::MOST_POINTS;
 use crate::sweep::axis::StudyAxis;
@@ -9,7 +9,7 @@ use chakram_base::config::{
 /// Keys that a layer may have.
 const LAYER: &[&str] = &["axes", "strategy", "draws"];
 
-/// Order of visits to a layer's points.
+/// Rule that selects and orders the visited points of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStrategy {
     /// Visits all points.
@@ -18,8 +18,8 @@ pub enum SearchStrategy {
     Random(u64),
     /// Searches one axis at a time while the others stay fixed, until no axis improves the point.
     Coordinate,
-    /// Visits points in the order of their lower bounds. Excludes points with a bound that is no
-    /// better than the best answer.
+    /// Visits points in the order of their lower bounds. Excludes points whose bound is no better
+    /// than the best answer.
     BranchAndBound,
 }
 
@@ -54,10 +54,10 @@ impl SearchStrategy {
     }
 }
 
-/// Axes explored by one strategy.
+/// Axes that one strategy explores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyLayer {
-    /// Indices among the study's axes.
+    /// Indices of the layer's axes among the study's axes.
     pub axes: Vec<usize>,
     /// Strategy for these axes.
     pub strategy: SearchStrategy,

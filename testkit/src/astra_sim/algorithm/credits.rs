@@ -1,11 +1,10 @@
-//! One state machine for the algorithms ring, direct and halving-doubling. At the start, the
-//! machine prepares one packet for each message that may be in flight; later, it prepares one
-//! packet for each received message. Each packet that has crossed the bus gives a credit, and each
-//! credit sends the oldest prepared packet.
+//! A single state machine for the algorithms ring, direct and halving-doubling. At the start, the machine prepares one
+//! packet for each message that may be in flight. Later, it prepares one packet for each received message. Each packet
+//! that has crossed the bus gives a credit, and each credit sends the oldest prepared packet.
 //!
 //! Packets come in rounds: first packets that are never reduced, then packets that may be reduced.
-//! Packets of the second kind are reduced in a reduce-scatter, and in every second round of an
-//! all-reduce.
+//! A reduce-scatter reduces the packets of the second kind in every round, and an all-reduce reduces them in every
+//! second round.
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::CollectiveOperation;
@@ -31,7 +30,7 @@ pub struct CreditAlgorithm {
     credits: usize,
     window: usize,
     received: usize,
-    /// Number of packets without reduction that are left in this round.
+    /// Number of packets left in this round that are never reduced.
     plain_left: usize,
     reducible_left: usize,
     reducible: usize,
@@ -129,8 +128,8 @@ impl CreditAlgorithm {
         let half = self.peers.ids.len() - 1;
         let direct = matches!(self.route, PeerSequence::EveryPeer);
         if direct && self.kind == CollectiveOperation::AllReduce && self.sends_left <= half {
-            // When the first half of an all-reduce has arrived, all credits start the second half
-            // at once.
+            // When all messages of an all-reduce's first half have arrived, the machine spends all credits at once to
+            // start the second half.
             if self.received < half {
                 return acts;
             }

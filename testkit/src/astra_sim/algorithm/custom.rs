@@ -1,6 +1,6 @@
-//! A custom algorithm, given as one trace per position in the group. A node is issued as soon as
-//! its dependencies end, regardless of other nodes in flight. The size of the collective has no
-//! effect.
+//! A custom algorithm, which has one trace per position in the group. A node is issued as soon as
+//! its dependencies have ended, regardless of other nodes in flight. The size of the collective has
+//! no effect.
 
 use super::super::config::{NodeWork, TraceNode};
 use super::super::post::encode_native_tag;
@@ -14,7 +14,7 @@ pub struct CustomRun {
     nodes: BTreeMap<u64, TraceNode>,
     ended: BTreeSet<u64>,
     issued: BTreeSet<u64>,
-    /// NPUs, indexed by their numbers in the trace; empty if these numbers already are NPUs.
+    /// NPU of each peer number in the trace; empty if the peer numbers are NPUs.
     members: Vec<usize>,
 }
 

@@ -1,5 +1,5 @@
-//! The order of partners in halving-doubling: their distances are 1, 2, 4, … while sizes are
-//! halved, or the reverse.
+//! The order of partners in halving-doubling. While sizes are halved, the distances are 1, 2, 4, …; while sizes are
+//! doubled, the order is reversed.
 
 use super::super::config::CollectiveOperation;
 use super::RingPeers;
@@ -49,7 +49,7 @@ impl HalvingWalk {
         self.distance > 0
     }
 
-    /// Returns the peer at the current distance. The NPUs exchange data in pairs.
+    /// Returns the peer at the current distance. NPUs at this distance exchange data in pairs.
     pub fn current_partner(&self, peers: &RingPeers) -> usize {
         let clockwise = self.distance == 0 || (peers.me / self.distance).is_multiple_of(2);
         peers.ring_index_after_steps(peers.me, self.distance, clockwise)

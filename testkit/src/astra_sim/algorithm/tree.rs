@@ -1,7 +1,7 @@
 //! All-reduce over one of two mirrored trees.
 //!
 //! As in ASTRA-sim 2.x, the root has one child. The root's child is the root of a complete binary
-//! tree with all other NPUs. NPUs are numbered in order: left subtree, node, right subtree. The
+//! tree with all other NPUs. NPU numbers ascend in the order left subtree, node, right subtree. The
 //! root is the first NPU in one tree and the last NPU in the other. Chunks alternate between the
 //! trees.
 
@@ -21,9 +21,9 @@ pub struct TreeAlgorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TreeState {
     Start,
-    /// Waits for the data of this number of children.
+    /// The NPU waits for data from this number of children.
     Children(usize),
-    /// All data of children has arrived; some of it may still need a reduction.
+    /// All children's data has arrived; some of it may still need a reduction.
     Up,
     Parent,
     Down,

@@ -13,7 +13,7 @@ pub enum QueueHalf {
     Last,
 }
 
-/// Index of the next queue, for each part of the queues.
+/// Index of the next queue, for all queues and for each half of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NextQueueIndices {
     any: usize,
@@ -64,7 +64,7 @@ pub fn padded_and_chunk_size(
 }
 
 /// Returns the phases of a chunk over the dimensions that take part in the collective. A phase has
-/// a dimension, an operation, and a part of the dimension's queues.
+/// a dimension, an operation, and a subset of the dimension's queues.
 pub fn plan_phases(
     kind: CollectiveOperation,
     dims: &[usize],

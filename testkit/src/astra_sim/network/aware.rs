@@ -1,7 +1,7 @@
 //! The congestion-aware network of ASTRA-sim 2.x has one dimension. Directed links store and
-//! forward whole messages, and each link has a queue. A link that starts at t delivers at t +
-//! trunc(latency + bytes / bandwidth), and is free at t + trunc(bytes / bandwidth). The arrival is
-//! scheduled before the event that frees the link.
+//! forward whole messages, and each link has a queue. A link that starts to send at t delivers the
+//! message at t + trunc(latency + bytes / bandwidth), and is free at t + trunc(bytes / bandwidth).
+//! The network schedules the arrival before the event that frees the link.
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
 use super::super::config::{NetworkShape, SimulationConfig};

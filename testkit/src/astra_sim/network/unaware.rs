@@ -1,5 +1,5 @@
 //! The congestion-unaware network of ASTRA-sim 2.x: a message takes trunc(hops·latency + bytes /
-//! bandwidth) ns, with the values of the lowest dimension that differs between the two addresses.
+//! bandwidth) ns. The values are from the lowest dimension in which the two addresses differ.
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
 use super::super::config::{NetworkDimension, NetworkShape, SimulationConfig};

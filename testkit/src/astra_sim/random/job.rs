@@ -1,4 +1,4 @@
-//! Random jobs: steps with communication in the same order on all NPUs, and other work in between.
+//! Creates random jobs. Their steps have communication in the same order on all NPUs, with other work in between.
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::{
@@ -9,13 +9,13 @@ use super::RandomGenerator;
 /// The configuration of a job under construction, and the last nodes of its NPUs.
 pub(super) struct RandomWorkload<'c> {
     pub(super) config: &'c mut SimulationConfig,
-    /// For each NPU, the nodes that its next communication node waits for: the last communication
-    /// node, and another node.
+    /// Nodes for which each NPU's next communication node waits: the last communication node, and possibly another
+    /// node.
     pub(super) last: Vec<Vec<u64>>,
     tag: u64,
 }
 
-/// Adds to the configuration a job with collectives of only some NPUs.
+/// Adds a job with collectives of only some NPUs to the configuration.
 pub fn add_overlapping_job(config: &mut SimulationConfig, dice: &mut RandomGenerator) {
     let npus = config.npu_count();
     config.ranks = vec![Vec::new(); npus];
@@ -98,7 +98,7 @@ impl RandomWorkload<'_> {
         self.add_node(npu, deps, NodeWork::Compute { ops, bytes }, dice)
     }
 
-    /// Adds kernels on some NPUs; a kernel runs before or during its NPU's next communication.
+    /// Adds kernels on some NPUs. A kernel runs before or during its NPU's next communication.
     fn add_kernels(&mut self, dice: &mut RandomGenerator) {
         for npu in 0..self.last.len() {
             if dice.draw_one_in(2) {
@@ -111,7 +111,7 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds a node that the NPU's next communication waits for.
+    /// Adds a node for which the NPU's next communication waits.
     pub(super) fn next(&mut self, npu: usize, work: NodeWork, dice: &mut RandomGenerator) {
         let deps = self.last[npu].clone();
         let id = self.add_node(npu, deps, work, dice);
@@ -128,8 +128,8 @@ impl RandomWorkload<'_> {
         ])
     }
 
-    /// Returns a size for a collective. In ASTRA-sim, all-gathers with less than one byte per chunk
-    /// never end, so this function avoids such sizes.
+    /// Returns a size for a collective. ASTRA-sim's all-gathers never end if a chunk has less than one byte, so this
+    /// function avoids such sizes.
     pub(super) fn draw_bytes(&self, kind: CollectiveOperation, dice: &mut RandomGenerator) -> u64 {
         match kind {
             CollectiveOperation::AllGather => dice.draw_size(self.config.system.splits, 1 << 20),
@@ -143,8 +143,7 @@ impl RandomWorkload<'_> {
         let bytes = self.draw_bytes(kind, dice);
         let list = &self.config.system.algorithms[&kind];
         let one = list.iter().any(|a| a.one);
-        // At least one dimension with an algorithm must take part; otherwise, the collective never
-        // ends.
+        // At least one dimension with an algorithm must take part, because the collective would otherwise never end.
         let count = list.len() as u64;
         let mut dims = None;
         if count > 1 && !one && dice.draw_one_in(3) {
@@ -168,7 +167,7 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds one collective, the same in each of several groups that together contain all NPUs.
+    /// Adds the same collective in each of several groups, which together contain all NPUs.
     fn add_group_collectives(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let kind = Self::draw_kind(dice);
@@ -277,8 +276,7 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds messages of several sizes with the same tag; NPUs receive them in another order than
-    /// they send them.
+    /// Adds messages of several sizes with the same tag; NPUs receive them in a different order than they send them.
     fn add_messages_of_sizes(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len() as u64;
         let src = dice.draw_between(0, npus - 1) as usize;
@@ -304,8 +302,8 @@ impl RandomWorkload<'_> {
         self.last[dst] = sizes.into_iter().map(&mut receive).collect();
     }
 
-    /// Adds nodes that do nothing or only take time. If a node does nothing, ASTRA-sim issues the
-    /// node's dependents only when another node ends.
+    /// Adds nodes that do nothing or only take time. After a node that does nothing, ASTRA-sim issues the dependents
+    /// only when another node ends.
     fn add_idle_nodes(&mut self, dice: &mut RandomGenerator) {
         for npu in 0..self.last.len() {
             let deps = self.last[npu].clone();
@@ -366,8 +364,8 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Returns the size and tag of a message. Sizes are large enough for messages to take time;
-    /// tags may repeat.
+    /// Returns the size and tag of a message. The size is large enough that the message takes time; the tag may be the
+    /// tag of an earlier message.
     fn draw_message(&mut self, dice: &mut RandomGenerator) -> (u64, u64) {
         if dice.draw_one_in(2) {
             self.tag += 1;

@@ -1,4 +1,4 @@
-//! A random network, system and memory, without a job.
+//! Creates a random network, system and memory, without a job.
 
 use super::super::algorithms::{AlgorithmStyle, NativeAlgorithm};
 use super::super::config::{
@@ -45,7 +45,7 @@ pub fn draw_machine(dice: &mut RandomGenerator) -> SimulationConfig {
             local_bw_aware,
             endpoint_delay: (!dice.draw_one_in(10)).then(|| dice.draw_between(1, 200)),
             active_chunks: dice.draw_between(1, 8),
-            // If there are many NPUs, jobs have few chunks, so that runs are short.
+            // Use few chunks if there are many NPUs, so that runs are short.
             splits: dice.draw_between(1, if npus > MOST { 4 } else { 16 }),
             algorithms: BTreeMap::from(lists),
             custom: BTreeMap::new(),
@@ -120,7 +120,7 @@ fn draw_dimensions(
     dims
 }
 
-/// Properties of a configuration that determine which algorithms ASTRA-sim supports for it.
+/// Properties of a configuration that determine its supported algorithms.
 struct AlgorithmSupportFacts {
     tree: bool,
     npus: usize,

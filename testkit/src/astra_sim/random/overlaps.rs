@@ -1,13 +1,13 @@
-//! Collectives of only some NPUs: overlapping groups, and collectives along some dimensions in only
-//! one part of the NPUs.
+//! Adds collectives of only some NPUs: in overlapping groups, and along some dimensions in only one part of the
+//! machine.
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::{CollectiveOperation, NodeWork};
 use super::RandomGenerator;
 use super::job::RandomWorkload;
 
-/// Returns `true` if partners are mutual in a halving-doubling all-gather, at each distance n/2,
-/// n/4, …, 1.
+/// Returns `true` if, at each distance n/2, n/4, …, 1 of a halving-doubling all-gather, every NPU's partner has this
+/// NPU as its own partner.
 fn are_partners_mutual(n: usize) -> bool {
     let partner = |i: usize, distance: usize| match (i / distance).is_multiple_of(2) {
         true => (i + distance) % n,
@@ -90,9 +90,8 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds two independent collectives of all NPUs; each waits for its own kernels, so NPUs may
-    /// issue them in different orders. The messages of both collectives may be identical, for
-    /// example on a ring.
+    /// Adds two independent collectives of all NPUs. Each collective waits for its own kernels, so NPUs may issue the
+    /// two in different orders. The messages of both collectives may be identical, for example on a ring.
     pub fn add_unordered_collective_pair(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let whole = self.config.system.splits * npus as u64 * dice.draw_size(1, 1 << 12);
@@ -146,8 +145,8 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds a collective of all NPUs. If the collective runs over all NPUs as one line, it may
-    /// exclude dimensions other than the first, which has no effect.
+    /// Adds a collective of all NPUs. If the collective runs over all NPUs as one line, it may exclude dimensions other
+    /// than the first; the exclusion has no effect.
     pub fn add_collective_of_all_npus(&mut self, dice: &mut RandomGenerator) {
         let kind = Self::draw_kind(dice);
         let bytes = self.draw_bytes(kind, dice).min(1 << 20);
