@@ -105,8 +105,8 @@ fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError
 }
 
 impl Archive {
-    /// Checks that the archive is large enough for the traces of `ranks`, because a damaged
-    /// catalogue may state any number of ranks in `entry`.
+    /// Checks that the archive is large enough for the traces of `ranks`, because a damaged catalogue may claim any
+    /// number of ranks in `entry`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Tests archives whose catalogue or index states more data than the archive contains.
+//! Tests archives whose catalogue or index claims more data than the archive contains.
 
 use super::chunk::{ChunkCoding, EncodedChunk};
 use super::document::{CatalogueChange, SCHEMA, SegmentPlan};
@@ -52,7 +52,7 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
             assert!(started.elapsed().as_secs() < 5);
         }
     }
-    // The index states that each of eight small chunks contains 60 MiB of the object.
+    // The index claims that each of eight small chunks contains 60 MiB of the object.
     let chunks = (0..8).map(|_| chunk(100, 60 << 20, ChunkCoding::Columns));
     let file = claim(chunks.collect(), 8 * (60 << 20));
     assert!(
@@ -61,7 +61,7 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
             .read_object(&"00".repeat(32))
             .is_err()
     );
-    // The stated size of the object exceeds the sum of the chunks' sizes.
+    // The claimed size of the object exceeds the sum of the chunks' sizes.
     let file = claim(vec![chunk(100, 100, ChunkCoding::Bytes)], TERA);
     let error = Archive::open_archive(file.path())
         .unwrap()
@@ -75,7 +75,7 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
 
 #[test]
 fn columns_that_claim_many_records_take_no_more_than_they_have() {
-    // A chunk of 100 bytes states that it has 2^40 empty records.
+    // A chunk of 100 bytes claims that it has 2^40 empty records.
     let mut columns = Vec::new();
     super::wire::put_varint(&mut columns, 1 << 40);
     columns.resize(100, 0);

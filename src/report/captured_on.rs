@@ -62,7 +62,7 @@ impl CapturedOn {
     }
 
     /// Sets `kernels_stay` if any of the machine's NPU classes (`classes`) differs from the class of the captured
-    /// devices. In this case, kernels keep the durations from another device.
+    /// devices. The kernels then keep durations from another device.
     pub(super) fn detect_kept_kernel_durations<'a>(
         &mut self,
         classes: impl IntoIterator<Item = &'a str>,

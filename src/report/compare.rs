@@ -50,7 +50,7 @@ pub struct MachineColumn<'a> {
 pub struct MachineComparison<'a> {
     /// The job that is compared.
     pub workload: &'a Workload,
-    /// Title of the job for users.
+    /// Title of the job, as shown to users.
     pub title: &'a str,
     /// Options of the job's replays.
     pub options: &'a ReplayOptions,
@@ -87,7 +87,7 @@ pub struct MachineCommunication {
 /// A communication on two machines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommunicationChange {
-    /// Description for users, such as `all-reduce, all 8 ranks`.
+    /// Displayed description, such as `all-reduce, all 8 ranks`.
     pub what: String,
     /// Kind of collective; `None` for messages between ranks.
     pub kind: Option<CollectiveKind>,

@@ -33,7 +33,7 @@ pub struct ReplayCost {
     /// Ends of the 90 % interval of `dollars`, if the makespan has an interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_90: Option<[f64; 2]>,
-    /// Dollars per million tokens, if the job states how many tokens it processes.
+    /// Dollars per million tokens, if the job's token count is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_per_million_tokens: Option<f64>,
     /// Ends of the 90 % interval of `dollars_per_million_tokens`.
@@ -120,7 +120,8 @@ impl CostBasis {
 
 impl Report {
     /// Adds the cost of the replay at `price` dollars per NPU hour, and the time and cost of processing `tokens`
-    /// tokens. If the replayed job states no token count, the time and cost of processing `tokens` tokens are omitted.
+    /// tokens. If the replayed job's token count is unknown, the time and cost of processing `tokens` tokens are
+    /// omitted.
     pub fn state_cost(&mut self, price: Option<f64>, tokens: Option<u64>) {
         let makespan = self.outcome.makespan.as_seconds();
         let ends = self.interval.filter(|_| makespan > 0.0);

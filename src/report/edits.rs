@@ -113,7 +113,7 @@ pub struct EditReport {
         skip_serializing_if = "Option::is_none"
     )]
     pub completed: Option<CompletedInterval>,
-    /// One row per edit, in the order of application.
+    /// One row per edit, in order of application.
     pub rows: Vec<EditRow>,
 }
 

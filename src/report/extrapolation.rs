@@ -80,7 +80,7 @@ impl ShorterReplays {
 }
 
 impl StepExtrapolation {
-    /// Returns a line for users about the extrapolated step.
+    /// Returns a line about the extrapolated step.
     pub fn describe_extrapolation(&self) -> String {
         let full = self.full_samples_per_s.map(|full| {
             let full = super::throughput::format_rate(full);

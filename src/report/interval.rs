@@ -19,9 +19,10 @@
 //! error is slightly larger than for other transfers (0.30). Collectives with measured and with derived times form
 //! one class. The error of this class is the mean of these collectives' errors, weighted by time.
 //!
-//! Hosts reach a collective of `n` members at different times. The machine states the standard deviation `J` of these
-//! times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal
-//! variables (0.56 for 2, 1.42 for 8). `g(n)` is summed over the collectives of each NPU, and averaged over NPUs.
+//! Hosts reach a collective of `n` members at different times. The machine file contains the standard deviation `J` of
+//! these times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard
+//! normal variables (0.56 for 2, 1.42 for 8). `g(n)` is summed over the collectives of each NPU, and averaged over
+//! NPUs.
 //!
 //! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If, in addition, no measured
 //! efficiency reduces the peak rates, `p 0.37` is added to the upper end's exponent. The reason is that predictions
@@ -125,7 +126,7 @@ pub struct PredictionInterval {
     /// Time of loads and stores.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Waiting and idle time. Both result from the other times.
+    /// Waiting and idle time, which result from the other times.
     #[serde(rename = "follows_ps")]
     pub follows: Span,
     /// True if kernels timed by roofline run at the machine's stated peak rates, because no efficiency was measured.

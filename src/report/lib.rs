@@ -138,10 +138,10 @@ pub struct Report {
     /// The makespan, and counts of the replayed nodes, messages and collectives.
     #[serde(flatten)]
     pub outcome: ReplayOutcome,
-    /// End time of the captured run, if every trace states when its rank ended.
+    /// End time of the captured run, if every trace records when its rank ended.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
-    /// Devices, hosts and software that were used to capture the job, if the traces state them.
+    /// Devices, hosts and software that were used to capture the job, if recorded in the traces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub captured_on: Option<CapturedOn>,
     /// Facts that the traces lack, and how the affected nodes were timed.
@@ -217,7 +217,7 @@ pub struct Report {
     /// Busy time of links and memory ports, on a machine of tiles whose network model has contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileUse>,
-    /// Memory at ports that stores data too large for SRAM, if any trace states memory use.
+    /// Memory at ports that stores data too large for SRAM, if any trace records memory use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_ports: Vec<PortMemory>,
     /// Remote memories that store data too large for NPUs, if ranks load from or store to these memories.
@@ -244,7 +244,7 @@ pub struct Report {
     /// Cost of the job's NPUs, if the price of an NPU is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<ReplayCost>,
-    /// Time and cost of processing a given number of tokens, if the job states its own number of tokens.
+    /// Time and cost of processing a given number of tokens, if the job's own token count is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<TokenRun>,
     /// The critical path of the replay. Absent if the replay has too many nodes.
@@ -311,7 +311,7 @@ impl Report {
     }
 
     /// Returns the end of the captured run and the rank that ended last (the lowest rank if several ended last); `None`
-    /// unless every trace states its end.
+    /// unless every trace records its end.
     pub fn last_captured_end(&self) -> Option<(Span, Rank)> {
         let ends = self.rows.iter().map(|row| Some((row.captured?, row.rank)));
         let ends: Vec<_> = ends.collect::<Option<_>>()?;

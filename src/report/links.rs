@@ -1,4 +1,4 @@
-//! Bytes on links, and busy time of links. Both numbers show which dimension and which link limit the
+//! Bytes on links, and busy time of links. The bytes and the busy times show which dimension and which link limit the
 //! job.
 //!
 //! Bytes of messages, loads and stores are counted if requested, with any network model. A transfer is counted on every

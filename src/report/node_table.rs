@@ -141,7 +141,7 @@ pub struct NodeTableRow {
     pub partner: Option<RowNode>,
 }
 
-/// Assigns indices to distinct strings in the order of their first occurrence.
+/// Assigns indices to distinct strings in order of first occurrence.
 #[derive(Debug, Default)]
 pub struct TextNumbers(BTreeMap<String, i32>);
 

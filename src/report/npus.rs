@@ -29,7 +29,7 @@ pub struct NpuRow {
     /// Breakdown of the NPU's time, and completion time of its last node.
     #[serde(flatten)]
     pub time: NpuTime,
-    /// Time from the start of the job to the end of the rank's last captured event, if the trace states it.
+    /// Time from the start of the job to the end of the rank's last captured event, if recorded in the trace.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
     /// Difference between the replayed and the captured end, as a percentage of the captured end. Positive if the
@@ -66,7 +66,7 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     }),
 ];
 
-/// Column that states whether the makespan of the report is only a lower bound. The table has this column only if some
+/// Column that shows whether the makespan of the report is only a lower bound. The table has this column only if some
 /// report has a lower bound.
 pub(super) const LOWER_BOUND: CsvColumn<Report, NpuRow> = ("lower_bound", |report, _| {
     u64::from(report.lower_bound).into()
@@ -194,7 +194,7 @@ pub(super) fn span_of(run: &[Rank]) -> String {
     }
 }
 
-/// Returns the table of finish times in the replay and in the capture. If no trace states when it ended, the result is
+/// Returns the table of finish times in the replay and in the capture. If no trace records its end, the result is
 /// empty.
 pub(super) fn build_finish_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.rows.iter().all(|row| row.captured.is_none()) {

@@ -288,9 +288,8 @@ impl SameNameNodeTotals {
         }
     }
 
-    /// Groups the nodes of `graph` by name. The first result is indexed by name. The first result covers nodes that
-    /// have the same kind as the name's first node. The second result covers nodes of other kinds, by name and
-    /// kind.
+    /// Groups the nodes of `graph` by name. The first result, indexed by name, covers the nodes that have the same kind
+    /// as the name's first node. The second result covers nodes of other kinds, by name and kind.
     fn group_by_name(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
         let mut firsts = vec![Self::empty_for_kind(NodeKind::Nothing); graph.names().len()];
         let mut others = BTreeMap::new();

@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 pub struct ReplayPictures {
     /// Activity of ranks, sorted by rank; ranks with identical activity share one entry. If there are too many ranks,
     /// the most informative ones are kept: ranks that run out of memory, ranks with the shortest or longest time in a
-    /// category, ranks that finish last, and ranks for which others waited. Next, one rank of each NPU class is kept.
+    /// category, ranks that finish last, and ranks for which others waited. After these ranks, one rank of each NPU
+    /// class is kept.
     pub ranks: Vec<RankPicture>,
     /// Number of ranks with recorded activity. In a job with many ranks, only some ranks of each graph and NPU
     /// class are recorded.
@@ -33,7 +34,7 @@ pub struct ReplayPictures {
     /// The longest intervals of the critical path. Each interval is one operator on one rank.
     #[serde(default)]
     pub longest_on_path: Vec<PictureSpan>,
-    /// Memory over time of some of these ranks, if the traces state allocations.
+    /// Memory over time of some of these ranks, if the traces record allocations.
     pub memory: Vec<MemoryCurve>,
     /// Bytes sent between ranks.
     pub traffic: TrafficMatrix,

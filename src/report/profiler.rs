@@ -3,12 +3,12 @@
 //!
 //! # The interval of the makespan without a profiler
 //!
-//! If the job also measured steps without a profiler, the makespan without the cost is multiplied by two ratios of
-//! the step times. The lower end of the interval uses shortest / median, and the upper end longest / median.
-//! Otherwise, the interval follows from the interval of the cost of one profiler record
+//! If the job also measured steps without a profiler, the makespan without the cost is multiplied by two ratios of the
+//! step times. The lower end of the interval uses shortest / median, and the upper end longest / median. For other
+//! jobs, the interval follows from the interval of the cost of one profiler record
 //! (`converters/pytorch/profiler_cost.rs`). The removed time is scaled to each end of this interval, and subtracted
-//! from the makespan with the profiler. If the traces do not state this cost, there is no interval. [`REPEATS`],
-//! the variation between repetitions of a step, widens both kinds of intervals (docs/validation.md).
+//! from the makespan with the profiler. If the traces lack this cost, there is no interval. [`REPEATS`], the variation
+//! between repetitions of a step, widens both kinds of intervals (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;
@@ -65,7 +65,7 @@ pub struct WithoutProfiler {
     /// Makespan without the profiler's cost.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
-    /// Lower end of the makespan's 90 % interval. Absent if the traces do not state the cost of a record.
+    /// Lower end of the makespan's 90 % interval. Absent if the traces lack the cost of a record.
     #[serde(rename = "low_ps", default, skip_serializing_if = "Option::is_none")]
     pub low: Option<Span>,
     /// Upper end of the makespan's 90 % interval.
@@ -74,8 +74,8 @@ pub struct WithoutProfiler {
 }
 
 impl ProfilerBasis {
-    /// Returns the profiler of the job; `None` unless the traces state the profiler's cost or steps measured without a
-    /// profiler.
+    /// Returns the profiler of the job; `None` unless the traces contain the profiler's cost or steps measured without
+    /// a profiler.
     pub(super) fn profiler_of_workload(workload: &Workload) -> Option<Self> {
         let graphs = workload.graphs().iter().map(|graph| graph.profiler());
         let removed = graphs.clone().any(|profiler| profiler.removed);

@@ -145,7 +145,7 @@ fn replay_with_erased_observer(
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of_report(&report, prepared);
-        // The cost also has an interval, so state the cost after the prediction interval.
+        // The cost also has an interval, so compute the cost after the prediction interval.
         report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }

@@ -63,7 +63,7 @@ pub(crate) struct SectionCell {
     pub value: Option<String>,
     /// JSON pointer to the value; `None` if the report does not contain the value.
     pub pointer: Option<String>,
-    /// True if the text is a name from an input; such names are shortened for users.
+    /// True if the text is a name from an input; such names are shortened for display.
     pub is_name: bool,
 }
 

@@ -38,7 +38,7 @@ pub struct Throughput {
     pub tokens_per_s_per_npu: Option<f64>,
     /// FLOPs that the model needs for the samples, without recomputation.
     pub model_flops: f64,
-    /// Pairs of tokens that are included in the FLOPs of attention, if the job states this.
+    /// Pairs of tokens that are included in the FLOPs of attention, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<CountedAttention>,
     /// FLOPs that the kernels of all ranks with a trace execute.
@@ -52,7 +52,7 @@ pub struct Throughput {
     pub hfu: Option<f64>,
 }
 
-/// Explanation of model FLOPs utilization for users.
+/// Explanation of model FLOPs utilization, as shown to users.
 pub(super) const MFU: &str = "model FLOPs over peak";
 pub(super) const HFU: &str = "FLOPs carried out over peak";
 
@@ -73,7 +73,7 @@ fn flops_of(graph: &Graph) -> FlopsByFormat {
     flops
 }
 
-/// Returns the rates of a replay with this makespan; `None` if the job does not state its number of samples.
+/// Returns the rates of a replay with this makespan; `None` if the job's number of samples is unknown.
 pub(super) fn compute_throughput(
     prepared: &CompiledReplay<'_>,
     makespan: Span,
@@ -123,7 +123,7 @@ pub(super) fn compute_throughput(
     })
 }
 
-/// Formats a rate for users, with few digits.
+/// Formats a rate with few digits.
 pub(super) fn format_rate(rate: f64) -> String {
     match rate {
         100.0.. => format_thousands(rate.round() as u64),

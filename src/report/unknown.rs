@@ -15,8 +15,8 @@ pub struct UnknownRow {
     pub what: UnknownFact,
     /// Number of nodes without the fact.
     pub nodes: u64,
-    /// Number of these nodes that take no time, because they have no recorded duration either. All other nodes keep
-    /// their recorded duration.
+    /// Number of these nodes that take no time, because they have no recorded duration either. The other nodes without
+    /// the fact keep their recorded duration.
     pub without_time: u64,
     /// Number of these nodes that are kernels without a recorded duration but with known bytes. These kernels take
     /// only the time to move their bytes, which is a lower bound.
@@ -25,7 +25,7 @@ pub struct UnknownRow {
     /// Sum of the recorded durations of these nodes.
     #[serde(rename = "recorded_ps")]
     pub recorded: Span,
-    /// `recorded` divided by the captured time of all ranks, if the traces state that time.
+    /// `recorded` divided by the captured time of all ranks, if the traces record that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
 }

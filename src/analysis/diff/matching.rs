@@ -166,7 +166,7 @@ impl LabelKind {
 /// Pairs nodes with equal surroundings: first with equal transitive neighbours, then with an equal wide vicinity, then
 /// with an equal narrow vicinity. `base` selects the part of a node that gives its own label, to which the labels of
 /// the surroundings are added. Callers must begin with labels of whole records. An edit may have inserted a new node
-/// with the same work before an old node. In this case, only labels of whole records distinguish the two nodes.
+/// with the same work before an old node. Only labels of whole records distinguish such a new node from the old node.
 fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_transitive_neighbours(side, base, EdgeDirection::Predecessors)

@@ -119,7 +119,7 @@ impl<'o> ComparedTrace<'o> {
         })
     }
 
-    /// Returns the neighbours of `node` in one direction, each with true for a control dependency.
+    /// Iterates over the neighbours of `node` in one direction; the second field is true for a control dependency.
     #[inline]
     pub fn neighbours_of(
         &self,

@@ -2,8 +2,8 @@
 //! be closed.
 //!
 //! Equal changes of several nodes or ranks share one line. The line names the first changed node and lists all ranks.
-//! Times and sizes of all nodes are summed for both traces, in total and by operator, type and group. In addition, the
-//! largest changes of single nodes are stored.
+//! Times and sizes of all nodes are summed for both traces, in total and by operator, type and group. The largest
+//! changes of single nodes are stored too.
 
 mod amounts;
 

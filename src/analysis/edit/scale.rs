@@ -1,4 +1,4 @@
-//! Scales a job to more or fewer ranks, by copying ranks along one dimension of a grid of ranks.
+//! Scales a job to more or fewer ranks, by copying ranks along one dimension of a rank grid.
 //!
 //! The ranks of a job form a grid of named dimensions, outermost first. With `dp=2,tp=4`, rank `r` has the coordinates
 //! `(r / 4, r % 4)`. The size of one dimension changes from `D` to `D'`. A new rank with coordinate `x'` in this
@@ -172,7 +172,7 @@ impl JobScaling {
             self.names.add_name(name);
         }
         self.own.insert(rank, own);
-        // Sort by id, because replays match messages in the order of ids, not in file order.
+        // Sort by id, because replays match messages in id order, not in file order.
         records.sort_by_key(|(_, view)| view.id);
         let mut crossings = Vec::new();
         for (record, view) in records {
@@ -191,7 +191,7 @@ impl JobScaling {
                     bytes,
                     ..
                 } => {
-                    // Peers are stated as ranks, so the copies of a rank have different messages.
+                    // Messages name their peers by rank, so the copies of a rank have different messages.
                     alike = false;
                     if let Some((step, others)) = self
                         .ring_distance_of_message(rank, view.id, receive, peer)

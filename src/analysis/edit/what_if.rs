@@ -108,7 +108,7 @@ pub struct EditedJob {
     pub found: FoundTraces,
     /// The groups that are declared outside the traces.
     pub groups: DeclaredGroups,
-    /// One row per edit, in the order of application.
+    /// One row per edit, in order of application.
     pub rows: Vec<EditRow>,
     /// Number of added ranks that copy captured ranks of the same role.
     pub completed: u64,

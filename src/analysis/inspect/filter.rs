@@ -181,7 +181,7 @@ pub struct NodeFilter {
     pub names: Vec<NamePattern>,
     /// Accepted node types.
     pub types: Vec<ClassFilter>,
-    /// Groups; the node must be a collective of one of them.
+    /// Groups; the node must be a collective of one of these groups.
     pub groups: Vec<String>,
     /// Patterns for the name of the node's lane; the name in tables or the name in the file must match one of them.
     pub lanes: Vec<NamePattern>,

@@ -60,10 +60,10 @@ impl fmt::Display for LaneKey {
 pub struct LaneTable<'a> {
     /// For each node, the index of its lane in `keys`.
     of: Vec<u32>,
-    /// The lanes, in the order of their first use. The value of a lane is the index in `groups` for a group, and the
-    /// rank for a peer.
+    /// The lanes, in order of first use. The value of a lane is the index in `groups` for a group, and the rank for a
+    /// peer.
     keys: Vec<Lane>,
-    /// Groups, in the order of their first use.
+    /// Groups, in order of first use.
     groups: Vec<GroupKey<'a>>,
     names: BTreeMap<(bool, i64), String>,
 }

@@ -1,4 +1,4 @@
-//! Processes items such as files in parallel, and passes the results on in the order of the items.
+//! Processes items such as files in parallel, and passes the results on in item order.
 
 use chakram_base::interrupt::wrap_with_current_token;
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ struct OrderedWorkProgress<R> {
     over: bool,
 }
 
-/// Calls `work` for each of `items` on up to `threads` threads, and `take` for each result in the order of the items.
-/// At any time, at most two results per thread exist. If `take` fails, the work ends with the error of `take`.
+/// Calls `work` for each of `items` on up to `threads` threads, and `take` for each result in item order. At any time,
+/// at most two results per thread exist. If `take` fails, the work ends with the error of `take`.
 pub fn for_each_in_order<T: Sync, R: Send, E>(
     items: &[T],
     threads: usize,

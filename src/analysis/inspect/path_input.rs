@@ -19,7 +19,7 @@ pub struct RankPathInput {
     pub basis: TimeBasis,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// End of the rank's last event in the capture, if the file states it.
+    /// End of the rank's last event in the capture, if recorded in the file.
     pub captured: Option<Span>,
     /// Number of nodes that run.
     pub ran: usize,

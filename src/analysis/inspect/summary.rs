@@ -49,7 +49,7 @@ pub struct RankOverview {
     pub basis: TimeBasis,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// End of the rank's last event in the capture, if the file states it.
+    /// End of the rank's last event in the capture, if recorded in the file.
     pub captured: Option<Span>,
     /// Number of nodes with a start time in the file.
     pub given_starts: u64,
@@ -195,7 +195,7 @@ struct RankSumTables {
     operators: BTreeMap<(String, NodeClass), NodeSums>,
 }
 
-/// Sums by a key with few distinct values. Keys are in the order of their first occurrence.
+/// Sums by a key with few distinct values. Keys are in order of first occurrence.
 struct KeyedSums<K> {
     keys: Interner<K>,
     sums: Vec<NodeSums>,
@@ -325,7 +325,7 @@ pub struct JobInspection {
     pub types: RankSpreadTable<NodeClass>,
     /// Sums by lane.
     pub lanes: RankSpreadTable<LaneKey>,
-    /// For each lane with a name: the name on the first rank that states one, and true if another rank states a
+    /// For each lane with a name: the name on the first rank that names the lane, and true if another rank uses a
     /// different name.
     pub lane_names: BTreeMap<LaneKey, (String, bool)>,
     /// Sums of collectives by group and kind.

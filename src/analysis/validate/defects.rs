@@ -212,7 +212,7 @@ impl DefectLog {
         tally
     }
 
-    /// Returns the number of one rank's defects of each severity.
+    /// Returns the number of defects of each severity for one rank.
     pub fn defect_counts_of_rank(&self, rank: u32) -> DefectCounts {
         self.of_ranks.get(&rank).copied().unwrap_or_default()
     }

@@ -193,8 +193,8 @@ struct GroupResolver {
 }
 
 impl GroupResolver {
-    /// Adds a slot of a rank. The first tuple contains the trace's index, the rank and the slot, the second the index,
-    /// name and members of the slot's group.
+    /// Adds a slot of a rank. The first tuple contains the trace's index, the rank and the slot; the second tuple
+    /// contains the index, name and members of the slot's group.
     fn add_slot(
         &mut self,
         (index, rank, slot): (usize, u32, u32),

@@ -255,8 +255,8 @@ fn a_frame_that_claims_too_much_is_refused() {
 
 #[test]
 fn columns_that_no_template_names_are_refused() {
-    // The input states 60 million columns, but no records or templates. The chunk is large enough
-    // for this number of columns to pass the first check.
+    // The input claims 60 million columns, but no records or templates. The chunk is large enough for this number of
+    // columns to pass the first check.
     let count = 60_000_000;
     let mut encoded = vec![0];
     crate::wire::put_varint(&mut encoded, count);

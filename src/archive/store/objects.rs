@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Object index of all segments, and cache of decoded chunks. Both are filled on first use.
+/// Object index of all segments, and cache of decoded chunks. The index and the cache are filled on first use.
 #[derive(Debug, Default)]
 pub struct ObjectCache {
     indices: OnceLock<ArchiveIndex>,

@@ -70,7 +70,7 @@ pub(super) fn format_scope(comparison: &MachineComparison<'_>) -> String {
     )
 }
 
-/// If the traces state when the captured run ended, returns a sentence with this time.
+/// Returns a sentence with the end time of the captured run, if the traces record this time.
 pub(super) fn describe_captured_end(comparison: &MachineComparison<'_>) -> Option<String> {
     let (_, report) = comparison.reference_machine()?;
     let (captured, slowest) = report.last_captured_end()?;

@@ -35,7 +35,7 @@ pub struct RunRecorder<'a> {
     /// Time at which the last member of a node's collective arrived. The index is the number of the collective node
     /// among all instances. Before the last member arrives, the value is the start of the node itself.
     pub(super) began: Vec<Time>,
-    /// Nodes in the order of their completion.
+    /// Nodes in order of completion.
     pub(super) completed: Vec<RunNode>,
     /// For each lane, the number of the node that completed last. Nodes of a lane run one at a time, so they complete
     /// in order.

@@ -8,7 +8,7 @@ use super::rows::RowChart;
 pub struct BarPart {
     /// Index of the part's series.
     pub series: usize,
-    /// Name of the series in data attributes, for programs.
+    /// Name of the series in data attributes, which programs read.
     pub key: &'static str,
     /// Length of the part, in units of the axis.
     pub value: u64,

@@ -39,8 +39,7 @@ fn list_category_colours() -> Vec<(usize, &'static str)> {
         .collect()
 }
 
-/// Returns the parts of a bar, one per category. Each tooltip states the category's share of
-/// `whole`.
+/// Returns the parts of a bar, one per category. Each tooltip shows the category's share of `whole`.
 fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
     let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS).zip(times);
     let part = named.map(|(((part, name), key), time)| BarPart {

@@ -48,8 +48,7 @@ fn sum(classes: &[u64]) -> u64 {
         .fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// Returns the memory table, fullest memory first. If no trace states allocations, the result is
-/// empty.
+/// Returns the memory table, fullest memory first. If no trace records allocations, the result is empty.
 pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.memory.is_empty() {
         return Vec::new();

@@ -61,8 +61,8 @@ pub enum MachineDifference {
     Corrections,
 }
 
-/// Returns the differences between two machines, in the order of machine files. If there are no differences, both
-/// machines predict equal times for every run.
+/// Returns the differences between two machines, in the order in which machine files list them. If there are no
+/// differences, both machines predict equal times for every run.
 pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDifference> {
     use MachineDifference as Difference;
     let mut found = Vec::new();

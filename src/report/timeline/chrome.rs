@@ -2,12 +2,12 @@
 //!
 //! The format's times are microseconds in double precision. Viewers subtract the trace's start from each time. Some
 //! viewers then round or truncate the result to nanoseconds. Each of these operations rounds decimal fractions. If
-//! slices were written as start and duration, adjacent slices would therefore overlap: Perfetto's trace processor,
-//! v52, dropped between one in ten and one in twenty such slices. The trace processor also sorted such a slice before
-//! a path slice that begins at the same time and should enclose it. Each slice is therefore written as two events,
-//! one for its begin and one for its end. Times are rounded to 1/1024 us. Doubles represent such times exactly up to
-//! 2^43 us (101 days), so adjacent slices share the same number. A node that starts and ends at the same rounded time
-//! is drawn as an instant. Otherwise, viewers would sort this slice after other slices.
+//! slices were written as start and duration, adjacent slices would therefore overlap: Perfetto's trace processor, v52,
+//! dropped between one in ten and one in twenty such slices. The trace processor also sorted such a slice before a path
+//! slice that begins at the same time and should enclose it. Each slice is therefore written as two events, one for its
+//! begin and one for its end. Times are rounded to 1/1024 us. Doubles represent such times exactly up to 2^43 us (101
+//! days), so adjacent slices share the same number. A node that starts and ends at the same rounded time is drawn as an
+//! instant, because viewers would sort such a slice after other slices.
 
 use super::events::{
     ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,

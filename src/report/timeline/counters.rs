@@ -18,7 +18,7 @@ type CounterTarget<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);
 #[derive(Clone, Debug, Default)]
 struct WaitingNodes {
     nodes: BTreeSet<NodeIndex>,
-    /// Time of the last change of the number of waiting nodes.
+    /// Time when the number of waiting nodes last changed.
     at: Time,
     /// Number of waiting nodes before `at`.
     before: u64,

@@ -62,8 +62,8 @@ impl RankGrid {
     }
 }
 
-/// Position of a rank: its coordinate in the scaled dimension, a combined coordinate for the outer dimensions, and
-/// another for the inner dimensions.
+/// Position of a rank: its coordinate in the scaled dimension, one combined coordinate for the outer dimensions, and
+/// one for the inner dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridPosition {
     pub(super) outer: u32,

@@ -43,8 +43,8 @@ impl DependencyClosure {
             if !kept[at] && !needed[at] {
                 continue;
             }
-            // Replays do not enforce dependencies on a missing node or on a cycle. These dependencies are
-            // dropped, which also changes the list.
+            // Replays do not enforce dependencies on a missing node or on a cycle, so these dependencies are dropped. A
+            // dropped dependency also changes the list.
             let mut changed =
                 trace.enforced_dependencies(i).count() != trace.raw.dependencies_of(i).len();
             found.clear();

@@ -191,7 +191,7 @@ fn select_annotated_nodes(
 /// A node without a label gets the label of its nearest owner with a label. Nodes in a cycle of owners get no
 /// label.
 fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
-    // The walk visits each node once. It therefore takes linear time, and ends even on cycles.
+    // The walk visits each node once, so it takes linear time and ends even on cycles.
     let mut done = vec![false; owner.len()];
     let mut chain = Vec::new();
     for i in 0..owner.len() as u32 {

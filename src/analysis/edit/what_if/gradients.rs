@@ -28,7 +28,7 @@ pub(super) struct GradientReductions {
     /// Parameters in the order of their gradients. For each parameter: the outermost node of its hook, and its
     /// number of elements.
     pub hooks: Vec<(u32, u64)>,
-    /// For each gradient, the bytes per element, if the capture states its type.
+    /// For each gradient, the bytes per element, if the capture records the gradient's type.
     pub element_sizes: Vec<Option<u64>>,
     /// Nodes that compute gradients, each with the index of its hook. Only used if no host node launches the
     /// reductions.
@@ -327,8 +327,8 @@ pub(super) fn regroup_gradients(
     Ok(counts)
 }
 
-/// Divides the gradients of one step into new buckets. If the reductions no longer show the element size of the
-/// gradients, `bytes_per_element` states it.
+/// Divides the gradients of one step into new buckets. `bytes_per_element` is used if the reductions no longer show the
+/// element size of the gradients.
 pub(super) fn regroup_gradients_of_step(
     program: &mut RankProgram<'_>,
     step: u32,
@@ -624,7 +624,7 @@ fn replace_bucket_reductions(
             }
         }
         if !launch.is_empty() {
-            // Captured calls also state their input and output bytes.
+            // Captured calls also record their input and output bytes.
             changes.insert("in_bytes", AttributeChange::Count(bytes));
             changes.insert("out_bytes", AttributeChange::Count(bytes));
         }

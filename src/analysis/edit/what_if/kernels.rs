@@ -16,9 +16,9 @@
 //! bytes at half of the trace's highest rate or faster. The work of such a kernel is `max(F / f, Y / y)`, where `f` and
 //! `y` are the highest rates of FLOPs and of bytes in the trace.
 //!
-//! `a` is the fixed time of a kernel call, which does not depend on its work. Kernels with the same name may differ
-//! in work by a factor of two or more. In this case, `a` is the intercept of a line fitted to their median time
-//! against work. If the work differs less, `a` is the time of the shortest kernel of the trace.
+//! `a` is the fixed time of a kernel call, which does not depend on its work. If kernels with the same name differ in
+//! work by a factor of two or more, `a` is the intercept of a line fitted to the kernels' median time against work. If
+//! the work differs less, `a` is the time of the shortest kernel of the trace.
 
 mod call_time;
 mod changes;

@@ -121,8 +121,8 @@ pub(super) struct ProgramItem {
 pub(super) const UNEDITED: &str = "unedited";
 /// Attribute of the metadata record that lists all edits that were applied to the trace.
 const EDITS: &str = "edits";
-/// Attributes of the metadata record that describe only the captured job, each with the name that it has in the trace
-/// of an edited job.
+/// Attributes of the metadata record that describe only the captured job, each with its name in the trace of an edited
+/// job.
 const HIDDEN: [(&str, &str); 2] = [
     ("captured_ns", "unedited_captured_ns"),
     (work_amounts::ATTRIBUTE, "unedited_work_amounts"),
@@ -132,7 +132,7 @@ pub(super) struct RankProgram<'a> {
     contents: &'a [u8],
     pub raw: RawTrace<'a, RetainWholeViews>,
     pub facts: Vec<NodeFacts<'a>>,
-    /// Nodes, followed by copies and inserted items. The first items are the nodes, in the order of their indices.
+    /// Nodes, followed by copies and inserted items. The first items are the nodes, in index order.
     pub items: Vec<ProgramItem>,
     /// Indices of the items that are in the program, in program order.
     pub order: Vec<u32>,
@@ -697,8 +697,8 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns true if the node's work time is in its delay instead of its duration. This applies to a kernel that the
-    /// host's CPU ran without a recorded duration: the wait of its caller contains the kernel's time.
+    /// Returns true if the node's work time is in its delay instead of its duration. A kernel that the host's CPU ran
+    /// without a recorded duration is such a node, because the wait of its caller contains the kernel's time.
     pub fn has_work_time_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO

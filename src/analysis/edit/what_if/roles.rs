@@ -6,8 +6,8 @@
 //! with each other. The remaining dimension contains all other positions, such as shards of tensors. A captured rank t
 //! serves as the model of an absent rank m, which copies the trace of t. The model is a rank of the same stage. If
 //! possible, the model has the same coordinate in the remaining dimension. For a rank in a middle stage, the model may
-//! be a rank in another middle stage. In this case, 1F1B passes are reordered for the stage of m. The trace of t is
-//! changed as follows:
+//! be a rank in another middle stage. If the model is in another middle stage, 1F1B passes are reordered for the stage
+//! of m. The trace of t is changed as follows:
 //!
 //! - If t sends a message to a rank at distance d, then m sends a message to the rank at distance d from m. The
 //!   message's tag changes from stage to stage in the same way as the tags of t.

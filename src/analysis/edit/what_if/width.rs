@@ -5,8 +5,8 @@
 //! only in the embedding and the loss. The sizes of an activation tensor are the numbers of samples and tokens,
 //! followed by a width. The width is one size, or two sizes (number of heads, and width of a head). Multiplications
 //! with weights grow with the square of the hidden size. All other work grows in proportion to the hidden size.
-//! Attention gets more heads of the same width if the number of heads is then an integer. Otherwise, the heads become
-//! wider.
+//! Attention gets more heads of the same width if the number of heads is then an integer. If the number of heads would
+//! be a fraction, the heads become wider instead.
 
 use super::gradients;
 use super::grammar::{ScaleFactor, WidthChange};

@@ -12,7 +12,7 @@ use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use chakram_trace::format::{Op, TraceError, escape_name, roles, work_amounts};
 
-/// Returns true if a metadata record states the number of ranks.
+/// Returns true if a metadata record contains the number of ranks.
 fn states_rank_count(record: RawRecord<'_>) -> Result<bool, TraceError> {
     let mut fields = WireCursor::new(record.bytes, record.offset);
     while !fields.is_empty() {
