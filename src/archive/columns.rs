@@ -203,7 +203,6 @@ impl TraceColumns {
         })
     }
 
-    /// Returns all columns.
     fn all_columns(&self) -> impl Iterator<Item = ColumnSlice<'_>> {
         (0..self.count).filter_map(|number| self.column_at(number))
     }

@@ -150,7 +150,6 @@ struct LaunchTally {
     recorded: u64,
 }
 
-/// A program and its observers.
 struct ProgramWithObservers<'a> {
     prepared: &'a CompiledReplay<'a>,
     observers: ReportObservers<'a, ()>,

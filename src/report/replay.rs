@@ -283,7 +283,6 @@ fn combine_report_observers<'a, O: Observer>(
     (breakdown, (collectives, others))
 }
 
-/// A completed replay.
 pub(super) struct FinishedReplay<'a> {
     pub prepared: &'a CompiledReplay<'a>,
     pub outcome: ReplayOutcome,

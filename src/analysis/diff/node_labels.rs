@@ -28,12 +28,10 @@ pub(super) fn type_of(op: &Op<'_>) -> u8 {
     }
 }
 
-/// Hashes the name and type of a node.
 pub(super) fn hash_name_and_type(view: &CompactNodeView<'_>) -> u64 {
     stable_hash(&(view.name, type_of(&view.op)))
 }
 
-/// Hashes the name of a node.
 pub(super) fn hash_name(view: &CompactNodeView<'_>) -> u64 {
     stable_hash(&view.name)
 }

@@ -17,7 +17,6 @@ struct StepSliceStore {
     start: Span,
 }
 
-/// Source of a rank's whole trace.
 enum WholeTraceSource {
     File(RankFile),
     /// Contents that were read from a pipe. The contents are stored because a pipe can be read only once.

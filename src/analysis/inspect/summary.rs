@@ -185,7 +185,6 @@ fn collect_groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> Decl
     groups
 }
 
-/// The tables of one rank.
 struct RankSumTables {
     selected: u64,
     types: BTreeMap<NodeClass, NodeSums>,

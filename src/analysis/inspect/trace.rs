@@ -32,7 +32,6 @@ pub struct InspectedTrace<'a> {
     pub faults: FaultSummary,
 }
 
-/// Data derived from a raw trace.
 struct DerivedTraceData<'a> {
     lanes: LaneTable<'a>,
     next: Csr,

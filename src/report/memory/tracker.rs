@@ -112,7 +112,6 @@ impl<'a> MemoryTracker<'a> {
         std::array::from_fn(|i| changes.clone().any(|c| c.allocates[i] | c.frees[i] > 0))
     }
 
-    /// Returns each instance's graph and totals.
     pub(super) fn totals_by_instance(&self) -> impl Iterator<Item = (&'a Graph, NpuMemoryTotals)> {
         let narrow = self
             .narrow

@@ -28,7 +28,6 @@ pub(in crate::diff) fn format_span(ps: u128) -> String {
     Span(saturate_to_u64(ps)).to_string()
 }
 
-/// Formats a size in bytes.
 pub(in crate::diff) fn format_bytes(bytes: u128) -> String {
     Bytes(saturate_to_u64(bytes)).to_string()
 }

@@ -42,7 +42,6 @@ pub fn render_html(reports: &ReportDiff, names: [&str; 2]) -> String {
     render_page_with_tables(&title, &body)
 }
 
-/// Function that formats an amount.
 type AmountFormat = fn(u128) -> String;
 
 /// Renders a change as table cells: the two values, the difference and the percentage.

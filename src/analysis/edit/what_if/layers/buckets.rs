@@ -26,7 +26,6 @@ pub(super) enum GradientBuckets {
     Layers(GeneratedJobBuckets),
 }
 
-/// Buckets of a generated job.
 pub(super) struct GeneratedJobBuckets {
     limit: u64,
     /// Gradient bytes of one repeated layer, if a bucket shows them.
