@@ -2,8 +2,8 @@
 //!
 //! Traces are compared in three steps. First, [`matching`](mod@matching) finds which nodes of the two traces
 //! correspond. Then [`TraceDiff`] lists the differences between corresponding nodes, and [`DiffTally`] sums these
-//! differences over nodes and ranks. A poor matching reports more differences than necessary, but every reported
-//! difference is true.
+//! differences over nodes and ranks. A poor matching leads to more reported differences than necessary, but every
+//! reported difference is true.
 
 pub mod differences;
 mod fields;

@@ -38,7 +38,7 @@ pub struct TraceDiff {
     pub removed: Vec<u32>,
     /// Nodes that are only in the second trace; their dependencies are not listed.
     pub added: Vec<u32>,
-    /// Matched nodes with different fields, in the order of the first trace.
+    /// Matched nodes with different fields, in the order in which the first trace lists them.
     pub changed: Vec<ChangedNode>,
     /// Dependencies between matched nodes that exist in only one of the traces.
     pub edges: Vec<EdgeChange>,

@@ -1,4 +1,4 @@
-//! Computes labels (hashes) of nodes that depend on the surrounding nodes.
+//! Computes node labels (hashes) that depend on the surrounding nodes.
 //!
 //! Labels only determine which nodes are compared with each other, so a collision cannot hide a difference.
 

@@ -4,13 +4,13 @@
 //!
 //! 1. Nodes whose transitive predecessors and transitive successors are equal.
 //! 2. Nodes whose transitive predecessors or transitive successors are equal.
-//! 3. Nodes with an equal vicinity of a few edges.
+//! 3. Nodes with equal neighbourhoods within a few edges.
 //! 4. Neighbours of matched nodes.
 //! 5. Nodes that an alignment in program order puts at the same position.
 //! 6. Nodes that differ in content but have the same neighbours.
 //!
-//! No step is repeated without progress, and every step except sorting takes linear time. Traces without anything in
-//! common therefore take no longer than similar traces.
+//! A step is repeated only if it made progress, and every step except sorting takes linear time. Traces without
+//! anything in common therefore take no longer than similar traces.
 //!
 //! Most nodes of large, nearly identical traces are matched by id first, in one pass over the nodes.
 
@@ -37,7 +37,7 @@ pub struct NodeMatching {
 /// Marks a node without a partner.
 const NOBODY: u32 = u32::MAX;
 
-/// For each trace, the label of each node.
+/// For each trace, the labels of its nodes.
 pub(super) type NodeHashes = [Vec<u64>; 2];
 
 impl NodeMatching {
@@ -104,7 +104,8 @@ pub(super) fn run_both<T: Send>(
     })
 }
 
-/// Returns the results of `work` for both traces. If the traces have many nodes, the traces are processed in parallel.
+/// Runs `work` for both traces, and returns both results. If the traces have many nodes, the traces are processed in
+/// parallel.
 pub(super) fn map_both_traces<T: Send>(
     sides: &[ComparedTrace<'_>; 2],
     work: impl Fn(&ComparedTrace<'_>) -> T + Sync,
@@ -163,10 +164,10 @@ impl LabelKind {
     }
 }
 
-/// Pairs nodes with equal surroundings: first with equal transitive neighbours, then with an equal wide vicinity, then
-/// with an equal narrow vicinity. `base` selects the part of a node that gives its own label, to which the labels of
-/// the surroundings are added. Callers must begin with labels of whole records. An edit may have inserted a new node
-/// with the same work before an old node. Only labels of whole records distinguish such a new node from the old node.
+/// Pairs nodes with equal surroundings: first with equal transitive neighbours, then with equal neighbourhoods of
+/// decreasing size. `base` selects the part of a node that gives its own label, to which the labels of the surroundings
+/// are added. Callers must begin with labels of whole records. An edit may have inserted a new node with the same work
+/// before an old node. Only labels of whole records distinguish such a new node from the old node.
 fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_transitive_neighbours(side, base, EdgeDirection::Predecessors)
@@ -174,7 +175,7 @@ fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_transitive_neighbours(side, base, EdgeDirection::Successors)
     });
-    // Begin with the widest vicinity, because it is the strongest evidence.
+    // Begin with the widest neighbourhood, because it is the strongest evidence.
     for steps in [3, 1, 0] {
         if !pairs.is_complete() {
             let labels = map_both_traces(sides, |side| {
@@ -228,8 +229,7 @@ fn pair_by_refinement(
     classes.pair_class_members_in_order();
 }
 
-/// Pairs two groups of nodes: neighbours of pairs, and nodes at the same position between pairs in
-/// program order.
+/// Pairs neighbours of paired nodes, and nodes at the same position between paired nodes in program order.
 fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     use propagate::{AmbiguityPolicy, pair_neighbours};
     const ROUNDS: usize = 3;

@@ -53,7 +53,7 @@ pub struct TimePartChange {
 /// Change of the collectives that have the same kind and group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CollectiveChange {
-    /// Name of the group and of the kind.
+    /// Names of the group and the kind.
     pub what: String,
     /// Number of calls.
     pub calls: AmountChange,

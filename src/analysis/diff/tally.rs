@@ -65,9 +65,9 @@ pub struct ChangeKey {
     pub name: String,
     /// Type of the node.
     pub kind: String,
-    /// Value of the field in the first trace. For a dependency, the node that the first trace depends on.
+    /// Value of the field in the first trace. For a dependency, the predecessor in the first trace.
     pub before: FieldValue,
-    /// Value of the field in the second trace. For a dependency, the node that the second trace depends on.
+    /// Value of the field in the second trace. For a dependency, the predecessor in the second trace.
     pub after: FieldValue,
 }
 

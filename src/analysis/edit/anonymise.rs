@@ -152,7 +152,8 @@ impl TraceAnonymiser {
         (!kept).then(|| self.hash_name("n-", name))
     }
 
-    /// Returns the replacement for a group's name. Numbers are kept, and so is the name of the group of all ranks.
+    /// Returns the replacement for a group's name. Numbers are kept, and so is the name of the group that contains all
+    /// ranks.
     pub fn replace_group(&self, name: &str) -> String {
         match GroupName::from_text(name) {
             GroupName::Text(text) => self.hash_name("g-", text),

@@ -278,7 +278,7 @@ impl JobScaling {
         Ok(Some((step, (far.outer, far.inner))))
     }
 
-    /// Checks that all ranks along the dimension send equal messages along it.
+    /// Checks that all ranks along the scaled dimension send the same messages along this dimension.
     pub fn check_equal_ranks(&self) -> Result<(), TraceError> {
         for (&rank, crossings) in &self.crossings {
             let place = self.along.original_position(rank);

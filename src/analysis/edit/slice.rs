@@ -1,5 +1,5 @@
-//! Cuts a slice out of a job. The slice is the nodes that an annotation covers, the nodes of a step, or the nodes in
-//! a range of ids.
+//! Cuts a slice out of a job. The slice contains the nodes that an annotation covers, the nodes of a step, or the nodes
+//! in a range of ids.
 //!
 //! # Nodes that an annotation covers
 //!

@@ -121,7 +121,7 @@ impl<'a> LaneTable<'a> {
         }
     }
 
-    /// Returns the lane with this index, in the form for tables.
+    /// Returns the lane with this index, as shown in tables.
     pub fn lane_key(&self, lane: u32) -> LaneKey {
         match self.keys[lane as usize] {
             Lane::Host(thread) => LaneKey::Host(thread),

@@ -38,7 +38,8 @@ impl TimeBasis {
 pub struct RankNodeTimes {
     /// Source of the times.
     pub basis: TimeBasis,
-    /// True if every duration is a whole number of microseconds, which is the resolution of the schema's own field.
+    /// True if every duration is a whole number of microseconds, the resolution of the schema's `duration_micros`
+    /// field.
     pub whole_micros: bool,
     /// Start and end of each node, and the node that caused the start.
     pub run: NodeTimeline,

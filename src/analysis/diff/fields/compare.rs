@@ -8,7 +8,7 @@ use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
 use chakram_trace::format::{Dtype, Op, escape_name};
 use chakram_trace::graph::raw_trace::{CompactNodeView, RawTraceNode};
 
-/// Names of the parts of a node's inputs and outputs.
+/// Names of the values, shapes and types of a node's inputs and outputs.
 const IO: [[&str; 3]; 2] = [
     ["inputs.values", "inputs.shapes", "inputs.types"],
     ["outputs.values", "outputs.shapes", "outputs.types"],
@@ -92,7 +92,7 @@ impl ChangeCollector<'_> {
 }
 
 /// Compares all fields of two nodes except ids and dependencies, and appends the differences to `found`. `partners`
-/// returns true if the nodes with two given ids are matched.
+/// returns true if two ids, one of each trace, belong to matched nodes.
 pub(in crate::diff) fn compare_nodes(
     a: &RawTraceNode<'_>,
     b: &RawTraceNode<'_>,
@@ -190,7 +190,7 @@ fn compare_views(
     found.compare_text(NodeField::Eager, [a.eager, b.eager], yes);
 }
 
-/// Parts of a record that are not decoded into a view of the node.
+/// Parts of a record that the decoded view of the node omits.
 #[derive(Default)]
 struct RecordFieldsOutsideView<'a> {
     kind: u64,

@@ -130,7 +130,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Enqueues, as splitters, the pairs that are neighbours of a class member.
+    /// Enqueues the neighbouring pairs of class members as splitters.
     fn enqueue_neighbours(&mut self) {
         let offset = self.first_index_of_second_trace();
         let mut beside: Vec<u32> = Vec::new();

@@ -7,9 +7,9 @@ use chakram_trace::format::Op;
 /// Maximum number of neighbours that are followed from a node, and maximum number of candidates that are compared with
 /// the node.
 const NEAR: usize = 64;
-/// For each partner of a followed neighbour: the maximum number of its neighbours that are checked as candidates.
+/// Maximum number of nodes next to a followed neighbour's partner that are checked as candidates.
 const THROUGH: usize = 1024;
-/// For each partner of a followed neighbour, the maximum number of candidates that are taken.
+/// Maximum number of nodes next to a followed neighbour's partner that become candidates.
 const CANDIDATES: usize = 16;
 /// Maximum number of retries per node; a node is retried whenever a neighbour gets a partner.
 const TRIES: u8 = 8;

@@ -1,4 +1,4 @@
-//! Renders differences between reports as an HTML page in one self-contained file.
+//! Renders differences between reports as a self-contained HTML page.
 //!
 //! As on the page of a report, each number has its JSON pointer as an attribute. The pointer refers to the JSON form of
 //! the comparison.

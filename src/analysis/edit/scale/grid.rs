@@ -71,7 +71,7 @@ pub struct GridPosition {
     pub(super) inner: u32,
 }
 
-/// A grid of ranks, and its dimension that changes in size.
+/// A grid of ranks, and the dimension whose size changes.
 #[derive(Clone, Debug)]
 pub struct ScaledDimension {
     grid: RankGrid,
@@ -191,8 +191,7 @@ impl ScaledDimension {
         )
     }
 
-    /// Returns all new ranks with the same coordinates in the other dimensions as a rank in `ranks`, in
-    /// ascending order.
+    /// Returns, in ascending order, all new ranks that match a rank in `ranks` in all dimensions except the scaled one.
     pub(super) fn scale_members(&self, ranks: &[u32]) -> Vec<u32> {
         let places = ranks.iter().map(|&rank| self.original_position(rank));
         let first = places.filter(|place| place.x == 0);

@@ -48,7 +48,7 @@ impl GroupScaling {
             }
         }
         let combinations: u128 = found.iter().map(|set| set.len() as u128).product();
-        // Distinct members form a sub-grid exactly if all combinations of their coordinates occur.
+        // Distinct members form a sub-grid if and only if all combinations of their coordinates occur.
         if combinations != ranks.len() as u128 {
             return fail("the ranks are not a sub-grid of the grid".to_owned());
         }

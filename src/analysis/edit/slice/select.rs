@@ -89,7 +89,7 @@ fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), 
             Ok(())
         })?;
     }
-    // Traces without the attributes express calls as control dependencies.
+    // Traces without `parent` and `launch` attributes express calls as control dependencies.
     if !said {
         for i in raw.node_indices() {
             let device = !matches!(raw.nodes[i as usize].view.op, Op::Host | Op::NoOp);

@@ -52,7 +52,7 @@ impl GradientReductions {
             .map(|&item| program.items[item as usize].caller);
         let operators: Vec<Option<u32>> = operators.collect();
         this.launches = vec![Vec::new(); operators.len()];
-        // A hook may consist of nested nodes; its outermost node identifies it.
+        // A hook may consist of nested nodes; the outermost node identifies the hook.
         for &item in &items {
             if program.facts_of(item).phase != StepPhase::Parameters {
                 continue;

@@ -88,7 +88,7 @@ struct UneditedWork {
 /// Operands of a kernel's matrix multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProductKind {
-    /// The kernel has no FLOPs, so it multiplies nothing.
+    /// The kernel has no FLOPs, so it multiplies no matrices.
     None,
     /// Multiplies samples by a weight.
     WithWeight,
@@ -652,7 +652,7 @@ impl KernelScaler {
                     Some((name, now)) if !reduces => unedited.unedited_count(name).unwrap_or(now),
                     _ => unedited.unedited_count("comm_size").unwrap_or(bytes),
                 };
-                // After the optimizer, parameters are gathered in the buckets of their gradients.
+                // After the optimizer step, parameters are gathered in the same buckets as their gradients.
                 let own = program.facts[node as usize].layer;
                 let bucket = program.order.iter().copied().find(|&other| {
                     own.is_some()

@@ -99,7 +99,7 @@ fn find_forward_layer_runs(
     let found = passes.forward.iter().filter_map(layers_of);
     let layers = found.max_by_key(|found| found.covered_count())?;
     let runs = find_equal_repetitions(&passes.forward, layers.period, layers.times);
-    // The repetition must cover 40 % of the passes, because a shorter one may repeat inside a layer.
+    // The repetition must cover 40 % of the passes, because a shorter repetition may occur inside a layer.
     let covered: usize = runs.iter().map(|(_, found)| found.covered_count()).sum();
     let passed: BTreeSet<usize> = runs.iter().map(|(pass, _)| *pass).collect();
     let all: usize = passed

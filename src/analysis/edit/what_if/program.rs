@@ -164,7 +164,7 @@ impl<'a> RankProgram<'a> {
         let mut facts = Vec::with_capacity(count);
         for at in 0..count {
             let mut fact = facts_of(raw.nodes[at].record)?;
-            // This edit is combined with earlier edits, and applied to the kernel's shape before all edits.
+            // This edit is combined with earlier edits, and applied to the kernel's unedited shape.
             let kernel = fact.unedited.and_then(|text| {
                 let mut parts = text.split(';');
                 parts.find_map(|part| part.strip_prefix("kernel_shape=")?.parse().ok())
@@ -289,8 +289,8 @@ impl<'a> RankProgram<'a> {
                 steps.find_map(|step| step).map(|step| numbers[&step])
             })
             .collect();
-        // On threads without marks, such as the thread of the backward pass, a node is in the step of the previous node
-        // in program order.
+        // On threads without marks, such as the thread of the backward pass, a node belongs to the step of the previous
+        // node in program order.
         let mut current = None;
         for (fact, step) in self.facts.iter_mut().zip(of_callers) {
             current = step.or(current);
@@ -741,8 +741,8 @@ fn phase_stated_by_node(view: &NodeView<'_>) -> Option<StepPhase> {
     }
 }
 
-/// `torch.distributed.pipelining` marks the beginning of a pass. If a node's name is such a mark, returns
-/// the pass: the micro-batch, and true for backward.
+/// Returns the pass that begins at a node, if the node's name is a mark of `torch.distributed.pipelining`: the
+/// micro-batch, and true for backward.
 pub(super) fn pass_begun_by_mark(name: &str) -> Option<(u32, bool)> {
     let number = |rest: &str| rest.parse().ok();
     match (

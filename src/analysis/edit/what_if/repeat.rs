@@ -144,9 +144,9 @@ pub(super) fn repeat_passes_before_optimizer(
     Ok(counts)
 }
 
-/// Makes a pass start after the last kernel of the previous pass `before`. If a node of the pass depends on a node in
-/// `starts` (marks before the step), the node depends on that kernel instead. If the first node of the pass has no
-/// dependencies, this node also depends on the last kernel.
+/// Makes a pass start after the last kernel of the previous pass `before`. A dependency on a node in `starts` (marks
+/// before the step) is moved to that kernel. If the first node of the pass has no dependencies, this node also depends
+/// on the last kernel.
 fn start_pass_after(
     program: &mut RankProgram<'_>,
     before: &[u32],
@@ -610,8 +610,8 @@ fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
     passes
 }
 
-/// Returns the number of forward passes before the first backward pass; `None` if the order is not an order of
-/// [`schedule_passes`].
+/// Returns the number of forward passes before the first backward pass; `None` if [`schedule_passes`] cannot return
+/// this order.
 fn warm_up_of_pass_order(sequence: &[MicroBatchPass], micro_batches: u32) -> Option<u32> {
     let warm_up = sequence.iter().take_while(|pass| !pass.1).count() as u32;
     let first = sequence.iter().map(|pass| pass.0).min()?;

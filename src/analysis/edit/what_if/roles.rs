@@ -45,7 +45,7 @@ pub(super) use restage::change_stages;
 /// Rule that selects the model of an absent rank. The model is a captured rank of the same role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AbsentRankModelRule {
-    /// The captured rank that is nearest in the grid.
+    /// Selects the captured rank that is nearest in the grid.
     #[default]
     Nearest,
     /// Selects the captured rank with the shortest kernel time.

@@ -2,7 +2,7 @@
 
 use super::{LeakKind, TextLeak, byte_before, is_word};
 
-/// First components of absolute paths. One of these components at the beginning of a text is enough to recognise a
+/// First components of absolute paths. One of these components at the beginning of a string is enough to recognise a
 /// path.
 const ROOTS: [&str; 18] = [
     "home",

@@ -1,7 +1,7 @@
-//! Finds keys, tokens and hashes in a text.
+//! Finds keys, tokens and hashes in a string.
 //!
 //! Random text differs from names in its letter frequencies, and in how often the character class changes. The score of
-//! a text is a sum over its letters, and over the steps between adjacent letters or digits. Each letter or step adds
+//! a string is a sum over its letters, and over the steps between adjacent letters or digits. Each letter or step adds
 //! the logarithm of its frequency in random text divided by its frequency in names, in quarters of a bit. Names have
 //! scores far below zero, and random text has scores far above zero. A letter adds `log2((1/26) / frequency)` bits, but
 //! at most 13/4. The frequency of a letter in names is taken from English. In random text, a step between two letters
@@ -10,7 +10,7 @@
 
 use super::{LeakKind, TextLeak};
 
-/// Minimum number of characters from which random text can be distinguished from names.
+/// Minimum length, in characters, at which random text can be distinguished from names.
 const SHORTEST: usize = 32;
 /// Text with at least this score, in quarters of a bit, counts as random. The threshold is 3.6 standard
 /// deviations below the mean score of 40 random characters.

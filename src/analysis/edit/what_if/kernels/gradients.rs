@@ -5,7 +5,7 @@ use super::super::unedited::UneditedValues;
 use chakram_trace::format::Op;
 use std::collections::BTreeMap;
 
-/// For each kernel of a backward pass that allocates whole gradients, returns their bytes. A reduction frees all
+/// Returns, by kernel, the bytes of whole gradients that kernels of backward passes allocate. A reduction frees all
 /// bytes that kernels have allocated since the previous reduction.
 pub(super) fn bytes_of_whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
     let mut all = BTreeMap::new();

@@ -215,7 +215,7 @@ impl GeneratedJobBuckets {
         for (index, pass) in passes.backward.iter().enumerate() {
             pass_of.extend(pass.items.iter().map(|&item| (item, index)));
         }
-        // For each pass, its buckets: reduction, bytes and layers.
+        // For each pass, the reduction, bytes and layers of each bucket.
         let mut of_pass: BTreeMap<usize, Vec<(u32, u64, BTreeSet<u32>)>> = BTreeMap::new();
         for &item in &reductions.collectives {
             let bytes = gradients::bytes_of(program, item);

@@ -53,7 +53,7 @@ pub(super) struct LayerEditor {
     /// For each layer of each run, the nodes by key.
     keyed: Vec<Vec<BTreeMap<LayerItemKey, u32>>>,
     places: BTreeMap<u32, LayerItemPosition>,
-    /// The nodes to copy, by run. Contains only runs that do not copy some nodes of the template.
+    /// The nodes to copy, by run. Contains only runs that leave out some nodes of the template.
     template_items: BTreeMap<usize, Vec<u32>>,
     /// For each run and each added layer: the copied nodes, in the order of the template's nodes.
     copies: Vec<Vec<Vec<u32>>>,
@@ -149,8 +149,8 @@ impl LayerEditor {
         layer.get(&key).copied()
     }
 
-    /// A node in the layer at position `old` depends on `target`. Returns the node on which the corresponding node in
-    /// the layer at position `new` depends.
+    /// If a node in the layer at position `old` depends on `target`, returns the node that the corresponding node in
+    /// the layer at position `new` depends on.
     fn find_moved_target(&self, run: usize, old: i64, new: i64, target: u32) -> Option<u32> {
         let Some(of) = self.places.get(&target) else {
             return Some(target);
@@ -177,8 +177,8 @@ impl LayerEditor {
         self.item_in_edited_layer(of.run, position, of.key)
     }
 
-    /// The gathers of several layers run before the first layer. If the first layer is the template, only the last
-    /// gather of the first layer is copied.
+    /// If the first layer is the template, copies only its last gather, because the gathers of several layers run
+    /// before the first layer.
     fn trim_template_gathers(&mut self, program: &RankProgram<'_>, run: usize) {
         if self.template_layer(run) > 0 || self.by <= 0 {
             return;

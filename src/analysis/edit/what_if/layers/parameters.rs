@@ -49,7 +49,7 @@ pub(super) fn stated_weight_bytes(
     (all > 0 && layer > 0).then_some((all, layer))
 }
 
-/// Multiplies by `ratio` the memory that a generated job states for weights, gradients and optimizer states.
+/// Multiplies the memory that a generated job states (for weights, gradients and optimizer states) by `ratio`.
 pub(super) fn scale_resident_memory(program: &mut RankProgram<'_>, ratio: f64) {
     for item in program.order.clone() {
         let view = *program.view_of_item(item);

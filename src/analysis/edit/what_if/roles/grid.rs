@@ -22,12 +22,13 @@ impl GridDimension {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RoleGrid {
     dimensions: Vec<GridDimension>,
-    /// Index of the dimension of stages, if there is one.
+    /// Index of the stage dimension, if there is one.
     stages: Option<usize>,
     replicas: Option<usize>,
 }
 
-/// Returns the distance between adjacent members and their number; `None` if the members are not evenly spaced.
+/// Returns the distance between adjacent members and the number of members; `None` if the members are not evenly
+/// spaced.
 pub(super) fn find_progression(members: &[u32]) -> Option<(u32, u32)> {
     let (first, second) = (members.first()?, members.get(1)?);
     let stride = second.checked_sub(*first).filter(|stride| *stride > 0)?;
@@ -308,7 +309,7 @@ mod tests {
             grid.corresponding_members(&[9, 13], 9, 26, &grid),
             Some(vec![26, 30])
         );
-        // The members of the result have the order of the original group.
+        // The result keeps the member order of the original group.
         assert_eq!(
             grid.corresponding_members(&[1, 0, 2, 3], 1, 31, &grid),
             Some(vec![29, 28, 30, 31])
