@@ -1,11 +1,11 @@
 //! Checks traces before they are replayed.
 //!
 //! First, each trace is checked separately ([`ValidatedTrace::check_trace`]): records, ids, dependencies, cycles and
-//! durations. In program order, this check also collects facts that must agree with other ranks: collectives,
-//! messages, loads that switches gather, and declared groups. Then [`validate_job`] compares the collected data of
-//! all ranks. [`validate_job`] checks that each rank has a trace, that each group has its members, that all members
-//! of a group run the same collectives, and that each send has a receive ([`job`]). [`validate_job`] also checks that
-//! ranks do not deadlock, that is, wait for each other in a cycle.
+//! durations. In program order, this check also collects facts that must agree with other ranks: collectives, messages,
+//! in-switch memory accesses, and declared groups. Then [`validate_job`] compares the collected data of all ranks.
+//! [`validate_job`] checks that each rank has a trace, that each group has its members, that all members of a group run
+//! the same collectives, and that each send has a receive ([`job`]). [`validate_job`] also checks that ranks do not
+//! deadlock, that is, wait for each other in a cycle.
 //!
 //! A defect's [`DefectKind`] gives its severity, meaning and remedy. A defect is an error if a replay would reject
 //! it, and a warning if a replay repairs it. All other defects are notes. All defects are counted, but only the

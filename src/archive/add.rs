@@ -167,7 +167,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
     }
 }
 
-/// Returns a name without its digits. Names of files of one family differ only in their digits.
+/// Returns a name without its digits. File names of one family differ only in their digits.
 pub(super) fn strip_digits(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }

@@ -2,7 +2,7 @@
 //! of each record is stored as a template, which many records share.
 //!
 //! A record consists of a template and the values of the template's slots. A template is a list of ops: literal bytes;
-//! slots (a column's value as a varint, or in decimal digits within a text); and the ends of nested messages, whose
+//! slots (a column's value as a varint, or in decimal digits within a string); and the ends of nested messages, whose
 //! lengths follow from their contents. A column contains the values with one meaning (`duration_ns`, `parent`, …) from
 //! all records. The column stores the differences between these values and their predictions, in byte planes. A chunk
 //! with a base shares the base's templates. Values of the chunk may be predicted from the base's record with the same
@@ -42,9 +42,9 @@ pub struct TraceColumns {
     count: usize,
     /// Values of all columns, column by column.
     values: Vec<u64>,
-    /// For each column: the predictor that encodes it if the column was written, and the columns
-    /// that may predict it. A chunk that uses this chunk as its base probably needs the same
-    /// predictors. The encoder therefore tries only these predictors and those that use the base.
+    /// For each column: the predictor that encodes it if the column was written, and the columns that may predict it. A
+    /// chunk that uses this chunk as its base probably needs the same predictors. The encoder therefore tries only
+    /// these predictors and the predictors that use the base.
     chosen: Vec<Option<Predictor>>,
     relations: Vec<Vec<usize>>,
 }

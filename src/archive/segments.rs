@@ -56,8 +56,7 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
         }
         match follow_segment_chain(file, end, &mut failed) {
             Ok(found) => return Ok((found, length - end)),
-            // The file ends with a segment's end. So there is no tail, and a segment must be
-            // damaged.
+            // The file ends with a segment's end, so there is no tail, and a segment must be damaged.
             Err(error) if end == length => return Err(error),
             Err(error) => drop(first_error.get_or_insert(error)),
         }

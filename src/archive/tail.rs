@@ -178,7 +178,7 @@ impl fmt::Display for ArchiveTail {
 /// segment's end is missing or incomplete.
 fn has_truncated_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
     let mut file = BufReader::new(File::open(path)?);
-    // A segment with a complete end is not truncated, whatever the bytes before the end are.
+    // A segment with a complete end is not truncated, even if the bytes before the end are damaged.
     if to - from >= END_BYTES {
         file.seek(SeekFrom::Start(to - END_BYTES))?;
         let mut head = [0; 12];

@@ -92,7 +92,7 @@ mod tests {
             // A truncated varint has no end.
             assert_eq!(decode_minimal_varint(&bytes[..bytes.len() - 1]), None);
         }
-        // Invalid encodings are 0 with a second group of zeros, 2^64 in ten groups, and eleven
+        // These encodings are invalid: 0 with a second group of zeros, 2^64 in ten groups, and any number in eleven
         // groups.
         assert_eq!(decode_minimal_varint(&[0x80, 0]), None);
         assert_eq!(

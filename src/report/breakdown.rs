@@ -114,9 +114,10 @@ pub struct BreakdownObserver<'a> {
     npus: Vec<NpuTimeTracker>,
     /// Time charged to communications, by label.
     charged: Vec<ChargedTime>,
-    /// For each instance, the index of its first label; `None` if instances share labels. Labels are for messages, for
-    /// communication with unknown partners, and for each group and kind of collective. An instance's own labels number
-    /// groups by the instance's slots; shared labels number groups by the replay's group ids.
+    /// For each instance, the index of its first label; `None` if instances share labels. There is one label for
+    /// messages, one for communication with unknown partners, and one for each group and kind of collective. An
+    /// instance's own labels number groups by the instance's slots; shared labels number groups by the replay's group
+    /// ids.
     own_labels: Option<Vec<u32>>,
     stages: PipelineStages<'a>,
 }

@@ -233,7 +233,7 @@ pub struct CollectiveRow {
     /// Calls, bytes and times of the collectives.
     #[serde(flatten)]
     pub tally: CollectiveTally,
-    /// The rank that the other members waited for longest, summed over calls and members.
+    /// The rank that the other members waited for longest in total.
     #[serde(rename = "straggler")]
     pub latest: Option<LatestRank>,
     /// Bus bandwidth in bytes per second; `None` if the transfer time is zero.

@@ -30,9 +30,9 @@
 //! 0.69) = 0.37`. At two thirds of the peak rates, predictions for the steps in these tables are 8 % off.
 //!
 //! If kernels were recorded on another NPU and are scaled to this NPU, their times have the roofline's error. If such
-//! kernels keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. The basis is
-//! three models that were captured on both H100 and MI300X. The logarithms of the ratios of total kernel times are
-//! 0.34, -0.28 and 0.24, with a root mean square of 0.29. The hosts of the two captures differ as well: the
+//! kernels keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. This error
+//! comes from three models that were captured on both H100 and MI300X. The logarithms of the ratios of total kernel
+//! times are 0.34, -0.28 and 0.24, with a root mean square of 0.29. The hosts of the two captures differ as well: the
 //! logarithms of the ratios of host times are -0.14, 0.19 and -0.12, with a root mean square of 0.15.
 //!
 //! Jobs on several nodes also have stragglers, which can only make steps longer. A study of 3,079 training jobs on 128
@@ -40,9 +40,9 @@
 //! Training Using What-if Analysis", OSDI 2025). A tenth of the jobs take at least `1 / (1 - 0.213)` times as long with
 //! stragglers, and a hundredth at least `1 / (1 - 0.45)` times as long. In 39.3 % of the slow jobs, the main cause is
 //! unequal stages, which replays already include. In 21.4 % of the slow jobs, the main cause is unequal sequences,
-//! which do not occur if all samples are equal. In the other 39.3 %, the cause is neither. Assume that the logarithm of
-//! the slowdown has an exponential tail through the two points of the study. With this assumption, one job in twenty
-//! exceeds
+//! which do not occur if all samples are equal. In the other 39.3 %, neither is the main cause. Assume that the
+//! logarithm of the slowdown has an exponential tail through the two points of the study. With this assumption, one job
+//! in twenty exceeds
 //!
 //! ```text
 //! ln(1 / 0.787) + (ln(1 / 0.55) - ln(1 / 0.787)) / ln 10 x ln(0.393 x 0.1 / 0.05) = 0.20

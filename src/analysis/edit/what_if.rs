@@ -1,4 +1,4 @@
-//! Edits captured or generated jobs: other batch sizes, layers, buckets, replicas, stages and so on.
+//! Edits captured or generated jobs: changes batch sizes, layers, buckets, replicas, stages and so on.
 //!
 //! A [`JobEdit`] changes the traces of all ranks, and reports how many items it [matched and changed](EditRow). If the
 //! work of a kernel changes, its time is scaled by the ratio of new to old work (`kernels.rs`). Repeated parts of a

@@ -69,7 +69,7 @@ impl<'a> GroupCallLookup<'a> {
         format!("rank {} {next}", self.rank_of_member(member))
     }
 
-    /// Checks one call of a member by itself.
+    /// Checks one call of a member, without comparing it with other members' calls.
     fn check_call(&self, at: CommRef, findings: &mut DefectLog) {
         let (rank, facts, call) = self.find_call(at);
         let (party, bytes) = (self.party, call.node.bytes);

@@ -44,7 +44,7 @@ pub(super) struct MessageDigest {
     pub receive: bool,
 }
 
-/// A load that switches gather, or a store that switches reduce.
+/// A load whose data switches gather, or a store whose data switches reduce.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InSwitchAccess {
     pub node: NodeDigest,
@@ -227,8 +227,8 @@ impl CommunicationDigest {
         }
     }
 
-    /// Describes the first message or collective after `place` in program order; without a `place`, the first one of
-    /// the trace.
+    /// Describes the first message or collective after `place` in program order or, if `place` is `None`, the first one
+    /// in the trace.
     pub fn next(&self, place: Option<u32>) -> String {
         let behind = |node: &NodeDigest| place.is_some_and(|place| node.place <= place);
         let call = self.calls.partition_point(|call| behind(&call.node));

@@ -76,8 +76,8 @@ pub(super) fn check_deadlock(
 }
 
 impl WaitGraph<'_> {
-    /// Returns the vertex of a call or message of the trace number `index`; `own` is the vertex of this call
-    /// or message in its trace.
+    /// Returns the vertex of a call or message in the trace with index `index`; `own` is the vertex of this call or
+    /// message in its trace.
     fn vertex_of_rank(&self, index: usize, own: u32) -> u32 {
         self.first[index] + own
     }

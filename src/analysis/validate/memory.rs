@@ -1,4 +1,5 @@
-//! Checks that in-switch accesses (loads that switches gather, and stores that switches reduce) are equal on all ranks.
+//! Checks that in-switch accesses (loads whose data switches gather, and stores whose data switches reduce) are equal
+//! on all ranks.
 
 use super::communication::InSwitchAccess;
 use super::defects::{Defect, DefectLocation, DefectLog};

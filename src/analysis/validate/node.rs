@@ -37,7 +37,7 @@ pub(super) enum ValidationRole {
     Call(u32),
     /// A send or receive; index into [`NotableNodes::parts`].
     Message(u32),
-    /// A load that switches gather, or a store that switches reduce; index into [`NotableNodes::parts`].
+    /// A load whose data switches gather, or a store whose data switches reduce; index into [`NotableNodes::parts`].
     Access(u32),
 }
 

@@ -12,8 +12,8 @@ use super::node::{ValidatedNodes, ValidationRole};
 /// Graph of a trace's vertices (communication nodes and joins).
 #[derive(Debug, Default)]
 pub(super) struct TraceWaitGraph {
-    /// The predecessors of all vertices are concatenated in `before`; `end[v]` is the end of the predecessors of vertex
-    /// v.
+    /// The predecessors of all vertices are concatenated in `before`; `end[v]` is the index after the last predecessor
+    /// of vertex v.
     end: Vec<u32>,
     before: Vec<u32>,
     /// The vertices of calls, in program order.
@@ -85,8 +85,8 @@ impl TraceWaitGraphBuilder {
         }
     }
 
-    /// Returns the waits that were collected. The waits are built again if nodes were not added in program
-    /// order, or if the set of enforced dependencies differs from the assumed set.
+    /// Returns the waits that were collected. The waits are built again if nodes were not added in program order, or if
+    /// the set of enforced dependencies differs from the set assumed at first.
     pub fn into_trace_wait_graph(
         self,
         raw: &ValidatedNodes<'_>,

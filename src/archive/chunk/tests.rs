@@ -63,7 +63,7 @@ fn framed(records: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// Generates fields of a message: varints, texts, fixed-size numbers and nested messages, in any order; some fields
+/// Generates fields of a message: varints, strings, fixed-size numbers and nested messages, in any order; some fields
 /// are not encoded minimally.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let varint = |value: u64| {
@@ -169,8 +169,8 @@ fn a_rank_that_differs_in_times_costs_its_times() {
     let ranks: Vec<Vec<u8>> = (0..4).map(|rank| chain(5000, rank)).collect();
     let encoded = round_trip(&ranks, CompressionLevel::Default, true);
     for chunks in &encoded[1..] {
-        // Durations differ from the base's durations by 31 per rank, modulo 256. So each difference
-        // is one byte with few distinct values.
+        // Durations differ from the base's durations by 31 per rank, modulo 256, so each difference is one byte with
+        // few distinct values.
         let bytes: usize = chunks.iter().map(|chunk| chunk.frame.len()).sum();
         assert!(bytes < 5000, "{bytes} bytes for 5,000 nodes");
         assert!(chunks.iter().all(|chunk| chunk.base == Some((0, 0))));

@@ -9,8 +9,8 @@ pub const ALL: &[Predictor] = &Predictor::ALL;
 /// Maximum number of values that the encoder samples to choose a predictor.
 const SAMPLE: usize = 1 << 11;
 
-/// Moves the sign of a difference to the lowest bit, so that small differences have small numbers
-/// whatever their sign.
+/// Moves the sign of a difference to the lowest bit, so that small differences have small numbers regardless of their
+/// sign.
 fn encode_zigzag(value: u64) -> u64 {
     value << 1 ^ ((value as i64) >> 63) as u64
 }

@@ -1,11 +1,10 @@
 //! Splits a record into its template and the values of its slots.
 //!
-//! A *key* is the record without its numbers. A key contains three kinds of items: tags; texts,
-//! split at decimal numbers, with the length of each part; and nested messages, each between its
-//! tag and a zero byte, which is never a valid tag. A key is cheaper to compute than a template,
-//! and it identifies the template. The encoder therefore builds a template only for a new key. The
-//! first byte of a key is the kind of the record: a node, metadata, or a literal for records that
-//! are not encoded minimally.
+//! A *key* is the record without its numbers. A key contains three kinds of items: tags; strings, split at decimal
+//! numbers, with the length of each part; and nested messages, each between its tag and a zero byte, which is never a
+//! valid tag. A key is cheaper to compute than a template, and it identifies the template. The encoder therefore builds
+//! a template only for a new key. The first byte of a key is the kind of the record: a node, metadata, or a literal for
+//! records that are not encoded minimally.
 
 use super::byte_numbers::ByteStringInterner;
 use super::decimals;
@@ -298,8 +297,7 @@ fn text_of(
     ops.literal.extend_from_slice(first);
     let path = path(first);
     for number in 0..numbers {
-        // Numbers at the same position of a text have the same meaning, unless they are far from
-        // the start.
+        // Numbers at the same position in a text have the same meaning, unless they are far from the start.
         let place = number.min(MOST_PLACES) as u8;
         ops.push_decimal(column_index(columns, [&path[..], &[place]].concat()));
         ops.literal.extend_from_slice(take_text(rest)?);

@@ -138,7 +138,7 @@ impl<'b> RecordWriter<'b> {
             return self.write_long_varint(value, length);
         }
         let (bytes, own) = spread_septets(value);
-        // If the varint ends no message, this byte is overwritten by the varint.
+        // If the varint ends no message, the varint overwrites this byte.
         place[0] = (length + own).wrapping_sub(1) as u8;
         place[length..length + 8].copy_from_slice(&bytes.to_le_bytes());
         self.at += own;

@@ -74,7 +74,7 @@ impl RecordTemplateMap {
         Ok(())
     }
 
-    /// Writes `values` to `out`, and changes their order from record by record to column by column.
+    /// Writes `values`, which are ordered by record, to `out`, ordered by column.
     pub fn columns_of(&self, templates: &TemplateTable, values: &[u64], out: &mut Vec<u64>) {
         let mut next = self.starts.clone();
         super::resize_uninitialised(out, values.len());

@@ -34,7 +34,7 @@ struct TemplateEndOffsets {
     slots: usize,
 }
 
-/// A template in the form that writes records.
+/// A template in the form from which records are written.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordTemplate<'t> {
     steps: &'t [TemplateStep],
@@ -151,8 +151,8 @@ impl TemplateTable {
         }
     }
 
-    /// Adds a template to the last layer. `encoded` contains its ops, and column indices must be
-    /// below `columns`.
+    /// Adds a template to the last layer. `encoded` contains the template's ops, in which column indices must be below
+    /// `columns`.
     pub fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
         let layer = self.layers.last_mut().expect("a layer was begun");
         Arc::make_mut(layer).push(encoded, columns)

@@ -155,8 +155,7 @@ impl ArchiveWriter {
         let tail = write_segment(&mut out, plan.to_segment_plan(), body, &path)?;
         out.flush().map_err(io)?;
         drop(out);
-        // Sync first, because the segment's end must not reach the disk before the data to which it
-        // refers.
+        // Sync first, because the segment's end must not reach the disk before the data that it refers to.
         file.sync_data().map_err(io)?;
         file.write_all(&tail).map_err(io)?;
         file.sync_data().map_err(io)

@@ -9,8 +9,8 @@ use chakram_base::units::{self, Span, format_percent_change};
 const NAMED: usize = 3;
 /// Changes below this share of the longer makespan are only listed briefly.
 const MATTERS: f64 = 0.002;
-/// Minimum share of the makespan for a part of the time to be named as unchanged. In addition, the part must change by
-/// less than `STAYS` percent.
+/// Parts of the time with at least this share of the makespan are named as unchanged. In addition, the part must change
+/// by less than `STAYS` percent.
 const LARGE: f64 = 0.05;
 const STAYS: f64 = 1.0;
 
@@ -417,9 +417,9 @@ mod tests {
     #[test]
     fn the_parts_that_moved_are_told_of_in_order() {
         // The makespan falls from 20 ms to 18.721 ms: 1.279 / 20 = 6.4 % less, or 20 / 18.721 = 1.068 times as fast.
-        // Compute falls by 5 ms, communication rises by 3.721 ms. Changes below 0.2 % of 20 ms = 40 us are only
-        // listed briefly. The idle time's change of 10 us is therefore not listed on its own line. The host's 10 ms
-        // do not change; they are 53 % of 18.721 ms.
+        // Compute falls by 5 ms, and communication rises by 3.721 ms. Changes below 0.2 % of 20 ms = 40 us are only
+        // listed briefly. The idle time's change of 10 us is therefore not listed on its own line. The host's 10 ms do
+        // not change; they are 53 % of 18.721 ms.
         let why = MakespanExplanation {
             makespan: us(20_000, 18_721),
             parts: vec![

@@ -39,7 +39,7 @@ pub struct ComparisonDocument<'c> {
     pub provenance: Provenance,
     /// Results of the machines, in the user's order.
     pub machines: Vec<MachineResult<'c>>,
-    /// Comparison of each machine that has a report with the first such machine.
+    /// For each machine that has a report, the comparison with the first such machine.
     pub comparison: Vec<AgainstRow>,
 }
 

@@ -8,7 +8,7 @@ use chakram_engine::CommTiming;
 use chakram_trace::graph::NodeKind;
 
 impl RunRecorder<'_> {
-    /// Returns the begin time of a collective node's transfer.
+    /// Returns the time when a collective node's transfer began.
     pub(super) fn transfer_begin_of(&self, of: RunNode) -> Time {
         self.began[self.relations.instances[of.instance.index()].call_index(of.node)]
     }

@@ -100,7 +100,7 @@ fn shade_scale_labels(most: f64) -> [String; 3] {
     [0.0, most / 2.0, most].map(format_load_percent)
 }
 
-/// Groups links by connected component, ordered by the busiest link of each component, busiest first.
+/// Groups links by connected component; components are ordered by their busiest link, busiest first.
 fn group_link_rows<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
     let mut number: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows {
