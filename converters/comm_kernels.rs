@@ -55,7 +55,7 @@ pub(crate) struct CommKernelTable<'a> {
     known: Vec<KnownKernel>,
 }
 
-/// Whether a kernel communicates, as far as its name shows.
+/// Kind of communication that a kernel's name shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelNameHint {
     /// The kernel is not a known communication kernel.
@@ -69,7 +69,7 @@ struct KnownKernel {
     pattern: &'static str,
     /// Kind of collective, or `None` if the name does not reveal it.
     kind: Option<CollectiveKind>,
-    /// A real name, as a profiler writes it.
+    /// A kernel name as a real profiler writes it.
     #[cfg(test)]
     example: &'static str,
 }

@@ -169,7 +169,8 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<Stri
 }
 
 /// Adds call arguments from NCCL's ranges to kernels, and adds the members of communicators. Returns the number of
-/// kernels that got arguments. If `all` names a communicator of all processes, its ranks are the job's ranks.
+/// kernels that got arguments. If `all` names a communicator of all processes, the ranks of this communicator are the
+/// job's ranks.
 fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
     // For each communicator, by name: the number of members, and the job rank of each known member.
     let mut communicators: BTreeMap<String, (u32, BTreeMap<u32, u32>)> = BTreeMap::new();

@@ -635,7 +635,7 @@ impl<'d> NsysExportReader<'d> {
         })
     }
 
-    /// Returns the track of synchronizations; no work runs on it.
+    /// Returns the track for synchronizations; no work runs on this track.
     fn track_of_syncs(&mut self, global: SqliteValue<'_>) -> u32 {
         let process = self.process_of_row(global);
         let tracks = &mut process.trace.tracks;

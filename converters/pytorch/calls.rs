@@ -52,11 +52,11 @@ pub struct CommCall {
     pub launched: i64,
     /// Start of the call, in ns since the epoch, by this rank's clock.
     pub start: i64,
-    /// End of the transfer; for a message on the host, the end of the program's wait for it.
+    /// End of the transfer; for a message on the host, the end of the program's wait for the message.
     pub end: i64,
     /// Time at which the result becomes usable, after the worker's final copies.
     pub done: i64,
-    /// Kineto event that executed the call. If several events executed it, the last event.
+    /// Kineto event that executed the call. If several events executed the call, the last event.
     pub event: u32,
     /// Number of intervals or kernels that executed the call.
     pub parts: u32,

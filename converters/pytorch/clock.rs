@@ -254,7 +254,7 @@ fn find_offset_bounds(seen: &[ClockObservation]) -> (i64, i64) {
     bounds
 }
 
-/// Returns, for each collective, its end on the first rank's clock minus its end on the second rank's clock.
+/// Returns, for each collective, the end on the first rank's clock minus the end on the second rank's clock.
 fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
     let collectives = seen
         .iter()
@@ -378,7 +378,7 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Builds collectives one second apart. On the first rank, each collective ends later by its entry of
+    /// Builds collectives one second apart. On the first rank, each collective ends later by its entry in
     /// `differences`. On both ranks, each collective lasts `before` ns.
     fn collectives(differences: &[i64], before: i64) -> Vec<ClockObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {

@@ -299,8 +299,8 @@ const OF_OBSERVER: GroupKeys = [
     "pg_size",
 ];
 
-/// Returns the group that a record's arguments describe. The group has its members, or only their
-/// number.
+/// Returns the group that a record's arguments describe. The group contains either its members or
+/// only their number.
 fn group_from_arguments(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup> {
     let get = |key: &str| {
         let value = args.iter().find(|(name, _)| name == key);

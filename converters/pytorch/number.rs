@@ -14,7 +14,7 @@ pub(super) fn value_text(json: &str) -> Cow<'_, str> {
 }
 
 /// Parses an integer, possibly in a string. The integer may be decimal, or hexadecimal after `0x`.
-/// A trailing `.0` is accepted, because scripts write it if a column has missing values.
+/// A trailing `.0` is accepted, because scripts write `.0` if a column has missing values.
 #[inline]
 pub(super) fn parse_json_integer(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.

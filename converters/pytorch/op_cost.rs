@@ -234,7 +234,7 @@ fn cost_of_launching_operator(rank: &RankTimeline, node: &HostNode, kernel: &str
     let name = texts.get(node.name);
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     let mut cost = operator_cost(&rank.host, node, plain);
-    // If an observer counted the bytes, they already include tensors in lists.
+    // If an observer counted the bytes, the count already includes tensors in lists.
     let listed = match rank.host.is_observed() || op_work::is_row_lookup(plain) {
         true => None,
         false => tensor_lists::bytes_moved_by_kernel(

@@ -1,4 +1,4 @@
-//! Derives the output shapes of operators whose inputs were recorded but not their outputs.
+//! Derives the output shapes of operators for which only the inputs were recorded.
 //!
 //! For matrix multiplications and convolutions, the inputs determine the output shapes exactly. Outputs of reductions
 //! are negligible. All other operators are assumed to produce a tensor with the shape of their largest input.

@@ -145,7 +145,7 @@ fn record_time_by_views(rank: &RankTimeline) -> Option<u64> {
 pub(super) struct ProfilerTimeSubtractor {
     per_record: u64,
     /// For each thread, the time in ns that could not be subtracted from earlier nodes, because
-    /// they were too short.
+    /// these nodes were too short.
     open: BTreeMap<u32, u64>,
 }
 

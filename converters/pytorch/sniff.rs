@@ -214,7 +214,7 @@ impl TopLevelKeys {
                     let rest = text.get(at..).unwrap_or_default().trim_ascii_start();
                     if depth == 0 && rest.starts_with(b":") {
                         let value = rest[1..].trim_ascii_start();
-                        // chakram's own reports also have a schema, but it begins with `chakram.`.
+                        // chakram's own reports also have a schema, but the schema's name begins with `chakram.`.
                         if string == b"schema" && value.starts_with(b"\"chakram.")
                             || self.record_key(string)
                         {

@@ -122,7 +122,7 @@ pub struct RankConversionSummary {
     /// Number of kernels and copies on the device.
     pub device: u64,
     /// Number of kernels and copies that were launched before the capture began. No dependency
-    /// explains when they start.
+    /// explains when these kernels and copies start.
     pub unlaunched: u64,
     /// Number of launches whose kernels the profiler did not record.
     pub dropped: u64,

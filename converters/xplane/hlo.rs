@@ -69,8 +69,8 @@ impl HloModules {
     pub fn read_programs(&mut self, space: &ProfileSpace<'_>) -> Result<(), TraceError> {
         for plane in space.planes.iter().filter(|plane| plane.name == PROGRAMS.0) {
             for (&id, kind) in &plane.event_kinds {
-                // In newer profiles, a stat contains the program. In older profiles, the metadata
-                // of the event kind contains it.
+                // In newer profiles, a stat contains the program. In older profiles, the metadata of the event kind
+                // contains the program.
                 let mut found = kind.metadata;
                 for &stat in &kind.stats {
                     plane.visit_stat(stat, &mut |name, value| {
@@ -101,8 +101,8 @@ impl HloModules {
         let modules = self.files.get(file)?;
         let found = match program.and_then(|id| modules.get(&id)) {
             Some(found) => found,
-            // Several programs may have the same name. If only one of them has the instruction,
-            // that program is used.
+            // Several programs may have the same name. If only one of these programs has the instruction, this program
+            // is used.
             None => {
                 let has = |m: &&HloModule| {
                     m.collectives.contains_key(op) && module.is_none_or(|name| m.name == name)

@@ -27,7 +27,7 @@ pub(super) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// Profile of one host: its planes.
+/// The planes of one host's profile.
 #[derive(Debug)]
 pub(super) struct ProfileSpace<'a> {
     pub planes: Vec<ProfilePlane<'a>>,

@@ -545,7 +545,7 @@ impl Graph {
         &self.messages
     }
 
-    /// Returns the group slots that nodes use; an instance binds them to groups.
+    /// Returns the group slots that nodes use; an instance binds the slots to groups.
     pub fn group_slots(&self) -> &[GroupSlot] {
         &self.groups
     }

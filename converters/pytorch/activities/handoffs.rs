@@ -96,7 +96,7 @@ struct ThreadGap {
 
 /// Activities of several threads, sorted by end.
 struct ActivitiesByEnd {
-    /// For each entry, an activity's index and its thread.
+    /// Index and thread of each activity.
     list: Vec<(u32, u32)>,
     /// For each entry, the index of the last earlier entry that belongs to another thread, or
     /// [`NONE`].

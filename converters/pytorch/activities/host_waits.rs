@@ -197,8 +197,8 @@ fn find_idle_wait(
         own.is_none_or(|item| rank.role_of_interval(item) == HostIntervalKind::Annotation)
     };
     let asker = rank.items[call.item as usize];
-    // Operators that enclose the requesting operator end after it and do nothing else, so count
-    // them as idle time.
+    // Operators that enclose the requesting operator end after the requesting operator and do
+    // nothing else, so count them as idle time.
     let ends_asking = |segment: &ThreadSegment| {
         let owner = rank.items.get(segment.owner as usize);
         owner.is_some_and(|item| item.start <= asker.start && item.end >= asker.end)

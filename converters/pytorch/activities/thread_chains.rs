@@ -52,8 +52,8 @@ pub(super) fn build_thread_chains(
         let earliest = &mut earliest[wait.into as usize];
         *earliest = (*earliest).max(wait.to);
     }
-    // For each host interval, choose the longest part of its own time without a wait, between the
-    // child calls around its position.
+    // For each host interval, choose the longest part of the interval's own time that contains no
+    // wait and is between the child calls around the interval's position.
     let places = own_places::find_own_work_positions(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
         // The host interval launched its work before the position of its own work. So use the time
@@ -142,8 +142,8 @@ pub(super) fn build_thread_chains(
     }
     // Free this memory now, because the code below needs the same amount again.
     drop((earliest, bounds));
-    // Time at which each thread finished its last call. A message is finished when its caller has
-    // waited for it. Any other call is finished when its worker has finished it.
+    // Time at which each thread finished its last call. A message is finished when its caller's
+    // wait for the message ends. Any other call is finished when its worker has finished it.
     let mut awaited = vec![None; rank.threads.len()];
     for call in calls.list.iter().filter(|call| !call.on_device()) {
         let on = match call.worker {

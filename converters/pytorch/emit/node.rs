@@ -248,7 +248,7 @@ impl<'a> ActivityEmitter<'a> {
         }
     }
 
-    /// Returns the operation of an activity, and true if its amount of computation is unknown.
+    /// Returns the operation of an activity, and whether the amount of its computation is unknown.
     fn activity_op(&self, activity: &Activity) -> (Op<'_>, bool) {
         match activity.kind {
             ActivityKind::End(_) => (Op::Host, false),

@@ -22,7 +22,7 @@ const SEQUENCES: usize = 64;
 /// than the observer.
 const LONGER: f64 = 1.05;
 
-/// A thread in one file: the indices of its nodes or events in order, each with a key for its name.
+/// The nodes or events of one thread in one file: their indices in order, each with a key for the name.
 #[derive(Default)]
 struct OperatorSequence {
     of: Vec<u32>,

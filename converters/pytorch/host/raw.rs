@@ -164,7 +164,7 @@ impl<'a> RawAttrs<'a> {
     }
 }
 
-/// Sets a value once; returns `None` if it was set already.
+/// Sets a value once; returns `None` if the value was already set.
 fn set_once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
     slot.replace(value).is_none().then_some(())
 }

@@ -274,7 +274,8 @@ impl JobCapture {
 /// Maximum number of ranks of a job.
 const LARGEST_WORLD: u32 = 1 << 20;
 
-/// Returns the number of ranks in the job. Fails unless all captures and `wanted` agree on it.
+/// Returns the number of ranks in the job. Fails unless all captures and `wanted` agree on this
+/// number.
 fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceError> {
     let said = |part: &RankCapture| part.rank.kineto.world_size;
     let first = parts.iter().find(|part| said(part).is_some());

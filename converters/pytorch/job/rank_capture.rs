@@ -154,8 +154,8 @@ fn check_device_work_supported(rank: &RankTimeline, file: &Path) -> Result<(), T
     ))
 }
 
-/// Maximum distance of times from 1970, in ns; it reaches until the year 2116. The sum of two such
-/// times does not overflow.
+/// Maximum distance of times from 1970, in ns; this distance reaches until the year 2116. The sum of two such times
+/// does not overflow.
 const FARTHEST: i64 = 1 << 62;
 
 impl RankCapture {

@@ -12,7 +12,8 @@ fn refused(text: &str) -> String {
     error.expect_err("it is damaged").to_string()
 }
 
-/// A trace as PyTorch 2.15 writes it, with blank lines, two events, and metadata before and after them.
+/// A trace as PyTorch 2.15 writes it, with blank lines, two events, and metadata before and after
+/// the events.
 const RECENT: &str = r#"
  {
     "schemaVersion": 1,

@@ -35,8 +35,8 @@ enum RowAccess {
     Target { table: usize, target: usize },
     /// Reads FBGEMM's tables, which are stored in one tensor.
     Batched,
-    /// Backward pass of FBGEMM's tables. The operator receives only the gradients of the sums. Rows
-    /// and indices are in its saved arguments, which no capture records.
+    /// Backward pass of FBGEMM's tables. The operator receives only the gradients of the sums. Rows and indices are in
+    /// the operator's saved arguments, which no capture records.
     BatchedBackward,
 }
 
@@ -190,10 +190,9 @@ const INDEX: u64 = 8;
 /// Returns the bytes of a lookup in FBGEMM's tables, which reads one row per index and writes the
 /// sum of each bag.
 ///
-/// This function searches for two pairs of arguments. Before and between them, different versions
-/// of FBGEMM have different arguments. The first pair is the offsets of the tables' widths, and the
-/// sum of the widths (a number). The second pair is the indices and the bag offsets, with a number
-/// before and after the pair.
+/// This function searches for two pairs of arguments. Different versions of FBGEMM have different arguments before and
+/// between these pairs. The first pair is the offsets of the tables' widths, and the sum of the widths (a number). The
+/// second pair is the indices and the bag offsets, with a number before and after the pair.
 fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
     let args = &operands.args;
     let is_list = |place: usize| {

@@ -203,8 +203,8 @@ mod tests {
     use super::*;
 
     /// In eight collectives, half of the members are captured. So four of the times (1 to 4) are transfers, and the
-    /// median is the third time. If all members are captured, the result is the median of all times; on a device, it is
-    /// the smallest time.
+    /// median is the third time. If all members are captured, the result is the median of all times; on a device, the
+    /// result is the smallest time.
     #[test]
     fn transfers_of_a_class_are_the_smallest_or_the_median_of_what_nobody_was_late_for() {
         for (seen, on_device, expected) in

@@ -1,6 +1,6 @@
 //! Formats and parses counts in human-readable form.
 
-/// Formats a count with its noun, such as `1 rank`, `2 ranks`, `2 passes`, `2 dependencies`, `1,234 micro-batches`.
+/// Formats a count with its noun, such as `1 rank`, `2 ranks`, `2 passes`, `2 dependencies` or `1,234 micro-batches`.
 pub fn format_count(count: u64, one: &str) -> String {
     let is_consonant = |letter: char| !"aeiou".contains(letter);
     let (stem, ending) = match one.strip_suffix('y') {

@@ -47,7 +47,7 @@ pub fn rewrite_group_metadata(
             continue;
         };
         entry.remove("group_count");
-        // If `ranks` is empty, the group contains all ranks of the job, and their number is unknown here.
+        // If `ranks` is empty, the group contains all ranks of the job, and the number of ranks is unknown here.
         if let Some(size) = entry.get_mut("group_size").filter(|_| !ranks.is_empty()) {
             *size = ranks.len().into();
         }

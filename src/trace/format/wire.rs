@@ -8,7 +8,7 @@ pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
 const MAX_GROUP_DEPTH: usize = 100;
 
 /// A position in a buffer with a file's bytes. The field `end` is the file offset at which the buffer ends; error
-/// messages need it.
+/// messages need this offset.
 #[derive(Clone, Copy, Debug)]
 pub struct WireCursor<'a> {
     rest: &'a [u8],

@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn order_is_the_smallest_that_edges_allow() {
-        // The edges are 4 → 1 → 0 and 2 → 3. Nodes 2 and 4 have no predecessors. Node 2 is the lower one, so it comes
-        // first and makes node 3 ready; node 3 comes before node 4.
+        // The edges are 4 → 1 → 0 and 2 → 3. Nodes 2 and 4 have no predecessors. Node 2 has the lower index, so it
+        // comes first and makes node 3 ready; node 3 comes before node 4.
         let rows = rows(5, &[(4, 1), (1, 0), (2, 3)]);
         assert_eq!(rows.topological_order(), [2, 3, 4, 1, 0]);
         assert_eq!(rows.edges().collect::<Vec<_>>(), [(1, 0), (2, 3), (4, 1)]);

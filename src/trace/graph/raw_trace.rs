@@ -45,8 +45,8 @@ pub trait NodeRetention<'a>: Default {
     /// The data kept for each node.
     type Kept: Copy;
 
-    /// Returns the data to keep for a node; `view` is its decoded record. If the record is invalid, `view` contains the
-    /// recovered part: an [`Op::NoOp`](crate::format::Op::NoOp) with the id, name and dependencies.
+    /// Returns the data to keep for a node; `view` is the node's decoded record. If the record is invalid, `view`
+    /// contains the recovered part: an [`Op::NoOp`](crate::format::Op::NoOp) with the id, name and dependencies.
     fn retain_view(&mut self, view: &NodeView<'a>) -> Self::Kept;
 
     /// Returns the node's id, which is part of the kept data.

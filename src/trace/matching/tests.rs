@@ -37,7 +37,8 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
     let (alone, there) = five.unmatched_halves();
     assert_eq!((alone[0].at, there.len()), ((0, 2), 1));
     assert!(six.unmatched_halves().0.is_empty());
-    // If all sizes are equal, the first mismatch is the count; otherwise it is the first message with different sizes.
+    // If all sizes are equal, the first mismatch is the count; otherwise the first mismatch is the first message with
+    // different sizes.
     let count = five.find_disagreement(|_| 8).expect("one is alone");
     assert!(matches!(count, MessageDisagreement::Count { k: 1, half, .. } if half.at == (0, 2)));
     assert_eq!(six.find_disagreement(|_| 8), None);

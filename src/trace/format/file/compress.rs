@@ -29,7 +29,7 @@ impl<W: Write> Write for GzipWriter<W> {
     }
 }
 
-/// Writer that compresses a file or writes it plain.
+/// Writer that writes a file compressed or uncompressed.
 pub enum CompressedWriter<W: Write> {
     /// Plain.
     Plain(W),

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 pub(in crate::format) enum SniffedText {
     /// A trace.
     Trace(TextFormat),
-    /// A capture of this kind. The user must convert it first.
+    /// A capture of this kind. The user must convert the capture first.
     Capture(&'static str),
     /// JSON that is neither a trace nor a capture, as far as the inspected part shows.
     Other,

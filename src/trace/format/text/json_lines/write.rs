@@ -287,7 +287,8 @@ fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, 
     Ok(true)
 }
 
-/// Appends a node's inputs or outputs. If their encoding is not canonical, appends the raw bytes.
+/// Appends a node's inputs or outputs. If the encoding of the inputs or outputs is not canonical, appends the raw
+/// bytes.
 fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     let start = out.len();
     let mut cursor = WireCursor::new(message, 0);
