@@ -79,7 +79,7 @@ pub(super) struct ProcessCapture {
 }
 
 impl ProcessCapture {
-    /// Adds arguments that describe communication to a kernel's event.
+    /// Adds communication arguments to a kernel's event.
     pub fn add_arguments(&mut self, event: u32, arguments: Vec<(String, String)>) {
         let args = self.trace.args.len() as u32;
         self.trace.args.push(arguments);

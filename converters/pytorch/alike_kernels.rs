@@ -36,7 +36,7 @@ impl KernelWork {
 /// Kernels with known work, from which the work of other kernels with the same name is estimated.
 #[derive(Debug, Default)]
 pub(super) struct SameNameKernels {
-    /// Sorted by name, then time.
+    /// Kernels with known work, sorted by name and then by time.
     known: Vec<KernelWork>,
 }
 

@@ -229,7 +229,7 @@ impl HostNodeLinks {
         }
     }
 
-    /// Rejects links by order if their confidence is low.
+    /// Rejects links that were found by order if the confidence is low.
     fn require_confidence(self) -> Result<Self, EventLinkError> {
         let confidence = self.link_confidence();
         // Kineto may record fewer threads than the observer. If more than half of the operators

@@ -90,7 +90,7 @@ fn parse_plain_microseconds(json: &str) -> Option<i64> {
         .checked_add(fraction)
 }
 
-/// Converts decimal microseconds to nanoseconds, rounded to the nearest.
+/// Converts decimal microseconds to nanoseconds, rounded to the nearest nanosecond.
 #[inline]
 pub(super) fn parse_nanoseconds(json: &str) -> Option<i64> {
     parse_plain_microseconds(json).or_else(|| parse_decimal_microseconds(json))

@@ -119,7 +119,7 @@ impl LaunchingHostCalls {
                         end: event.end,
                         name: plane.name_of(event).to_owned(),
                     };
-                    // If nested calls have the same id, the innermost call is the launch.
+                    // If nested calls have the same id, the innermost call counts as the launch.
                     let length = |launch: &HostLaunch| launch.end - launch.start;
                     match this.launches.get_mut(&id) {
                         Some(other) if length(other) <= length(&launch) => {}

@@ -314,9 +314,9 @@ fn link_collectives(
 /// Maximum time, in ns, from the end of a collective until a kernel that waited for it starts.
 const AT_ONCE: i64 = 20_000;
 
-/// Returns the kernels that waited for `call`. A kernel that waited was launched before the call
-/// ended. A kernel that waited began right after the call, on a stream that was idle when the call
-/// ended. `communicating` lists the streams that run communication.
+/// Returns the kernels that waited for `call`. A waiting kernel was launched before the call ended. A waiting kernel
+/// began right after the call, on a stream that was idle when the call ended. `communicating` lists the streams that
+/// run communication.
 fn kernels_waiting_for_call(
     rank: &RankTimeline,
     call: &CommCall,

@@ -302,7 +302,7 @@ impl LaunchContext {
         Self::from_launch_interval(rank, device.launch)
     }
 
-    /// Returns the context of the launch `launch`.
+    /// Returns the operators and records that surround the launch `launch`.
     fn from_launch_interval(rank: &RankTimeline, launch: u32) -> Self {
         let mut this = Self {
             records: Vec::new(),

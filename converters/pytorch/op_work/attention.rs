@@ -227,8 +227,8 @@ impl AttentionSignature {
         let causal = operands.flag_at(self.causal).unwrap_or(false);
         let left = self.window.and_then(|place| operands.number_at(place));
         let window = match left.map(u64::try_from) {
-            // Without a mask, a query also sees keys to its right. Another scalar limits the number of these keys, so
-            // the FLOPs are unknown.
+            // Without a mask, a query also sees keys to its right. Another scalar limits the number of visible keys to
+            // the right, so the FLOPs are unknown.
             Some(Ok(_)) if !causal => return None,
             Some(Ok(left)) => left.checked_add(1)?,
             _ => u64::MAX,

@@ -271,8 +271,8 @@ mod tests {
         );
         // A 4×8 matrix times a vector of length 8: 2·4·8.
         assert_eq!(flops("mv", "[[4, 8], [8]]", "[[4]]"), Some(64));
-        // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536. Each name of the
-        // operator gives the same result.
+        // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536. Every name of the
+        // operator produces the same result.
         let (inputs, output) = ("[[1, 16, 8, 8], [16, 8, 2, 2]]", "[[1, 8, 16, 16]]");
         assert_eq!(flops("conv_transpose2d", inputs, output), Some(65_536));
         assert_eq!(flops("convolution", inputs, output), Some(65_536));

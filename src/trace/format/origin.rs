@@ -1,7 +1,7 @@
 //! Origins of nodes in the captured program: caller, step and Python call stack.
 //!
-//! Replays do not use this information. A node whose record states no step or Python call inherits the missing value
-//! from its caller.
+//! Replays do not use the origins of nodes. A node whose record states no step or Python call inherits the missing
+//! value from its caller.
 
 use super::TraceError;
 use super::attr::AttrView;

@@ -39,7 +39,7 @@ impl GroupRoles {
         }
     }
 
-    /// Returns the roles with each word replaced by `word`'s result.
+    /// Returns the roles with each word replaced by the result of `word`.
     pub fn rename_roles(&self, word: impl Fn(&str) -> String) -> Self {
         let mut roles = Self::default();
         for (first, (last, role)) in &self.0 {

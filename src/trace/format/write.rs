@@ -1,7 +1,7 @@
 //! Writes traces: encodes nodes as framed protobuf messages.
 //!
-//! A [`NodeView`] contains the fields that a replay needs, and labels. [`NodeExtras`] contains other information about
-//! a node, such as its location in the source's files. The control dependencies are the only extras that replays use.
+//! A [`NodeView`] contains labels and the fields that a replay needs. [`NodeExtras`] contains other information about a
+//! node, such as its location in the source's files. The control dependencies are the only extras that replays use.
 
 use super::TraceError;
 use super::attr;

@@ -32,7 +32,8 @@ struct ProfilerTimeParts {
     recorded: Span,
 }
 
-/// One value for each node; the type's default value means that the node has none. Empty if no node has a value.
+/// A column with one value per node; the type's default value means that the node has no value. Empty if no node has a
+/// value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumn<T>(Vec<T>);
 

@@ -124,7 +124,8 @@ impl<'h, S: Copy> ChannelMatches<'h, S> {
         (&more[fewer.len()..], fewer)
     }
 
-    /// Returns the first mismatch between the two ranks, or `None`; `bytes` returns the size of a half.
+    /// Returns the first mismatch between the two ranks, or `None`; `bytes` returns the size that a send or receive
+    /// states.
     pub fn find_disagreement(
         &self,
         bytes: impl Fn(CommRef) -> u64,

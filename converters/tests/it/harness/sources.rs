@@ -12,7 +12,7 @@ use chakram_trace::format::file::TraceContents;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use std::path::PathBuf;
 
-/// Converts arbitrary bytes. The bytes must be rejected, or be a workload whose traces have the expected number of
+/// Converts arbitrary bytes. The converter must reject the bytes, or convert them to traces with the expected number of
 /// nodes.
 pub fn text_workload(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
@@ -33,8 +33,8 @@ pub fn text_workload(data: &[u8]) {
     }
 }
 
-/// Converts arbitrary bytes. The bytes must be rejected, or be profiles whose traces preserve the time of the
-/// devices.
+/// Converts arbitrary bytes. The converter must reject the bytes, or convert them to traces that preserve the time of
+/// the devices.
 pub fn xplane(data: &[u8]) {
     let _ = begins_as_xplane(data);
     let files = [XplaneFile {
@@ -55,7 +55,7 @@ pub fn xplane(data: &[u8]) {
     }
 }
 
-/// Converts arbitrary bytes. The bytes must be rejected, or be an export that converts to valid traces.
+/// Converts arbitrary bytes. The converter must reject the bytes, or convert them to valid traces.
 pub fn nsys(data: &[u8]) {
     // Several threads of a process may run this function concurrently, so each thread writes its
     // own file.
@@ -83,10 +83,9 @@ pub fn nsys(data: &[u8]) {
     std::fs::remove_dir_all(&folder).expect("it is there");
 }
 
-/// Converts arbitrary bytes. The bytes must be rejected, or be a schedule. If the schedule is
-/// written as text, parsing the text must give the same schedule. The traces must have one node per
-/// operation. Converting the traces back must give the same schedule, with resolved
-/// begin-dependencies and separate delays.
+/// Converts arbitrary bytes. The parser must reject the bytes, or return a schedule. If the schedule is written as
+/// text, parsing the text must give the same schedule. The traces must have one node per operation. Converting the
+/// traces back must give the same schedule, with resolved begin-dependencies and separate delays.
 pub fn goal(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -116,8 +115,8 @@ pub fn goal(data: &[u8]) {
     assert!(again.operation_count() >= schedule.operation_count());
 }
 
-/// Converts arbitrary bytes. The bytes must be rejected, or be a workload whose traces have the same number of
-/// nodes on every rank.
+/// Converts arbitrary bytes. The converter must reject the bytes, or convert them to traces that have the same number
+/// of nodes on every rank.
 pub fn simai(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

@@ -14,8 +14,8 @@ pub struct PrefixedTraceFiles {
 }
 
 impl PrefixedTraceFiles {
-    /// Lists the files `{prefix}.{rank}.et`, also with other endings of traces. A folder that cannot be listed counts
-    /// as empty.
+    /// Lists the files `{prefix}.{rank}.et`, and the files that have another ending of traces. A folder that cannot be
+    /// listed counts as empty.
     pub fn new(prefix: &Path) -> Self {
         let prefix = prefix.display().to_string();
         let (folder, name) = match prefix.rfind(is_separator) {

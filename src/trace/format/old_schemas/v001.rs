@@ -4,7 +4,7 @@ use crate::format::TraceError;
 use crate::format::proto::{AttributeProto, BoolList, Node, attribute_proto::Value};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
 
-/// Collective types of the current schema, for the collective types 1 to 4 of schema 0.0.1.
+/// The current schema's collective types for the types 1 to 4 of schema 0.0.1.
 const COLLECTIVES: [i64; 4] = [0, 6, 2, 7];
 
 /// Maps a node type of schema 0.0.1 to the current schema. Version 0.0.3 inserted METADATA as 1, so MEM_LOAD and all

@@ -205,7 +205,7 @@ fn delays_take_room_only_where_there_are_any() {
     assert_ne!(plain.fingerprint(), delayed.fingerprint());
 }
 
-/// Two ranks must not share a graph if they differ only in the end of their captures.
+/// Two ranks must not share a graph if they differ only in the time at which their captures end.
 #[test]
 fn the_end_of_the_capture_tells_graphs_apart() {
     use chakram_trace::format::write::{AttributeValue, TraceWriter};
