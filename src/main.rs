@@ -3,7 +3,8 @@
 use chakram_base::bounds::allocator::{self, CountingAllocator};
 use std::process::ExitCode;
 
-/// This allocator counts every allocation, so that inputs cannot exceed the memory limit even where no code checks it.
+/// The allocator counts every allocation, so that inputs cannot exceed the memory limit even where no code checks the
+/// limit.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 

@@ -37,9 +37,9 @@
 //! If [`Quirk::SharedQueue`] is corrected, each phase has its own queues. Chunks pass through these queues in the order
 //! in which they arrive from the previous phase. If [`Quirk::GroupEndpoint`] is corrected, endpoints of named groups
 //! have the same delay as other endpoints. If [`Quirk::OneAtATime`] is corrected, an NPU's collectives may overlap.
-//! Each collective then has its own queues. It uses the queues in rotation, beginning with the first. NPUs that join
-//! collectives in different orders therefore do not wait for each other. The replay matches collectives in program
-//! order.
+//! Each collective then has its own queues. A collective uses its queues in rotation, beginning with the first. NPUs
+//! that join collectives in different orders therefore do not wait for each other. The replay matches collectives in
+//! program order.
 
 use super::endless_waits::{EndlessWait, IssuedChunkCounts};
 use super::quirks::{self, Quirk, QuirkSet};
@@ -274,16 +274,16 @@ impl AstraCollectives {
         )
     }
 
-    /// Returns true if the extent belongs to a named group that lacks some ranks. Such a group either is a single line
-    /// with an irregular extent, or spans dimensions. If the group spans dimensions, the extent's last phase contains
-    /// all members, and the index of this phase is beyond the machine's dimensions.
+    /// Returns true if the extent belongs to a named group that lacks some ranks. A named group of some ranks either is
+    /// a single line with an irregular extent, or spans dimensions. If the group spans dimensions, the extent's last
+    /// phase contains all members, and the index of this phase is beyond the machine's dimensions.
     fn is_named(&self, extent: &GroupExtent) -> bool {
         let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
-    /// Returns a collective's phases, innermost dimension first. Each phase has its index in the extent, the level
-    /// whose queues it uses, and its algorithm.
+    /// Returns a collective's phases, innermost dimension first. A phase consists of an index in the extent, the level
+    /// whose queues the phase uses, and an algorithm.
     fn phases_of_collective(
         &self,
         kind: CollectiveKind,

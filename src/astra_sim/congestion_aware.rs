@@ -191,9 +191,9 @@ impl NetworkBackend for CongestionAware {
     const SHARED: bool = true;
 
     /// A full connection has a link for each pair of NPUs, so no messages share a link. In other shapes, each link has
-    /// one user at a time if all NPUs send over the same distance at the same time. Then all messages cross the h-th
-    /// links of their routes simultaneously, in ⌊latency + m / bandwidth⌋ ns. These links are all different, and each
-    /// link is free again after ⌊m / bandwidth⌋ ns. On a switch, NPUs may send the next message before that time,
+    /// one user at a time if all NPUs send over the same distance at the same time. All messages then cross the h-th
+    /// links of their routes simultaneously, in ⌊latency + m / bandwidth⌋ ns. The messages cross different links, and
+    /// each link is free again after ⌊m / bandwidth⌋ ns. On a switch, NPUs may send the next message before that time,
     /// because messages reach a receiver's link in sending order, from one sender at a time.
     fn is_conflict_free(&self, _: usize, members: u32, pattern: LinePattern) -> bool {
         let all = members == self.npus;

@@ -29,7 +29,7 @@ pub struct RoutePosition {
 pub struct ServerHop {
     /// The server's NPU, and its index among that NPU's servers.
     pub server: (u32, u32),
-    /// Rate that determines how long a message occupies the server, in bytes per ns.
+    /// Rate that determines the time for which a message occupies the server, in bytes per ns.
     pub occupied_rate: f64,
     /// Rate of a single message, in bytes per ns.
     pub rate: f64,

@@ -1,14 +1,14 @@
 //! Computes the order in which members end a phase at the same instant, if all members begin the phase together.
 //!
 //! At each instant of such a phase, all members perform the same actions, one member after another in an order σ. If
-//! several delays of an NPU end at one instant, they form one event. This event has the first delay's place in the
-//! order. So the order σ changes only when messages arrive. Arrivals follow the order of sends, and the first message
-//! that reaches a member determines the member's place. If each member p sends one message to f(p), the next order is
-//! f(σ). In a ring, f is the next member, so K messages rotate the order by K places. In halvingDoubling, f swaps
-//! partners. In `direct`, if all messages take equal time, the first message that another member receives comes from
-//! the line's first member σ₀, which sends to its successor first. σ₀ receives its first message from the second
-//! member. Chunks in the same phase send to the same members one after another, so the order in which members end does
-//! not change. The next chunk begins in the event that ends the previous chunk.
+//! several delays of an NPU end at one instant, they form one event in the place of the first delay. The order σ
+//! therefore changes only when messages arrive. Arrivals follow the order of sends, and the first message that reaches
+//! a member determines the member's place. If each member p sends one message to f(p), the next order is f(σ). In a
+//! ring, f is the next member, so K messages rotate the order by K places. In halvingDoubling, f swaps partners. In
+//! `direct`, if all messages take equal time, the first message that another member receives comes from the line's
+//! first member σ₀, which sends to its successor first. σ₀ receives its first message from the second member. Chunks in
+//! the same phase send to the same members one after another, so the order in which members end does not change. The
+//! next chunk begins in the event that ends the previous chunk.
 //!
 //! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a chunk's
 //! stage in the order in which they end the admitting stage. The admitting stage is the chunk's own previous stage, or
@@ -152,8 +152,8 @@ struct AllMembersEventQueue {
     delays: Vec<SimultaneousDelays>,
     /// Pending delays, by the instant at which they end.
     due: BTreeMap<Span, usize>,
-    /// For each sent message that has not arrived, the order of members and the last change of this order. The key is
-    /// (passage, delay).
+    /// Order of members and last change of this order, for each sent message that has not arrived. The key is (passage,
+    /// delay).
     sent: BTreeMap<(usize, usize), (MemberOrder, Option<usize>)>,
 }
 

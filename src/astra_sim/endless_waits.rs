@@ -1,7 +1,7 @@
 //! Detects states in which ASTRA-sim would certainly wait forever although this replay continues.
 //!
 //! - *Numbers*. In a collective of all NPUs, ASTRA-sim identifies a chunk by the number of chunks that the NPU issued
-//!   before it. This number includes chunks along all dimensions, and chunks of named groups. Members that have issued
+//!   before it. The number counts chunks along all dimensions, and chunks of named groups. Members that have issued
 //!   different numbers of chunks therefore wait for different messages. The chunk with the lowest number never finds a
 //!   partner, because each NPU's numbers only increase and an NPU has one collective in flight at a time.
 //! - *Alone*. If no dimension with more than one NPU takes part in a collective, the collective has no chunks.
@@ -34,7 +34,7 @@ pub enum EndlessWait {
     },
     /// A node of an NPU is ready, but ASTRA-sim never checks it.
     Asleep {
-        /// NPU whose node ASTRA-sim never checks.
+        /// NPU with a node that ASTRA-sim never checks.
         npu: Npu,
     },
 }

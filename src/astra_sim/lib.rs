@@ -1,10 +1,10 @@
 //! The input files and flags of ASTRA-sim 2's analytical networks. Values keep ASTRA-sim's names and units. An
 //! [`InputNote`] marks each value that users may misunderstand.
 //!
-//! There is one type for each input of ASTRA-sim: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
-//! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`PerNodeImplementationFile`] (YAML). The logging configuration (TOML)
-//! has no type, because it is checked and then ignored. Each parser takes the text, the file's name for errors, and a
-//! flag that is true if unknown keys cause notes instead of errors. The parser returns the value with its notes, or an
+//! Each input of ASTRA-sim has its own type: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`]
+//! (JSON), [`CommGroupFile`] (JSON), and [`PerNodeImplementationFile`] (YAML). The logging configuration (TOML) has no
+//! type, because it is checked and then ignored. Each parser takes the text, the file's name for errors, and a flag
+//! that is true if unknown keys cause notes instead of errors. The parser returns the value with its notes, or an
 //! [`InputError`] that names file, line and key. Parsing takes time and memory proportional to the text's length, even
 //! if the text is invalid.
 //!

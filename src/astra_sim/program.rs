@@ -126,8 +126,8 @@ struct PacketRound {
 }
 
 impl PacketRound {
-    /// Returns how many packets that may be reduced follow packet `p` in its round, or `None` if packet `p` itself may
-    /// not be reduced.
+    /// Returns the number of reducible packets after packet `p` in its round, or `None` if packet `p` itself is never
+    /// reduced.
     fn remaining_packets(&self, p: u32) -> Option<u32> {
         // Compute in 64 bits, because the sum may overflow 32 bits.
         let round = u64::from(self.idle) + u64::from(self.busy);
@@ -516,9 +516,9 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the size with which halving-doubling processes reception `r`; normally it is the size of the received
-    /// message. With [`Quirk::HalvingDoublingReductions`], it is the next message's size, which is half of the received
-    /// size in a reduce-scatter.
+    /// Returns the size that halving-doubling uses for reception `r`, normally the size of the received message. With
+    /// [`Quirk::HalvingDoublingReductions`], halving-doubling uses the next message's size, which is half of the
+    /// received size in a reduce-scatter.
     #[inline]
     fn halving_reception_size(&self, position: LinePosition, r: u32) -> BufferShare {
         let ahead = u32::from(self.quirks.has_quirk(Quirk::HalvingDoublingReductions));

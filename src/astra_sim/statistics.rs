@@ -150,10 +150,10 @@ mod tests {
         let system = r#"{"preferred-dataset-splits": 1, "roofline-enabled": 1, "peak-perf": 1,
             "local-mem-bw": 100, "all-reduce-implementation": ["ring"]}"#;
         let inputs = inputs(system);
-        // 20,000 FLOPs on 1,000 bytes give 20 FLOPs per byte. Such a kernel takes 20 ns at the peak, and uses half of
-        // the bandwidth. 1,000 FLOPs on 1,000 bytes give 1 FLOP per byte. Such a kernel takes 10 ns at the full
-        // bandwidth, and uses a tenth of the peak. A kernel with 2,900 bytes and no FLOPs takes 29 ns. The 2,000 ns of
-        // host work count as 0 FLOPs on 0 bytes.
+        // 20,000 FLOPs on 1,000 bytes give 20 FLOPs per byte. A kernel of this intensity takes 20 ns at the peak, and
+        // uses half of the bandwidth. 1,000 FLOPs on 1,000 bytes give 1 FLOP per byte. A kernel of that intensity takes
+        // 10 ns at the full bandwidth, and uses a tenth of the peak. A kernel with 2,900 bytes and no FLOPs takes 29
+        // ns. The 2,000 ns of host work count as 0 FLOPs on 0 bytes.
         let nodes = [
             (KERNEL(20_000, 1_000), 0),
             (KERNEL(1_000, 1_000), 0),

@@ -4,8 +4,8 @@
 //! time. A member's message then reaches its partner at exactly the time when the member receives a message itself. One
 //! member therefore represents all members. In a ring, every step begins after the previous step. With K messages of
 //! time c, endpoint delay e, and reductions of time r after ρ of the messages, the phase takes K(c + e) + e + ρr. If
-//! all messages of a member leave over one link, a message waits there for the member's earlier messages. This wait is
-//! equal at every member.
+//! all messages of a member leave over one link, a message waits there for the member's earlier messages. Every member
+//! has the same wait.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueAssignment};
@@ -162,8 +162,8 @@ impl SymmetricLine<'_> {
         let start = self.stage.initial_credits(self.slot, position);
         let all = start + self.stage.receive_count(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
-        // Time until which the member's link is busy. It stays zero unless all messages of the member leave over one
-        // link.
+        // Time until which the member's link is busy. The time stays zero unless all messages of the member leave over
+        // one link.
         let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {

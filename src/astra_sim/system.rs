@@ -74,7 +74,7 @@ pub struct SystemFile {
     pub splits: u32,
     /// Algorithms for each kind of collective.
     pub implementations: CollectiveImplementations,
-    /// For each kind of collective, the prefix of a custom algorithm's trace files.
+    /// Prefix of a custom algorithm's trace files, for each kind of collective.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
     /// File that assigns custom algorithms to single nodes (see [`super::PerNodeImplementationFile`]).
     pub per_node_custom: Option<PathBuf>,

@@ -95,7 +95,7 @@ impl RankTensors {
 struct TensorReader {
     tensors: RankTensors,
     numbers: BTreeMap<String, u32>,
-    /// For each tensor index, the node that writes the tensor.
+    /// Node that writes each tensor, by tensor index.
     writers: BTreeMap<u32, u64>,
     /// First node that has no lists, and the number of such nodes.
     without: Option<(u64, usize)>,

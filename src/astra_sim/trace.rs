@@ -26,7 +26,7 @@ use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding}
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;
-/// Kinds of nodes that the replay models only by their duration. Such a node stores its kind in its FLOPs.
+/// Kinds of nodes that the replay models only by their duration. A node of these kinds stores its kind in its FLOPs.
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;

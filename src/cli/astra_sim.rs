@@ -199,7 +199,7 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Returns true if the run prints and logs the same lines as ASTRA-sim. This is the case if the program was called
+    /// Returns true if the run prints and logs the same lines as ASTRA-sim. The run does so if the program was called
     /// by the name of an ASTRA-sim program and the user asked for no other format.
     fn prints_transcript(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks

@@ -339,7 +339,7 @@ fn compare_trace_files(
     Ok((text, verdict))
 }
 
-/// For each rank, its file in the first job and its file in the second job.
+/// A rank's file in the first job and in the second job, by rank.
 type RankFilePairs = BTreeMap<u32, [Option<RankFile>; 2]>;
 
 /// Finds the files of both jobs, and registers them as inputs, so that `outputs` must not replace

@@ -1,7 +1,7 @@
 //! Runs commands inside another program: output and errors are returned as data instead of printed.
 //!
 //! A process that runs only one command may end if memory runs out or a signal arrives, but a program that embeds
-//! chakram must continue. So this module runs each command as the task of a
+//! chakram must continue. This module therefore runs each command as the task of a
 //! [`StopToken`](chakram_base::interrupt::StopToken), and converts interruptions and exceeded memory limits to ordinary
 //! errors.
 

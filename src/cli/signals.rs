@@ -52,7 +52,8 @@ mod unix {
         remove_temporaries();
     }
 
-    /// Removes temporary files. Then ends the program by `signal`, as if there were no handler.
+    /// Removes temporary files, and then ends the program by `signal`, as if there were no
+    /// handler.
     pub extern "C" fn end_by_signal(
         signal: i32,
         _: *const libc::siginfo_t,
@@ -62,7 +63,8 @@ mod unix {
             return;
         }
         remove_temporaries();
-        // If the last line is a progress bar, clear it. Otherwise end the line, because the terminal shows `^C` in it.
+        // If the last line is a progress bar, clear it. If the last line is not a progress bar, end the line, because
+        // the terminal shows `^C` in it.
         write_to_stderr(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
         write_to_stderr(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die_by_signal(signal);

@@ -320,8 +320,8 @@ fn extra_traces_note(
     }
 }
 
-/// Reads the custom algorithm from the files that begin with `prefix`. There is one file per
-/// position, and at most one per NPU.
+/// Reads the custom algorithm from the files that begin with `prefix`. The algorithm has one file
+/// per position, and at most as many files as NPUs.
 fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
     let named = PrefixedTraceFiles::new(prefix);
     let more = (1..npus).take_while(|&rank| named.has_rank(rank));

@@ -102,7 +102,7 @@ pub enum JobError {
         /// The first and the last rank with a trace.
         known: (u32, u32),
     },
-    /// No trace states how much time the profiler took.
+    /// No trace states the time that the profiler took.
     #[error(
         "{} profiler: no node states the overhead of the profiler\n  try: convert the capture again, with both files of each rank or its Kineto trace",
         SettingKey::Without

@@ -1,9 +1,9 @@
-//! Extracts the machine properties that plans depend on.
+//! Extracts the machine properties that affect plans.
 
 use chakram_hardware::machine::Machine;
 use chakram_workloads::generate::plan::{CoreGrid, PlanMachineProperties};
 
-/// Returns the properties of `machine` that plans depend on.
+/// Returns the properties of `machine` that affect plans.
 pub fn machine_facts(machine: &Machine) -> PlanMachineProperties {
     let classes = machine.classes();
     let topology = machine.topology();

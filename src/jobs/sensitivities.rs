@@ -26,11 +26,11 @@ pub struct MachineText<'a> {
 const RATES: [&str; 4] = ["bandwidth", "memory_bandwidth", "peak", "local_bandwidth"];
 /// Words in the keys of times. A lower value is faster.
 const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
-/// Smallest factor for a time. It makes the time nearly zero, because zero would need an infinite
-/// rate.
+/// Smallest factor for a time. The factor makes the time nearly zero, because a time of zero would
+/// need an infinite rate.
 const NEARLY_NONE: f64 = 1e-6;
 
-/// Largest factor with which a slope is measured, and so the nearest to 1.
+/// Largest factor that measures a slope, and therefore the nearest to 1.
 const NEAREST: f64 = 0.9999;
 /// Number of bisections between the last factor down to which the makespan is linear and the first
 /// factor beyond it.

@@ -121,8 +121,8 @@ pub fn predict_run(
     })
 }
 
-/// Returns the features that a prediction covers. They are the operators, the collectives (group
-/// and kind), the size and format of the traces, and the machine.
+/// Returns the features that a prediction covers. Features are the operators, the collectives
+/// (group and kind), the size and format of the traces, and the machine.
 pub fn covered_features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
     let operators = report
         .operators

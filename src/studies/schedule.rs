@@ -1,13 +1,13 @@
-//! Schedules sub-layers on chips. The result says which sub-layer each chip runs in each step,
-//! where data are, and how long each step takes.
+//! Schedules sub-layers on chips. The result states the sub-layer of each chip in each step, the
+//! location of data, and the duration of each step.
 //!
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
 //! Parallelism" (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A
 //! schedule assigns each chip one sub-layer per step ([`ChipSchedule`]).
 //! [`ChipMachine::simulate_steps`] tracks the data on each chip, and thus finds the source of the
-//! data that each step needs. The simulation has a barrier after each stage. It also computes the
-//! time and energy of each step. For chips without barriers, [`ScheduledJob`] writes traces for a
-//! replay.
+//! data that each step needs. The simulation has a barrier after each stage. The simulation also
+//! computes the time and energy of each step. For chips without barriers, [`ScheduledJob`] writes
+//! traces for a replay.
 
 mod cycles;
 mod family;
@@ -31,7 +31,7 @@ pub use traces::ScheduledJob;
 /// A part of a layer that one accelerator computes in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubLayer {
-    /// Name of the sub-layer's nodes in traces that are written.
+    /// Name of the sub-layer's nodes in written traces.
     pub name: String,
     /// Type and sizes of the computation.
     pub record: LayerRecord,
@@ -63,7 +63,7 @@ pub struct TaskGraph {
 /// accelerator is idle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChipSchedule {
-    /// For each accelerator, a list with an entry per step. The accelerators of a chip are
+    /// A list for each accelerator, with an entry per step. The accelerators of a chip are
     /// consecutive.
     pub chips: Vec<Vec<Option<u32>>>,
 }

@@ -66,12 +66,12 @@ struct NpuState<'c> {
     workload: NpuWorkload<'c>,
     queues: Vec<StreamQueue>,
     rotations: Vec<NextQueueIndices>,
-    /// Number of phases that used a tree so far, by kind of collective and dimension. It determines the next phase's
-    /// tree.
+    /// Number of phases that used a tree so far, by kind of collective and dimension. The number determines the next
+    /// phase's tree.
     trees: BTreeMap<(CollectiveOperation, usize), u64>,
     priority: i64,
-    /// Number of chunks so far, by group and set of dimensions. It becomes the next chunk's number. In ASTRA-sim's own
-    /// numbering, every chunk also counts for group 0.
+    /// Number of chunks so far, by group and set of dimensions. The count becomes the next chunk's number. In
+    /// ASTRA-sim's own numbering, every chunk also counts for group 0.
     numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::SharedBusSide; 4],
 }

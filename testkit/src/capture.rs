@@ -172,7 +172,7 @@ impl SimulatedCapture {
         create_clock(&self.options, rank)
     }
 
-    /// Returns the number of ns by which the clock of `rank` is ahead of the shared clock.
+    /// Returns the lead of `rank`'s clock over the shared clock, in ns.
     fn clock_offset_ns(&self, rank: u32) -> i64 {
         let skew = self.options.clock_skew;
         if rank == 0 || skew == 0 {

@@ -36,8 +36,8 @@ pub struct TwoLevelCopies {
 }
 
 impl Routing {
-    /// Creates a routing with all choices: on each rank, every set of `chosen` experts is the
-    /// choice of `times` tokens.
+    /// Creates a routing with all choices: `times` tokens on each rank choose every possible set of
+    /// `chosen` experts.
     pub fn from_every_expert_choice(
         ranks: usize,
         experts: usize,
@@ -145,9 +145,9 @@ impl Routing {
     }
 
     /// Counts copies in an exchange with two levels. A node has `size` ranks. A token first goes
-    /// once to each node that has one of its experts. There, it goes to the rank that has the
-    /// sender's index within the node. This rank then sends one copy to each rank of the node that
-    /// has one of the token's experts.
+    /// once to each node that has one of its experts. In this node, the token goes to the rank that
+    /// has the sender's index within the node. This rank then sends one copy to each rank of the
+    /// node that has one of the token's experts.
     pub fn copies_over_nodes(&self, size: usize) -> TwoLevelCopies {
         let mut within = vec![vec![0; self.ranks]; self.ranks];
         let across = self.count(|copies, from, token| {

@@ -31,7 +31,8 @@ pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
         requests.iter().map(|r| vec![None; r.jobs.len()]).collect();
     loop {
         // `next` is the first ready job. At equal times, jobs of old requests come before jobs of
-        // new requests, then lower requests and lower indices come first.
+        // new requests. After that, the lower request index and then the lower job index come
+        // first.
         let mut next: Option<(u64, bool, usize, usize)> = None;
         for (r, request) in requests.iter().enumerate() {
             for (j, job) in request.jobs.iter().enumerate() {

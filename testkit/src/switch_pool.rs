@@ -1,4 +1,4 @@
-//! Computes the times of loads through two levels of switches, in floating-point numbers. This
+//! Computes the times of loads through two levels of switches, in floating-point numbers. The
 //! oracle finds each stream's share by bisection, level by level. Chakram instead saturates one
 //! server after another.
 

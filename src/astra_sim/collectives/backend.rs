@@ -594,8 +594,7 @@ impl AstraCollectives {
         stage.named && self.quirks.has_quirk(Quirk::GroupEndpoint)
     }
 
-    /// Returns the index of the queues that chunks join before `stage`. It is the index of the dimension or the index
-    /// of the phase.
+    /// Returns the index of the queues that chunks join before `stage`. Queues are indexed by dimension or by phase.
     #[inline]
     fn queue_index_for_phase(&self, stage: &AstraPhase) -> u32 {
         if self.quirks.has_quirk(Quirk::SharedQueue) {

@@ -1,4 +1,4 @@
-//! Assigns chunks to queues in rotation. For each level, each NPU counts the queues that it has assigned.
+//! Assigns chunks to queues in rotation. Each NPU counts, level by level, the queues that it has assigned.
 
 use crate::AstraAlgorithm;
 use crate::program::{AstraPhase, QueueAssignment, QueueRotation};
@@ -22,12 +22,12 @@ pub(super) struct NpuChunkCounters {
     dimensions: usize,
     /// Counters by NPU and level; empty if nothing is counted.
     levels: Vec<LevelChunkCounters>,
-    /// For each NPU, the collective whose chunks its counters count; empty if counters are never reset.
+    /// Collective to which each NPU's counters belong; empty if counters are never reset.
     counted: Vec<Option<u32>>,
 }
 
 impl NpuChunkCounters {
-    /// Creates the counters. There are no counters unless `is_counted` is true. If `anew` is true, the counters restart
+    /// Creates the counters. Creates no counters unless `is_counted` is true. If `anew` is true, the counters restart
     /// with each collective.
     pub fn new(
         (npus, dimensions): (u32, usize),

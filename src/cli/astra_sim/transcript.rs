@@ -1,8 +1,8 @@
 //! Prints ASTRA-sim's own lines, for scripts that parse ASTRA-sim's output and log.
 //!
 //! A line is `[time] [logger] [level] text`, the default format of the logging library that
-//! ASTRA-sim uses. Standard output gets the lines of level `info` and above. They report the rings of NPU 0 and, when
-//! an NPU finishes, its end time and its statistics. `log.log` in the log folder gets the same lines. With
+//! ASTRA-sim uses. Standard output gets the lines of level `info` and above. These lines report the rings of NPU 0 and,
+//! when an NPU finishes, the NPU's end time and statistics. `log.log` in the log folder gets the same lines. With
 //! `trace-enabled`, the log also gets a line each time a node is issued or completes. Times are UTC;
 //! `SOURCE_DATE_EPOCH` replaces the current time.
 //!
@@ -32,7 +32,7 @@ enum TranscriptEvent {
 pub struct TranscriptRecorder<'a> {
     workload: &'a Workload,
     traces: bool,
-    /// For each instance, the number of nodes that have not completed.
+    /// Number of nodes that have not completed, by instance.
     left: Vec<usize>,
     events: Vec<TranscriptEvent>,
 }
@@ -53,7 +53,8 @@ impl<'a> TranscriptRecorder<'a> {
         }
     }
 
-    /// Returns true if ASTRA-sim's log has lines about a node. It has none about nodes that complete immediately.
+    /// Returns true if ASTRA-sim's log has lines about a node. The log has no lines about nodes that complete
+    /// immediately.
     fn prints_node_lines(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload

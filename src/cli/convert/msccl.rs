@@ -1,4 +1,5 @@
-//! `chakram convert msccl`: converts MSCCL algorithms to traces, whose steps the members of a collective execute.
+//! `chakram convert msccl`: converts MSCCL algorithms to traces. The members of a collective then execute the steps in
+//! these traces.
 
 use super::CompressArg;
 use crate::traces;

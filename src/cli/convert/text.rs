@@ -109,7 +109,7 @@ fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io
     write_wrapped(out, "  left out: ", &reasons)
 }
 
-/// For each thread whose links between the two traces were found by order, prints how reliable these links are.
+/// Prints the reliability of links between the two traces, for each thread with links that were found by order.
 fn print_links_by_order(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
     let linked = ranks.iter().filter(|rank| rank.method == LinkMethod::Order);
     let linked: Vec<&RankConversionSummary> = linked.collect();

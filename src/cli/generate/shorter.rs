@@ -8,7 +8,7 @@ use chakram_workloads::generate::{
 };
 use std::error::Error;
 
-/// A training step of which only some micro-batches are simulated.
+/// A training step in which only some micro-batches are simulated.
 pub struct ShortenedStep {
     whole: TrainingPattern,
     simulated: u32,

@@ -20,7 +20,7 @@ pub enum PredictionChangeCause {
     Time(&'static str, String, i128),
     /// The counts or bytes of a group's collectives changed.
     Collective(String),
-    /// A difference because of which the reports cannot be compared.
+    /// A difference that prevents a comparison of the reports.
     Note(String),
 }
 
@@ -109,7 +109,7 @@ pub fn find_causes(
     causes
 }
 
-/// For each part of the time breakdown, returns the operators and groups whose times changed most.
+/// Returns the operators and groups whose times changed most, for each part of the time breakdown.
 fn most_changed_times(replay: &ReplayDiff) -> Vec<PredictionChangeCause> {
     let mut all = Vec::new();
     for part in &replay.parts {

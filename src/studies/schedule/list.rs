@@ -1,10 +1,11 @@
 //! List scheduling: in each step, or whenever a chip is free, chips run the first ready sub-layers in the list.
 //!
 //! DEAP's Algorithm 1, as printed, gives a chip every ready sub-layer, because no line ends the
-//! inner loop. It also never frees a chip. [`ChipAssignmentRule::Steps`] corrects both errors: a chip runs one
-//! sub-layer per step, and a sub-layer counts as finished from the next step on. In [`ChipAssignmentRule::Durations`],
-//! a sub-layer's time is its number of operations, and a free chip immediately begins its next sub-layer.
-//! [`ChipAssignmentRule::Printed`] follows the printed text, and ends when no chip can get another sub-layer.
+//! inner loop. The printed algorithm also never frees a chip. [`ChipAssignmentRule::Steps`] corrects both errors: a
+//! chip runs one sub-layer per step, and a sub-layer counts as finished from the next step on. In
+//! [`ChipAssignmentRule::Durations`], a sub-layer's time is its number of operations, and a free chip immediately
+//! begins its next sub-layer. [`ChipAssignmentRule::Printed`] follows the printed text, and ends when no chip can get
+//! another sub-layer.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingChoice;
@@ -209,8 +210,8 @@ fn schedule_as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, 
                 of_chip.push(None);
             }
         }
-        // No line of DEAP's Algorithm 1 marks sub-layers as finished. This implementation counts
-        // all sub-layers of a round as finished from the next round on.
+        // No line of DEAP's Algorithm 1 marks sub-layers as finished. The code here counts all sub-layers of a round as
+        // finished from the next round on.
         finished.clone_from(&given);
         if !moved {
             let given = given.iter().filter(|given| **given).count();

@@ -42,8 +42,8 @@ pub struct MatrixProductSize {
     pub columns: u64,
     /// Number of words of weights, or 0 for a matrix product without weights.
     pub weights: u64,
-    /// Number of input words per micro-batch that the matrix product reads from memory. It is 0
-    /// except for the first product.
+    /// Number of input words per micro-batch that the matrix product reads from memory. Products
+    /// other than the first read 0 words.
     pub inputs: u64,
     /// True if every part needs the previous matrix product's whole output.
     pub takes_all: bool,

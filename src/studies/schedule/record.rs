@@ -327,8 +327,8 @@ pub fn parse_schedule(
             after,
             piece: one.piece,
             pieces: one.pieces,
-            // In DEAP's own format, records have no ids, and sub-layers do not share weights. So each sub-layer gets
-            // its own weights.
+            // In DEAP's own format, records have no ids, and sub-layers do not share weights. Each sub-layer therefore
+            // gets its own weights.
             weights: match (one.weights, one.id) {
                 (Some(weights), _) => u32::try_from(weights).ok(),
                 (None, Some(_)) => None,

@@ -1,5 +1,5 @@
-//! Simulates steps with barriers: where data are, which transfers each step needs, and how long it
-//! takes.
+//! Simulates steps with barriers: the location of data, the transfers in each step, and the step's
+//! duration.
 //!
 //! The simulation tracks the data on each chip. A sub-layer needs its predecessors' outputs, its
 //! weights and, at the beginning of the model, the input. Data that are already on its chip need no
@@ -24,8 +24,8 @@
 //! If a chip has several accelerators, each runs a sub-layer. Accelerators of a chip share the
 //! chip's memory and connections, so data that two of them need are transferred only once. If a
 //! host controls the chips, it issues commands one after another: one for each transfer and each
-//! sub-layer of a step. The host learns from the barrier that the previous step has ended. It
-//! issues no command earlier, so n commands of d seconds lengthen a step by n d.
+//! sub-layer of a step. The host learns from the barrier that the previous step has ended. The host
+//! issues no command of a step earlier, so n commands of d seconds lengthen the step by n d.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingKey;

@@ -42,8 +42,8 @@ pub(super) const SIZES: [&str; 7] = [
 ];
 /// Key of the option for a model's name.
 pub(super) const MODEL: &str = "model";
-/// Key of the number of NPUs (optional). The score groups runs by this number. It also determines a missing
-/// data-parallel degree.
+/// Key of the number of NPUs (optional). The score groups runs by this number, and computes a missing data-parallel
+/// degree from it.
 pub(super) const NPUS: &str = "npus";
 /// Key of the machine; used in tables with runs on different machines.
 pub(super) const MACHINE: &str = "machine";

@@ -318,7 +318,7 @@ impl WhatIfPairTable {
     }
 }
 
-/// Returns the factor by which `edits` multiply the number of samples per rank and step.
+/// Returns the factor that `edits` give the number of samples per rank and step.
 fn sample_ratio(edits: &[JobEdit]) -> f64 {
     let ratios = edits.iter().map(|edit| match edit {
         JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.to_f64(),

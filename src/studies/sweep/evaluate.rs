@@ -318,10 +318,10 @@ struct MeasuredReplay {
     makespan: Span,
     /// Time in each part, averaged over NPUs.
     parts_ps: [u64; PARTS.len()],
-    /// Energy of the kernels that loop nests time, averaged over NPUs, in picojoules; `None` if
-    /// there are no such kernels.
+    /// Energy of kernels timed by loop nests, averaged over NPUs, in picojoules; `None` if there
+    /// are no kernels timed by loop nests.
     kernel_energy: Option<f64>,
-    /// Compute time of the kernels that loop nests do not time, averaged over NPUs.
+    /// Compute time of kernels that are not timed by loop nests, averaged over NPUs.
     unmapped_ps: u64,
     /// Maximum bytes in use on an NPU, if the traces state allocations.
     peak: Option<u64>,

@@ -20,12 +20,12 @@ pub struct PointMeasures {
     /// Maximum bytes in use on an NPU, if the traces state allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Energy of the kernels that loop nests time, summed over NPUs, in picojoules; `None` if loop nests time no
-    /// kernel.
+    /// Energy of kernels timed by loop nests, summed over NPUs, in picojoules; `None` if there are no kernels timed by
+    /// loop nests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_pj: Option<f64>,
-    /// Compute time of the kernels that loop nests do not time, averaged over NPUs; `None` if loop nests time no
-    /// kernel.
+    /// Compute time of kernels that are not timed by loop nests, averaged over NPUs; `None` if there are no kernels
+    /// timed by loop nests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmapped_ps: Option<u64>,
     /// Price of an NPU in dollars per hour, if the machine file states it.
@@ -53,8 +53,8 @@ pub enum SweepObjective {
     TokensPerNpu,
     /// Maximum bytes in use on an NPU.
     Memory,
-    /// Energy of all NPUs. For kernels that loop nests time, this is the energy of their mappings. An NPU uses
-    /// `power.busy` watts while other kernels run, and `power.idle` watts while no kernel runs.
+    /// Energy of all NPUs. Kernels timed by loop nests use the energy of their mappings. An NPU uses `power.busy` watts
+    /// while other kernels run, and `power.idle` watts while no kernel runs.
     Energy,
     /// Energy multiplied by the makespan.
     EnergyDelay,
@@ -127,7 +127,7 @@ impl SweepObjective {
         matches!(self, Self::Energy | Self::EnergyDelay | Self::RunEnergy)
     }
 
-    /// Returns the settings that the objective needs. `all_mapped` is true if loop nests time all kernels.
+    /// Returns the settings that the objective needs. `all_mapped` is true if all kernels are timed by loop nests.
     pub fn required_settings(self, all_mapped: bool) -> &'static [&'static str] {
         match self {
             Self::Energy | Self::EnergyDelay if all_mapped => &["power.idle"],
@@ -356,8 +356,8 @@ mod tests {
             SweepObjective::Energy.value_of_point(&measures, &Settings::new()),
             None
         );
-        // The kernels that loop nests time use 9e14 pJ = 900 J. Other kernels take only 0.5 s of the 1.5 s of
-        // computing. So the total is 900 + 4 x (700 x 0.5 + 100 x 0.5) J.
+        // The kernels timed by loop nests use 9e14 pJ = 900 J. Other kernels take only 0.5 s of the 1.5 s of computing.
+        // The total is therefore 900 + 4 x (700 x 0.5 + 100 x 0.5) J.
         let mapped = PointMeasures {
             kernel_energy_pj: Some(9e14),
             unmapped_ps: Some(500_000_000_000),
@@ -365,7 +365,7 @@ mod tests {
         };
         let energy = |measures| SweepObjective::Energy.value_of_point(measures, &settings);
         assert_eq!(energy(&mapped), Some(2500.0));
-        // If loop nests time all kernels, `power.busy` has no effect, and the total is 900 + 4 x 100 x 0.5 J.
+        // If all kernels are timed by loop nests, `power.busy` has no effect, and the total is 900 + 4 x 100 x 0.5 J.
         let all = PointMeasures {
             unmapped_ps: Some(0),
             ..mapped

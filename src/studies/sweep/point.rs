@@ -23,7 +23,7 @@ pub struct PointRefusal {
     pub reason: String,
     /// The full reason.
     pub detail: String,
-    /// True if the reason is a replay option that has no effect on this machine and work. Such an
+    /// True if the reason is a replay option that has no effect on this machine and work. The same
     /// option may have an effect on other machines or work.
     pub is_option: bool,
 }

@@ -41,7 +41,7 @@ pub enum SweepError {
         SettingKey::Resume
     )]
     Missing(u64),
-    /// This study's points cannot be divided into shards.
+    /// The study's points cannot be divided into shards.
     #[error(
         "{} is for studies of one layer whose strategy is grid, random or branch-and-bound",
         SettingKey::Shard
@@ -81,8 +81,8 @@ pub enum RowOutcome {
 /// A visited point of the sweep, with its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepRow {
-    /// Index of the point if the study's points can be listed. Otherwise, its number in the order
-    /// of first visits.
+    /// Index of the point if the study's points can be listed. If the points cannot be listed, the
+    /// point's number in the order of first visits.
     pub number: u64,
     /// Values that the study's axes set at this point.
     pub point: Settings,

@@ -22,8 +22,9 @@ use std::collections::BTreeMap;
 /// Heading of a column, and the function that formats a point's value for it.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of ranked rows with intervals. The front has intervals for the same number of rows. This
-/// number is constant, so that the contents of files do not depend on the number of printed rows.
+/// Number of ranked rows with intervals. The front has intervals for the same number of rows. The
+/// number of rows with intervals is constant, so that the contents of files do not depend on the
+/// number of printed rows.
 const ROWS_WITH_INTERVAL: usize = 10;
 
 /// Formats a number. Returns an empty string for an unknown number.
@@ -38,13 +39,14 @@ pub struct SweepTable<'s> {
     pub study: &'s Study,
     /// The study's rows, sorted by number.
     pub rows: Vec<SweepRow>,
-    /// Turns of the layers, if the study is searched in rounds. Otherwise, the list is empty.
+    /// Turns of the layers, if the study is searched in rounds. Empty if the study is not searched
+    /// in rounds.
     turns: Vec<LayerTurn>,
     /// Values of each row's objectives; `None` if an objective is unknown.
     values: Vec<Option<Vec<f64>>>,
     /// 90 % intervals of the time, by row index. Only rows that users see have an interval.
     intervals: BTreeMap<usize, [Span; 2]>,
-    /// Keys that have no effect, for each row.
+    /// Keys that have no effect on a row, by row index.
     pub without_effect: Vec<Vec<SettingWithoutEffect>>,
 }
 

@@ -7,9 +7,9 @@ use super::study::Study;
 use chakram_report::settings::SettingWithoutEffect;
 use std::collections::BTreeMap;
 
-/// Returns the keys that have no effect, for each row. A key has no effect on a row under three
-/// conditions: other rows differ from this row only in the key, all these rows were replayed, and
-/// all results are equal.
+/// Returns the keys that have no effect on a row, by row index. A key has no effect on a row under
+/// three conditions: other rows differ from this row only in the key, all these rows were replayed,
+/// and all results are equal.
 pub(super) fn keys_without_effect(
     study: &Study,
     rows: &[SweepRow],

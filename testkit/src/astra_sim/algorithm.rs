@@ -1,4 +1,4 @@
-//! Algorithms as state machines, each of which receives events and returns actions.
+//! Algorithms as state machines: a machine receives events and returns actions.
 
 pub mod credits;
 pub mod custom;

@@ -30,7 +30,7 @@ impl RandomGenerator {
         low + self.draw_bits() % (high - low + 1)
     }
 
-    /// Returns a size from `low` to `high` whose logarithm is uniformly distributed.
+    /// Returns a size from `low` to `high`, drawn so that its logarithm is uniformly distributed.
     pub fn draw_size(&mut self, low: u64, high: u64) -> u64 {
         let bits = self.draw_between(low.ilog2().into(), high.ilog2().into());
         let size = match self.draw_one_in(3) {

@@ -1,5 +1,5 @@
-//! Builds a rank's program: operators with their work, and collectives and messages. This folder
-//! calls a collective or message a *meeting* of its members.
+//! Builds a rank's program: operators with their work, and collectives and messages. The comments
+//! in this folder call a collective or message a *meeting* of its members.
 
 use super::cost::{self, CommunicationOperation, PYTHON};
 use super::layout::JobLayout;

@@ -27,7 +27,7 @@ impl RankCommunicationHistory {
         step as usize * self.per_step + m as usize
     }
 
-    /// Returns the parts of one step.
+    /// Returns the rank's parts in the collectives and messages of one step.
     pub(super) fn communications_of_step(&self, step: u32) -> &[MemberCommunicationTimes] {
         &self.parts[self.communication_position(step, 0)..self.communication_position(step + 1, 0)]
     }

@@ -82,7 +82,7 @@ pub struct DimensionMembers {
     pub apart: Option<u32>,
 }
 
-/// Value of [`SameExtentGroups::family`] for the ranks of a pipeline. These ranks do not form a group.
+/// Value of [`SameExtentGroups::family`] for a pipeline, because the ranks of a pipeline do not form a group.
 const STAGES: &str = "stages";
 
 /// Locates all groups and, if the plan has several stages, the ranks of each pipeline. `npus` contains the NPU of each

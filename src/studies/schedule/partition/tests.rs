@@ -129,10 +129,10 @@ proptest! {
     }
 }
 
-/// Two products with 8 rows and 4 columns (32 words), each in two parts. Cuts along columns move
-/// the weights once, and each half lacks half of the 32 words per micro-batch. Cuts along rows move
-/// only the weights, twice. Only the last case of the test has products that read the model's
-/// input.
+/// The test cuts two products with 8 rows and 4 columns (32 words) into two parts each. Cuts along
+/// columns move the weights once, and each half lacks half of the 32 words per micro-batch. Cuts
+/// along rows move only the weights, twice. Only the last case of the test has products that read
+/// the model's input.
 #[test]
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {

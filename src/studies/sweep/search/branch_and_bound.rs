@@ -7,8 +7,8 @@
 //! be better. Idle threads answer the first open questions in the queue in advance. An open
 //! question is a bound or an answer that is still missing. An answer is used only when its turn
 //! comes, so rows are the same for any number of threads. A shard's best point is never better than
-//! the best point of all. A shard therefore answers at least those of its points that a single run
-//! over all points would answer.
+//! the best point of all. A shard therefore answers every one of its points that a single run over
+//! all points would answer.
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
