@@ -1,4 +1,4 @@
-//! Yields request arrivals in order of time, drawn at random or read from a file.
+//! Yields request arrivals, drawn at random or read from a file, in time order.
 
 use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
@@ -11,17 +11,17 @@ use serde::Deserialize;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// A request at its arrival.
+/// Arrival of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestArrival {
     pub at: Time,
     /// Index of the model.
     pub model: u32,
-    /// Number of tokens of the prompt, and of the answer; 0 if not stated.
+    /// Number of prompt tokens, and number of answer tokens; 0 if unknown.
     pub tokens: [u32; 2],
 }
 
-/// Draws the models of requests at random, by their weights.
+/// Draws each request's model at random, with probabilities proportional to the models' weights.
 #[derive(Debug)]
 pub struct RequestModelSampler {
     sums: Vec<f64>,
@@ -50,7 +50,7 @@ impl RequestModelSampler {
     }
 }
 
-/// Yields arrivals in order of time, if they do not depend on answers.
+/// Yields, in time order, arrivals that do not depend on earlier answers.
 pub struct ArrivalSource<'s> {
     scenario: &'s Scenario,
     mix: RequestModelSampler,
@@ -112,9 +112,9 @@ impl<'s> ArrivalSource<'s> {
         Ok(arrival)
     }
 
-    /// Returns an arrival one gap after the previous arrival. If the rate counts requests, the
-    /// mean gap is the inverse of the rate. If the rate is a bandwidth, the mean gap is the time
-    /// in which the previous request's bytes are transferred.
+    /// Returns an arrival one gap after the previous arrival. If the rate counts requests, the mean
+    /// gap is the inverse of the rate. If the rate is a bandwidth, the mean gap is the transfer
+    /// time of the previous request's bytes at this bandwidth.
     fn draw_arrival_after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
         let model = self.mix.next();
         let mean = match rate {
@@ -142,16 +142,16 @@ impl<'s> ArrivalSource<'s> {
 
 /// A file of arrivals: CSV with a header line, or one JSON object per line.
 ///
-/// CSV has the column `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`). Optional columns are `model`,
-/// `input_toks` (tokens of the prompt) and `output_toks` (tokens of the answer). Objects have
-/// `timestamp` in milliseconds, `input_length` and `output_length`.
+/// A CSV file has the column `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`). Optional columns are
+/// `model`, `input_toks` (number of prompt tokens) and `output_toks` (number of answer tokens). A
+/// JSON object has `timestamp` in milliseconds, `input_length` and `output_length`.
 struct ArrivalFile<'s> {
     scenario: &'s Scenario,
     path: &'s Path,
     rows: ArrivalFileReader,
     repeat: u32,
     speed: f64,
-    /// Start of the current repetition of the file; it is added to the times in the file.
+    /// Start of the file's current repetition, which is added to the times in the file.
     offset: Time,
     last: Time,
     /// Line number of the previous arrival.
@@ -172,7 +172,7 @@ enum ArrivalFileReader {
     },
 }
 
-/// A JSON line of a file of arrivals. All other fields are ignored.
+/// One line of a JSON arrival file. All other fields are ignored.
 #[derive(Deserialize)]
 struct ArrivalJsonLine {
     timestamp: f64,
@@ -184,7 +184,7 @@ struct ArrivalJsonLine {
     output_length: f64,
 }
 
-/// Values of a file's row before conversion.
+/// Values of one row of an arrival file, before conversion.
 struct ArrivalFileRow {
     at: Span,
     model: Option<String>,
@@ -192,7 +192,7 @@ struct ArrivalFileRow {
     line: u64,
 }
 
-/// Maximum length of a line in a file of objects, in bytes.
+/// Maximum length of a line in a JSON arrival file, in bytes.
 const LONGEST_LINE: u64 = 16 << 20;
 
 impl<'s> ArrivalFile<'s> {

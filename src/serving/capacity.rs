@@ -9,8 +9,8 @@ use super::scenario::Scenario;
 use super::{ServeOptions, serve_requests};
 use chakram_base::setting::SettingKey;
 
-/// Number of bisection steps. If the ends of a range differ by a factor of two, ten steps narrow it to
-/// one part in a thousand.
+/// Number of bisection steps. Ten steps narrow a range whose ends differ by a factor of two to a
+/// thousandth of its width.
 const STEPS: u32 = 10;
 /// Maximum number of times that the rate is doubled or halved to find a range.
 const DOUBLINGS: u32 = 40;

@@ -1,5 +1,5 @@
-//! A processor of equal cores. The processor computes the times of a job of equal tasks in closed
-//! form.
+//! Models a processor with equal cores. The start and the end of a job with equal tasks have a
+//! closed form.
 //!
 //! Cores receive tasks in turn. The next job's first task goes to the core after the previous job's
 //! last core, even if the jobs belong to different requests. Each core runs its tasks in the order
@@ -9,7 +9,7 @@
 //! after its generation.
 //!
 //! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores
-//! from p on get one more. A core is free at b, and at t it gets m tasks of length d. The core is
+//! from p on get one more. If a core is free from b on and gets m tasks of length d at t, it is
 //! free again at max(b, t) + m d. Neighbouring cores that are free at the same instant are stored
 //! as one run. So the cost of a job is proportional to the number of runs, not to the number of
 //! tasks or cores.
@@ -73,8 +73,8 @@ impl CoreArray {
         self.runs.dedup_by_key(|run| run.free);
     }
 
-    /// Returns how long cores are busy after `end`, in picoseconds, summed over cores. All tasks
-    /// until `end` must already have been assigned, and cores must not have been blocked.
+    /// Returns the core time after `end` that tasks occupy, in picoseconds, summed over cores. All
+    /// tasks until `end` must already have been assigned, and cores must not have been blocked.
     pub fn busy_core_time_after(&self, end: Time) -> u128 {
         let ends = self.runs.iter().skip(1).map(|run| run.first);
         let ends = ends.chain([self.cores]);

@@ -88,7 +88,7 @@ pub enum ServeError {
         file: String,
         /// Line, counted from 1.
         line: u64,
-        /// Content that was found, and content that was expected.
+        /// The content that was found, and the content that was expected.
         why: String,
     },
     /// A table of measured runs is invalid as a whole.
@@ -96,7 +96,7 @@ pub enum ServeError {
     Table {
         /// Path of the table.
         file: String,
-        /// Content that was found, and content that was expected.
+        /// The content that was found, and the content that was expected.
         why: String,
     },
     /// The platform or policy does not support the scenario.

@@ -3,10 +3,10 @@
 //!
 //! A model is a program of one rank, with a node for each job. A batch in flight is a launch of
 //! this program, and the launch's tag is the batch's index in the server. The loop handles
-//! dependencies and time, and the server computes the durations of jobs. Feed and processors share
-//! the server, because the loop calls only one of them at a time. If a model is a trace, its
-//! program is the trace's job. The job's kernels run on lanes, and the loop notifies the server
-//! only when the launch ends.
+//! dependencies and time, and the server computes the durations of jobs. The feed and the
+//! processors can share the server, because the loop calls only one of them at a time. A model that
+//! is a trace uses the trace's job as its program. The job's kernels run on lanes, and the loop
+//! notifies the server only when the launch ends.
 
 use super::error::ServeError;
 use super::observe::RequestObserver;
@@ -52,7 +52,7 @@ impl ProgramOrder {
         }
     }
 
-    /// Returns true if `program` is a trace, so that its kernels run on lanes.
+    /// Returns true if `program` is a trace (its kernels run on lanes).
     fn is_trace(&self, program: u32) -> bool {
         program < self.traces
     }

@@ -69,7 +69,7 @@ struct MeasuredRow {
     total: Option<Span>,
 }
 
-/// Columns whose times are summed to one part, such as the datapath.
+/// Columns whose times add up to one part, such as the datapath.
 struct TimePartColumns(Vec<(usize, ColumnUnit)>);
 
 impl TimePartColumns {

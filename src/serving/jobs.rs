@@ -1,5 +1,5 @@
-//! Translates requests to LIGHTSPEED's model: jobs of vector products, in a chain or an acyclic
-//! graph.
+//! Translates requests to jobs of vector products, connected in a chain or an acyclic graph, as in
+//! LIGHTSPEED's model.
 //!
 //! A job is a set of equal *tasks*, for example the work of one layer. A task is a product of two
 //! vectors. All tasks of a job have vectors of the same length. Jobs depend only on earlier jobs.
@@ -16,9 +16,9 @@
 //! | table, if tables count | width | rows |
 //!
 //! All operators without products (norms, activations, sums, pools) take no time, as in the thesis
-//! of LIGHTSPEED. If lookups in tables count as products, the products of an interaction do not
-//! count. The published count for DLRM (2,505,926,848) contains the lookups, but no products of an
-//! interaction.
+//! of LIGHTSPEED. If table lookups count as products, the products of a feature interaction do not
+//! count. The published count for DLRM (2,505,926,848) includes the lookups, but not the products
+//! of the interaction.
 
 use chakram_workloads::model::{
     LayerOperator, Model, ModelLayer, OperatorAxesAndTensors, OperatorInputSource,
@@ -29,8 +29,8 @@ use chakram_workloads::model::{
 pub struct VectorJob {
     /// Number of tasks.
     pub tasks: u64,
-    /// Number of elements of each of a task's vectors. The length equals the number of
-    /// multiplications of a task.
+    /// Length of the two vectors of a task, in elements. This is also the number of multiplications
+    /// per task.
     pub length: u64,
 }
 
@@ -44,17 +44,17 @@ impl VectorJob {
 /// How a convolution is divided into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionTaskSplit {
-    /// One product per output. The product's length is the kernel's size times its channels
+    /// One product per output. Each product has length kernel height x kernel width x channels
     /// (Williams, 2023).
     #[default]
     Outputs,
-    /// One product per output and kernel channel. The product's length is the kernel's size (Zhong
-    /// et al., 2023).
+    /// One product per output and kernel channel. Each product has length kernel height x kernel
+    /// width (Zhong et al., 2023).
     Kernels,
 }
 
 impl ConvolutionTaskSplit {
-    /// Every convention, with its name in files.
+    /// All conventions, with their names in files.
     pub const ALL: [(Self, &'static str); 2] =
         [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
 }
@@ -74,7 +74,7 @@ pub enum ParallelBranchRule {
 }
 
 impl ParallelBranchRule {
-    /// Every choice, with its name in files.
+    /// All rules, with their names in files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Tables, "tables"),
         (Self::Parallel, "parallel"),
@@ -87,16 +87,15 @@ impl ParallelBranchRule {
 pub struct JobLoweringOptions {
     /// Convention for convolutions.
     pub convolution: ConvolutionTaskSplit,
-    /// True if each attention head has its own jobs for its queries, keys, values and their
-    /// products, and these jobs run in parallel. Otherwise each operator is one job, and the jobs
-    /// form a chain.
+    /// If true, each attention head has its own jobs (queries, keys, values and their products),
+    /// and the heads run in parallel. Otherwise each operator is one job, and the jobs form a
+    /// chain.
     pub heads: bool,
     /// Rule that decides which operators run in parallel.
     pub branches: ParallelBranchRule,
     /// Minimum vector length. Shorter vectors are merged to this length; 0 means no merging.
     pub merge: u64,
-    /// True if looking up a row of a table counts as a product with a one-hot vector, as in published
-    /// counts.
+    /// True if a table lookup counts as a product with a one-hot vector, as in published counts.
     pub tables: bool,
 }
 
@@ -208,7 +207,7 @@ struct JobEmitter {
     entry: Vec<u32>,
     /// Jobs that run in parallel with the chain until an operator joins them.
     beside: Vec<u32>,
-    /// Jobs on which a block depends, and also the skip path around it.
+    /// Jobs on which both a block and the skip path around it depend.
     fork: Vec<u32>,
     around: Vec<u32>,
 }

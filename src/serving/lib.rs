@@ -1,9 +1,9 @@
 //! Inference serving: requests arrive over time, wait, and are served in some order. Reports contain the times of
 //! requests.
 //!
-//! In LIGHTSPEED's model (Williams, 2023), a request is a chain or graph of jobs of vector products, and a processor
-//! has cores with one clock and a datapath latency. Models may also be tables of measured latencies, or traces that are
-//! replayed.
+//! In LIGHTSPEED's model (Williams, 2023), a request is a chain or graph of jobs, and each job is a set of vector
+//! products. A processor has cores with one clock, and a datapath latency. Models may also be tables of measured
+//! latencies, or traces that are replayed.
 //!
 //! ```text
 //! scenario.toml ─► Scenario ─┐                    ┌─► RequestFeed ──launches──► the one loop (engine)

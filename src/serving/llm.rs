@@ -1,4 +1,4 @@
-//! Serving of language models. In each step, engines select from the running requests, and they
+//! Serving of language models. In each step, an engine computes some of its running requests. Engines
 //! store keys and values in blocks.
 //!
 //! ```text
@@ -64,8 +64,8 @@ pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 use super::error::ServeError;
 use chakram_hardware::machine::Machine;
 
-/// Maximum number of requests of a run that also measures the rate of engines at saturation. The
-/// measurement repeats the run with all requests at once.
+/// Runs with more requests do not measure the request rate of saturated engines. The measurement
+/// repeats the run with all requests at once.
 const MOST_REPEATED: u64 = 20_000;
 /// Maximum number of requests in the measurement of the rate at saturation.
 const MOST_AT_ONCE: u64 = 8192;
@@ -121,9 +121,9 @@ fn serve_llm_on_engines(
 }
 
 /// Returns the rate at which all engines together serve requests at saturation, in requests per
-/// second. The measurement uses one engine, which receives about four times as many requests at
-/// once as it can run. The rate is measured from the first quarter of the completions to the third
-/// quarter. Returns `None` for conversations.
+/// second. The measurement uses one engine. This engine receives about four times the number of
+/// requests that it can run, all at once. The rate is measured from the first quarter of the
+/// completions to the third quarter. Returns `None` for conversations.
 fn saturated_request_rate(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,

@@ -61,9 +61,10 @@ fn counts_are_those_of_the_thesis() {
             .len(),
         34_501
     );
-    // The published count contains tables of 39,143,231 rows of 64, and the MLPs, but not the 351
-    // pairs of vectors of length 64. Without tables, the count consists of the MLPs and the pairs:
-    // 13 x 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256 + 256.
+    // The published count includes the tables (39,143,231 rows of 64 elements) and the MLPs, but
+    // not the products of the 351 pairs of vectors of length 64. Without tables, the count consists
+    // of the MLPs and the pairs: 13 x 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256
+    // + 256.
     let tables = JobLoweringOptions {
         tables: true,
         ..JobLoweringOptions::default()
@@ -76,7 +77,8 @@ fn counts_are_those_of_the_thesis() {
         lowered("dlrm", None, JobLoweringOptions::default()).multiplication_count(),
         154_112 + 605_952 + 351 * 64
     );
-    // The published count, 1,753,433,832,000, contains logits, tokens and positions.
+    // The published count, 1,753,433,832,000, includes the logits, token embeddings and position
+    // embeddings.
     assert_eq!(
         lowered("gpt2-xl", Some(1024), tables).multiplication_count(),
         1_753_433_832_000
@@ -85,7 +87,7 @@ fn counts_are_those_of_the_thesis() {
 
 #[test]
 fn both_conventions_of_a_convolution_multiply_alike() {
-    // conv1_1 of VGG-16 has 224 x 224 x 64 outputs, each with a kernel of 3 x 3 x 3.
+    // conv1_1 of VGG-16 has 224 x 224 x 64 outputs, each computed with a kernel of 3 x 3 x 3.
     let outputs = lowered("vgg-16", None, JobLoweringOptions::default());
     assert_eq!(
         outputs.jobs()[0],

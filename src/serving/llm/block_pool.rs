@@ -14,8 +14,8 @@ pub const MOST_BLOCKS: u32 = 1 << 26;
 /// Value of a link that points to no block.
 const NONE: u32 = u32::MAX;
 
-// A block is small enough that two blocks fit in a cache line, because long runs spend a third of
-// their time on blocks that are not in the CPU's caches.
+// State of one block. Two of these fit in a cache line, because long runs spend a third of their
+// time on blocks that are not in the CPU's caches.
 #[derive(Clone, Debug)]
 #[repr(align(32))]
 struct KvCacheBlock {

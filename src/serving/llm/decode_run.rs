@@ -1,4 +1,4 @@
-//! Within a run of equal steps, finds the steps in which requests need new blocks. Blocks are
+//! Finds the steps, within a run of equal steps, in which requests need new blocks. Blocks are
 //! allocated in the same order as in single steps.
 
 use std::cmp::Reverse;
@@ -13,15 +13,15 @@ use std::collections::BinaryHeap;
 pub(super) struct BlockChangeSchedule {
     /// Pairs of a step and the index of a request in the step; the earliest step comes first.
     next: BinaryHeap<Reverse<(u32, u32)>>,
-    /// Result of the last `find_due_requests`.
+    /// Result of the last call of `find_due_requests`.
     due: Vec<u32>,
     block_size: u32,
 }
 
 impl BlockChangeSchedule {
     /// Starts a run. `visits` yields a pair for each request of the step before the run. The first
-    /// element is the number of tokens that are computed after that step. The second element is
-    /// true if other requests may share the blocks that the request fills.
+    /// element is the number of tokens that have been computed after that step. The second element
+    /// is true if other requests may share the blocks that the request fills.
     pub fn start_decode_run(&mut self, block_size: u32, visits: impl Iterator<Item = (u32, bool)>) {
         self.block_size = block_size;
         self.due.clear();
