@@ -63,8 +63,7 @@ impl BlockChangeSchedule {
     }
 }
 
-/// `token` is the position, counted from 1, of the token that the request computes next. `token` is
-/// the number (from 1) of the token that the request computes next.
+/// `token` is the number, counted from 1, of the token that the request computes next.
 fn steps_to_block_change(token: u32, block_size: u32, is_shared: bool) -> u32 {
     // The first token of a block needs a new block, and the last token fills the block.
     match token % block_size {

@@ -1,5 +1,5 @@
-//! Places engines on a machine: determines an engine's NPUs, its number of blocks of keys and
-//! values, and the times of its steps.
+//! Places engines on a machine: determines each engine's NPUs, the number of its KV blocks, and its
+//! step times.
 
 use super::super::error::ServeError;
 use super::block_pool::MOST_BLOCKS;
@@ -17,18 +17,18 @@ use serde::{Deserialize, Serialize};
 /// A set of identical engines, with their blocks and step times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmDeployment {
-    /// Rules of the engines.
+    /// Scheduling rules of the engines.
     pub rules: EngineRules,
-    /// Number of blocks of each engine.
+    /// Number of KV blocks per engine.
     pub blocks: u32,
     /// Number of engines.
     pub replicas: u32,
-    /// Number of ranks of an engine. The ranks run in lockstep, each with its own requests and
+    /// Number of ranks per engine. The ranks run in lockstep, each with its own requests and
     /// blocks.
     pub ranks: u32,
     /// Source of step times.
     pub price: StepTimeSource,
-    /// NPUs and memory of the engines, if step times follow from a machine.
+    /// NPUs and memory of the engines, if step times are computed for a machine.
     pub place: Option<EngineMachineAndMemory>,
 }
 
@@ -37,29 +37,29 @@ pub struct LlmDeployment {
 pub struct EngineMachineAndMemory {
     /// Name of the machine.
     pub machine: String,
-    /// Class of the machine's NPUs.
+    /// Name of the class of NPUs on which the engines run.
     pub npu: String,
-    /// Number of NPUs of the machine.
+    /// Number of NPUs in the machine.
     pub npus: u32,
     /// Name of the model.
     pub model: String,
-    /// Format of the model's weights.
+    /// Number format of the model's weights.
     pub weights: String,
-    /// Format of the weights of experts, if it is another.
+    /// Number format of the experts' weights, if it differs from `weights`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expert_weights: Option<String>,
-    /// Format of keys and values.
+    /// Number format of keys and values.
     pub kv: String,
-    /// Number of NPUs of each rank of an engine.
+    /// Number of NPUs per rank of an engine.
     pub tensor: u32,
-    /// Number of ranks of an engine that run in lockstep. All ranks of an engine share the experts.
+    /// Number of ranks per engine, which run in lockstep. All ranks of an engine share the experts.
     #[serde(default = "default_rank_count")]
     pub data_parallel: u32,
     /// True if the scenario states the number of NPUs.
     pub is_stated: bool,
     /// Memory of each NPU of the engine.
     pub memory: NpuMemoryPlan,
-    /// All possible numbers of NPUs of an engine, each with the number of tokens that fit.
+    /// All possible numbers of NPUs per engine, each with the number of tokens that fit in memory.
     pub choices: Vec<TensorDegreeChoice>,
     /// Price of an NPU in dollars per hour, if the machine states it.
     pub price_per_npu_hour: Option<f64>,
@@ -72,7 +72,7 @@ pub struct NpuMemoryPlan {
     pub memory: u64,
     /// Memory that the engine may use.
     pub usable: u64,
-    /// Bytes of weights.
+    /// Bytes of the weights.
     pub weights: u64,
     /// Bytes of the activations and logits of the largest step.
     pub activations: u64,
@@ -82,16 +82,16 @@ pub struct NpuMemoryPlan {
     pub left: u64,
     /// Bytes of keys and values per token.
     pub kv_of_token: u64,
-    /// Bytes that each request needs regardless of its length: states of linear attention.
+    /// Bytes that each request needs regardless of its length, namely its linear-attention states.
     #[serde(default)]
     pub state_of_request: u64,
-    /// Number of blocks that fit into the remaining memory, or that the scenario states.
+    /// Number of KV blocks: the number that fits into `left`, or the scenario's number.
     pub blocks: u32,
     /// True if the scenario states the number of blocks.
     pub is_stated: bool,
 }
 
-/// A possible number of NPUs of an engine.
+/// A possible number of NPUs per engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorDegreeChoice {
     /// Number of NPUs.
@@ -102,15 +102,15 @@ pub struct TensorDegreeChoice {
     pub fits: bool,
 }
 
-/// Returns the number of ranks that a report has if it does not state this number.
+/// Returns the number of ranks of a report without this field.
 fn default_rank_count() -> u32 {
     1
 }
 
-/// Bytes of the device's context, of the library's buffers, and of captured graphs. On an RTX 4090
-/// with Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks. The memory that the
-/// weights leave is 1.24 GB larger than these blocks. Activations and logits, as computed below,
-/// take 0.53 GB of this difference.
+/// Bytes of the device's context, of the library's buffers, and of captured graphs. This constant
+/// is fitted: on an RTX 4090 with Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588
+/// blocks. The memory that the weights leave is 1.24 GB larger than these blocks. Activations and
+/// logits, as computed below, take 0.53 GB of this difference; the rest is this constant.
 const CONTEXT_BYTES: u64 = 700_000_000;
 
 impl NpuMemoryPlan {
@@ -124,9 +124,9 @@ impl NpuMemoryPlan {
         let budget = u64::from(rules.max_num_batched_tokens);
         let rows = u64::from(rules.max_num_seqs.min(rules.max_num_batched_tokens));
         // The activations, in BF16, consist of four copies of the residual stream (before a norm
-        // and after a product), the queries, keys and values, and the MLP's products with the
-        // result of its gate. Logits are stored in BF16, and again in single precision together
-        // with their probabilities.
+        // and after a product), the queries, keys and values, and the MLP's intermediate products.
+        // Logits are stored in BF16, and again in single precision together with their
+        // probabilities.
         let of_tokens =
             2 * budget.saturating_mul(4 * sizes.hidden + sizes.max_activation_columns(npus));
         let logits = 8 * rows * sizes.vocabulary;
@@ -222,8 +222,8 @@ impl<'a> ModelOnMachine<'a> {
         NpuMemoryPlan::new(&self.sizes, self.served, of, place)
     }
 
-    /// Returns the possible numbers of NPUs of an engine: powers of two that fit in the machine's
-    /// first dimension.
+    /// Returns the possible numbers of NPUs per engine: powers of two up to the size of the
+    /// machine's first dimension.
     fn list_tensor_degrees(&self) -> Vec<TensorDegreeChoice> {
         let most = self
             .machine
@@ -260,8 +260,8 @@ impl<'a> ModelOnMachine<'a> {
             .collect()
     }
 
-    /// Returns the number of blocks for a request's states: the scenario's number, or enough blocks
-    /// for their bytes.
+    /// Returns the number of blocks that a request needs for its states: the scenario's number, or
+    /// enough blocks for the states' bytes.
     fn state_blocks(&self, plan: &NpuMemoryPlan) -> u32 {
         if self.scenario.states_rule("state_blocks") {
             return self.rules.state_blocks;
@@ -438,8 +438,8 @@ fn format_tensor_choices(choices: &[TensorDegreeChoice]) -> String {
 }
 
 impl LlmDeployment {
-    /// Creates the engines of `scenario` on `machine`. A machine is required if the scenario names
-    /// a model.
+    /// Creates the engines of `scenario` on `machine`. A scenario that names a model requires a
+    /// machine.
     ///
     /// # Errors
     ///
@@ -495,8 +495,8 @@ mod tests {
         LlmModelSizes::load_by_name(name).unwrap()
     }
 
-    /// vLLM 0.19 on an RTX 4090 of 25,250,627,584 bytes has 2,588 blocks for Llama 3.1 8B; weights
-    /// alone would leave 3,178 blocks.
+    /// vLLM 0.19 on an RTX 4090 with 25,250,627,584 bytes has 2,588 blocks for Llama 3.1 8B; the
+    /// weights alone would leave 3,178 blocks.
     #[test]
     fn blocks_are_those_that_vllm_resolved() {
         let rules = EngineRules {

@@ -39,7 +39,7 @@ impl LaunchFeed for StepFeed<'_, '_> {
     }
 }
 
-/// Implements a processor model that takes the times of steps from the server.
+/// Implements a processor model that takes step times from the server.
 struct StepTimes<'f, 's>(&'f RefCell<LlmServer<'s>>);
 
 impl ProcessorModel for StepTimes<'_, '_> {

@@ -10,9 +10,9 @@ pub struct IncomingRequest {
     pub at: Time,
     /// Index of the request's class.
     pub class: u32,
-    /// Number of tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt: u32,
-    /// Number of tokens of the answer.
+    /// Number of answer tokens.
     pub output: u32,
     /// Describes the tokens that the request shares with other requests.
     pub content: RequestSharedContent,
@@ -53,7 +53,7 @@ pub struct ConversationTurn {
     pub conversation: u64,
     /// The turn, from 0.
     pub turn: u32,
-    /// Shared beginning of the conversation: a token stream, and the number of tokens taken from
-    /// it. Other conversations may have the same beginning.
+    /// Shared beginning of the conversation: a token stream, and the number of tokens that come
+    /// from it. Other conversations may have the same beginning.
     pub shared: Option<(TokenStream, u32)>,
 }

@@ -2,7 +2,7 @@
 
 use chakram_base::units::Span;
 
-/// Limits on times of requests.
+/// Limits on the times of requests; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LlmTimeLimits {
     /// Limit on the time until the first token.
@@ -28,7 +28,7 @@ impl LlmTimeLimits {
         self.ttft.is_some() || self.tpot.is_some() || self.e2e.is_some()
     }
 
-    /// Describes the limits.
+    /// Formats the limits as text.
     pub fn describe_limits(&self) -> String {
         let all = [("TTFT", self.ttft), ("TPOT", self.tpot), ("E2E", self.e2e)];
         let stated = all

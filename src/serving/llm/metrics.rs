@@ -1,5 +1,5 @@
-//! Records statistics of requests and engines during a run. Memory does not grow with the number
-//! of completed requests.
+//! Records statistics of requests and engines during a run. The memory use does not grow with the
+//! number of completed requests.
 
 use super::super::statistics::{DurationSamples, DurationSketch, LevelOverTime};
 use super::limits::LlmTimeLimits;
@@ -10,7 +10,7 @@ use super::step_cost::{PartTimes, StepCostPart};
 use super::step_load::StepLoad;
 use chakram_base::units::{Span, Time};
 
-/// Statistics of the requests of a class, or of all requests.
+/// Statistics of the requests in a class, or of all requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestClassRecorder {
     pub arrived: u64,
@@ -22,7 +22,7 @@ pub(super) struct RequestClassRecorder {
     pub prompt_tokens: u64,
     pub output_tokens: u64,
     pub hit_tokens: u64,
-    /// Number of requests within all limits.
+    /// Number of requests that met all limits.
     pub met: u64,
     pub met_each: [u64; 3],
     /// Number of preemptions.
@@ -123,7 +123,8 @@ impl Default for CountsOverTime {
 impl CountsOverTime {
     fn add_count(&mut self, now: Time, count: u64) {
         let (at, begin, end) = self.current;
-        // Most counts are in the interval of the previous count, so avoid the division.
+        // Most counts fall into the same interval as the previous count; checking it first avoids
+        // the division.
         if begin <= now.0 && now.0 < end {
             self.counts[at] += count;
             return;
@@ -166,10 +167,10 @@ pub(super) struct LlmRunRecorder {
     /// Limits of each class.
     limits: Vec<LlmTimeLimits>,
     warmup: u64,
-    /// Rows of classes in order, then the row of all requests.
+    /// One row per class, in class order, then a row for all requests.
     pub rows: Vec<RequestClassRecorder>,
     pub gaps: TokenGapSamples,
-    /// The last gap, and its number of consecutive repetitions.
+    /// The latest gap, and the number of times that it has occurred in succession.
     pending: (Span, u32),
     pub waiting: LevelOverTime,
     pub running: LevelOverTime,
@@ -187,7 +188,8 @@ pub(super) struct LlmRunRecorder {
     /// Total time of each part of the steps, in picoseconds, if steps have parts.
     pub parts_ps: [u128; StepCostPart::COUNT],
     pub longest_step: Span,
-    /// The two slowest requests: by the time to first token, and by the time to the last token.
+    /// The requests with the longest time to first token and with the longest time to the last
+    /// token.
     pub slowest: [Option<CompletedLlmRequest>; 2],
     pub put_back: u64,
     pub lost_tokens: u64,
@@ -201,13 +203,13 @@ pub(super) struct LlmRunRecorder {
     pub arrived_in_all: u64,
     pub completed_in_all: u64,
     pub output_in_all: u64,
-    /// For all completed requests together, the number of tokens that had keys and values at the
-    /// end.
+    /// Number of tokens that had keys and values when their request completed, summed over all
+    /// completed requests.
     computed_in_all: u64,
     time_in_system: u128,
     pub end: Time,
-    /// For each third of the requests, the sum and the number of their times to first token. These
-    /// values show whether times grow during the run.
+    /// For each third of the requests, the sum of their times to first token, and the number of
+    /// requests. Comparing the thirds shows whether times grow during the run.
     pub thirds: [(u128, u64); 3],
     expected: Option<u64>,
     /// Times at which a quarter and three quarters of the expected requests were complete.
@@ -365,7 +367,7 @@ impl LlmRunRecorder {
         self.active.change_level(request.last, -1);
         self.completed_in_all += 1;
         self.output_in_all += u64::from(request.output);
-        // The last token of an answer is never computed, so subtract 1.
+        // The last token of an answer never becomes an input, so subtract 1.
         self.computed_in_all += u64::from(request.prompt) + u64::from(request.output) - 1;
         self.time_in_system += u128::from(request.last.since(request.arrival).0);
         self.end = self.end.max(request.last);
@@ -420,8 +422,8 @@ impl LlmRunRecorder {
         }
     }
 
-    /// Returns the rate at which requests complete, in requests per second, between the first and
-    /// the third quarter of the expected requests.
+    /// Returns the completion rate, in requests per second, between the first and the third quarter
+    /// of the expected requests.
     pub fn middle_half_completion_rate(&self) -> Option<f64> {
         let [Some(from), Some(to)] = self.quarters else {
             return None;

@@ -1,4 +1,4 @@
-//! Computes the sizes of a served language model, and each NPU's share of them.
+//! Computes the sizes of a served language model, and the share of each NPU.
 
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
@@ -10,9 +10,9 @@ use chakram_workloads::model::{
 /// Division of a matrix multiplication among the NPUs of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatrixProductSplit {
-    /// Each NPU computes a part of the outputs.
+    /// Each NPU computes some of the output columns.
     ByOutputs,
-    /// Each NPU has a part of the inputs, so an all-reduce adds up the NPUs' results.
+    /// Each NPU has some of the input columns, so an all-reduce adds up the NPUs' results.
     ByInputs,
     /// Each NPU computes the whole multiplication.
     Repeated,
@@ -41,16 +41,16 @@ pub struct BlockAttentionSizes {
     pub heads: u64,
     /// Number of key heads, which equals the number of value heads.
     pub kv_heads: u64,
-    /// Columns of a head. With latent vectors, this is the mean of a key's and a value's columns.
+    /// Columns per head. With latent vectors, this is the mean of a key's and a value's columns.
     pub width: u64,
-    /// True if heads of queries and keys are normalized.
+    /// True if query and key heads are normalized.
     pub qk_norm: bool,
-    /// Maximum number of tokens that a token reads; `None` for no maximum.
+    /// Maximum number of tokens that a token attends to; `None` for no maximum.
     pub window: Option<u64>,
     /// Number of elements of the latent vector, and of the rotated key. All heads share both. These
     /// elements are cached instead of keys and values.
     pub latent: Option<[u64; 2]>,
-    /// True if a gate, which is computed with the queries, multiplies the results.
+    /// True if a gate, computed with the queries, multiplies the attention's results.
     pub is_gated: bool,
 }
 
@@ -62,13 +62,13 @@ pub struct BlockDelta {
     pub key_heads: u64,
     /// Number of value heads.
     pub value_heads: u64,
-    /// Columns of a query or key head.
+    /// Columns per query or key head.
     pub key_width: u64,
-    /// Columns of a value head.
+    /// Columns per value head.
     pub value_width: u64,
     /// Number of consecutive tokens that the convolution combines.
     pub taps: u64,
-    /// Bytes of one number of a state.
+    /// Bytes per number in a state.
     pub state_bytes: u64,
 }
 
@@ -78,14 +78,14 @@ impl BlockDelta {
         [self.key_heads, self.value_heads].map(|heads| (heads / u64::from(npus)).max(1))
     }
 
-    /// Returns how many columns of queries, keys and values the convolution processes on each of
+    /// Returns the number of query, key and value columns that the convolution processes on each of
     /// `npus` NPUs.
     pub fn convolved_columns(&self, npus: u32) -> u64 {
         let [keys, values] = self.own_heads(npus);
         2 * keys * self.key_width + values * self.value_width
     }
 
-    /// Returns the bytes of a request's states on each of `npus` NPUs.
+    /// Returns the bytes of one request's states on each of `npus` NPUs.
     pub fn state_of_request(&self, npus: u32) -> u64 {
         let [_, values] = self.own_heads(npus);
         values * self.key_width * self.value_width * self.state_bytes
@@ -145,8 +145,8 @@ impl BlockAttentionSizes {
             } => {
                 let window = match span {
                     AttentionSpan::All => None,
-                    // A chunk counts as a window of the chunk's length, because a token reads at
-                    // most its own chunk.
+                    // Treat chunked attention as a window of the chunk's length, because a token
+                    // reads at most its own chunk.
                     AttentionSpan::Window(tokens) | AttentionSpan::Piece(tokens) => Some(tokens),
                 };
                 if latent == 0 && width != value_width {
@@ -171,13 +171,13 @@ impl BlockAttentionSizes {
         }
     }
 
-    /// Returns the number of key heads, at least one, on each of `npus` NPUs; there are equally
-    /// many value heads.
+    /// Returns the number of key heads, at least one, on each of `npus` NPUs; the number of value
+    /// heads is equal.
     pub fn kv_heads_per_npu(&self, npus: u32) -> u64 {
         (self.kv_heads / u64::from(npus)).max(1)
     }
 
-    /// Returns the number of columns of the queries and of the gate on each of `npus` NPUs.
+    /// Returns the number of query and gate columns on each of `npus` NPUs.
     fn query_columns(&self, npus: u32) -> u64 {
         self.heads / u64::from(npus) * if self.is_gated { 2 } else { 1 }
     }
@@ -191,15 +191,15 @@ impl BlockAttentionSizes {
         }
     }
 
-    /// Returns the number of keys that a token reads. `keys` is the number of tokens up to and
-    /// including this token.
+    /// Returns the number of keys that a token reads, where `keys` is the number of tokens up to
+    /// and including this token.
     pub fn keys_read_per_token(&self, keys: u64) -> u64 {
         self.window.map_or(keys, |window| keys.min(window))
     }
 }
 
 impl TokenMixing {
-    /// Returns the only operator of a block that combines tokens.
+    /// Returns the only operator of a block that combines information across tokens.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mut found = None;
         let mut set = |mixing| match found.replace(mixing) {
@@ -248,7 +248,7 @@ impl TokenMixing {
 pub struct EqualModelBlocks {
     /// Number of these blocks.
     pub count: u64,
-    /// Attention or linear attention of each block.
+    /// The operator of each block that combines information across tokens.
     pub mixing: TokenMixing,
     /// Matrix products of each block, in order.
     pub products: Vec<BlockMatrixProduct>,
@@ -288,12 +288,12 @@ impl EqualModelBlocks {
                 OperatorKind::Linear {
                     inputs, outputs, ..
                 } => {
-                    // Only the first product can compute queries, keys and values, although a later
-                    // product may have the same width by chance.
+                    // Only the first product can compute queries, keys and values; a later product
+                    // may have the same width by chance.
                     let is_qkv = by_outputs
                         && Some(outputs) == qkv
                         && products.is_empty();
-                    // The first product of linear attention is divided by heads.
+                    // The first product of linear attention is divided by head.
                     let is_first = products.is_empty();
                     if by_outputs && !is_qkv && !(is_first && attention.is_none()) {
                         widest = widest.max(outputs);
@@ -303,8 +303,8 @@ impl EqualModelBlocks {
                         ..product(inputs, outputs)
                     });
                 }
-                // Decoding merges the second product into the queries and the results. The merged
-                // form needs equally many weights and products.
+                // Decoding merges the second product into the queries and the attention's results.
+                // The number of weights and the number of products do not change.
                 OperatorKind::LatentUp {
                     query_rank,
                     kv_rank,
@@ -331,7 +331,7 @@ impl EqualModelBlocks {
                     ..
                 } => {
                     if by_outputs {
-                        // Each of a token's experts has its own activations.
+                        // Each expert of a token has its own activations.
                         widest = widest.max(outputs * chosen);
                     }
                     products.push(BlockMatrixProduct {
@@ -339,12 +339,12 @@ impl EqualModelBlocks {
                         ..product(inputs, outputs)
                     });
                 }
-                // These operators only have gains of norms and sinks as weights, and these weights
-                // belong to no product.
+                // The only weights of these operators are sinks and the gains of norms. They are
+                // counted elsewhere, because they belong to no product.
                 OperatorKind::Norm { .. }
                 | OperatorKind::Attention { .. }
                 | OperatorKind::ShapedAttention { .. }
-                // This operator has further weights: the convolution, the rates of decay, and the
+                // Linear attention has further weights: the convolution, the decay rates, and the
                 // gain of a norm.
                 | OperatorKind::LinearAttention { .. } => {}
                 _ if operator.parameter_count() > 0 => {
@@ -370,7 +370,7 @@ impl EqualModelBlocks {
         })
     }
 
-    /// Returns the block's attention, unless it has linear attention.
+    /// Returns the block's attention, or `None` if it has linear attention.
     pub fn attention(&self) -> Option<&BlockAttentionSizes> {
         match &self.mixing {
             TokenMixing::Attention(attention) => Some(attention),
@@ -405,8 +405,8 @@ impl EqualModelBlocks {
         }
     }
 
-    /// Returns the number of the products' weights in all these blocks, per NPU: of products outside
-    /// experts, and of experts. Each rank has `npus` NPUs, and the `ranks` ranks share the experts.
+    /// Returns the number of product weights per NPU, summed over all these blocks: outside experts,
+    /// and in experts. Each rank has `npus` NPUs, and the `ranks` ranks share the experts.
     fn product_weights_per_npu(&self, npus: u32, ranks: u32) -> [u64; 2] {
         let mut weights = [0; 2];
         for product in &self.products {
@@ -422,7 +422,7 @@ impl EqualModelBlocks {
     }
 }
 
-/// Sizes of a decoder whose blocks belong to a few kinds.
+/// Sizes of a decoder with a few kinds of blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmModelSizes {
     /// Name of the model.
@@ -431,15 +431,15 @@ pub struct LlmModelSizes {
     pub layers: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
-    /// Kinds of blocks. Kinds are in the order in which their first blocks appear.
+    /// Kinds of blocks, in the order of their first occurrence.
     pub kinds: Vec<EqualModelBlocks>,
     /// Size of the vocabulary.
     pub vocabulary: u64,
-    /// Number of weights of all norms and biases.
+    /// Number of weights in all norms and biases.
     pub small_weights: u64,
-    /// Number of weights of the embedding table, including the head's weights if they are separate.
+    /// Number of weights in the embedding table, and in the head if it has its own weights.
     pub table_weights: u64,
-    /// Number of all weights.
+    /// Total number of weights.
     pub parameters: u64,
     /// Maximum sequence length that the model's file states.
     pub sequence: u64,
@@ -576,7 +576,7 @@ impl LlmModelSizes {
         })
     }
 
-    /// Returns the largest number of query heads of any block, and the largest number of key heads.
+    /// Returns the largest number of query heads in any block, and the largest number of key heads.
     pub fn max_head_counts(&self) -> [u64; 2] {
         let attentions = self
             .kinds
@@ -601,9 +601,9 @@ impl LlmModelSizes {
         experts.all(|[experts, _]| experts.is_multiple_of(npus.into()))
     }
 
-    /// Returns the bytes of weights per NPU: products outside experts and of experts in `formats`,
-    /// all other weights in BF16. Each rank has `npus` NPUs, and the `ranks` ranks share the
-    /// experts.
+    /// Returns the bytes of weights per NPU. `formats` are the formats of products outside experts
+    /// and of expert products; all other weights are in BF16. Each rank has `npus` NPUs, and the
+    /// `ranks` ranks share the experts.
     pub fn weight_bytes(&self, npus: u32, ranks: u32, formats: [Dtype; 2]) -> u64 {
         let mut products = [0; 2];
         for kind in &self.kinds {
@@ -616,7 +616,7 @@ impl LlmModelSizes {
     }
 
     /// Returns the bytes that each of `npus` NPUs caches per token: keys and values, or latent
-    /// vectors. Blocks with windows also cache every token.
+    /// vectors. Blocks with attention windows also cache every token.
     pub fn kv_bytes_per_token(&self, npus: u32, format: Dtype) -> u64 {
         let elements = self
             .kinds
@@ -625,8 +625,8 @@ impl LlmModelSizes {
         (elements.sum::<u64>() as f64 * format.element_bytes()) as u64
     }
 
-    /// Returns the bytes that each of `npus` NPUs keeps for a request regardless of its length:
-    /// states of linear attention.
+    /// Returns the bytes of linear-attention states that each of `npus` NPUs keeps for a request,
+    /// regardless of its length.
     pub fn state_bytes(&self, npus: u32) -> u64 {
         let of_kinds = self.kinds.iter().filter_map(|kind| {
             let delta = kind.delta()?;
@@ -635,16 +635,16 @@ impl LlmModelSizes {
         of_kinds.sum()
     }
 
-    /// Returns true if tokens read only a window of earlier tokens in some blocks.
+    /// Returns true if some blocks limit attention to a window of earlier tokens.
     pub fn has_attention_windows(&self) -> bool {
         self.kinds
             .iter()
             .any(|kind| kind.attention().is_some_and(|of| of.window.is_some()))
     }
 
-    /// Returns how many columns per token a block keeps while it runs on one of `npus` NPUs, for
-    /// the block with the most columns. The columns are the queries, keys and values, and the MLP's
-    /// products with the result of its gate.
+    /// Returns the number of columns per token that a block keeps while it runs on one of `npus`
+    /// NPUs, for the block with the most columns. The columns are the queries, keys and values, and
+    /// the MLP's intermediate products.
     pub fn max_activation_columns(&self, npus: u32) -> u64 {
         let parts = u64::from(npus);
         let columns = self.kinds.iter().map(|kind| {
@@ -682,7 +682,7 @@ mod tests {
         .unwrap()
     }
 
-    /// The bytes per token are 2 x heads of keys x columns x 2 bytes x layers.
+    /// The bytes per token are 2 (keys and values) x key heads x columns x 2 bytes x layers.
     #[test]
     fn keys_and_values_have_the_published_sizes() {
         let kib = |name| sizes(name).kv_bytes_per_token(1, Dtype::Bf16) as f64 / 1024.0;
@@ -695,7 +695,7 @@ mod tests {
             // A quarter of the 48 blocks have attention, with two key heads of 256 columns.
             ("qwen3-next-80b-a3b", 24.0),
             ("mixtral-8x7b", 128.0),
-            // A token takes (512 + 64) elements x 2 bytes x 61 layers = 68.625 KiB.
+            // A token takes 576 elements (512 + 64) x 2 bytes x 61 layers = 68.625 KiB.
             ("deepseek-v3", 68.625),
             // All 36 blocks count, including the half with windows.
             ("gpt-oss-120b", 72.0),
@@ -712,7 +712,7 @@ mod tests {
             sizes("llama3-70b").kv_bytes_per_token(8, Dtype::Fp8),
             320 * 1024 / 16
         );
-        // States are divided by heads. Each of 36 blocks has 32 heads of 128 x 128 numbers in
+        // States are divided by head. Each of 36 blocks has 32 heads with 128 x 128 numbers in
         // single precision, and three inputs of a convolution over 2 x 2048 + 4096 columns.
         let hybrid = sizes("qwen3-next-80b-a3b");
         let states = 36 * (32 * 128 * 128 * 4 + 3 * 2 * 8192);
@@ -721,7 +721,7 @@ mod tests {
             [states, states / 4]
         );
         assert_eq!(sizes("llama3-8b").state_bytes(1), 0);
-        // Each NPU keeps whole latent vectors.
+        // Each NPU keeps the whole latent vectors.
         let latent = sizes("deepseek-v3");
         assert_eq!(
             latent.kv_bytes_per_token(8, Dtype::Bf16),

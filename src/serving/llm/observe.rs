@@ -4,7 +4,7 @@ use super::scheduler::EngineStep;
 use chakram_base::units::{Span, Time};
 use std::io;
 
-/// Description of a step, created when the step begins.
+/// Description of one step, created when the step begins.
 #[derive(Clone, Copy, Debug)]
 pub struct StepRecord<'s> {
     /// Index of the engine.
@@ -15,7 +15,7 @@ pub struct StepRecord<'s> {
     pub begin: Time,
     /// End of the step.
     pub end: Time,
-    /// Requests and tokens of the step.
+    /// Requests in the step, with their tokens.
     pub step: &'s EngineStep,
     /// Number of running requests.
     pub running: u64,
@@ -28,7 +28,7 @@ pub struct StepRecord<'s> {
 /// A completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedLlmRequest {
-    /// Number among all requests, in the order of arrival.
+    /// Index among all requests, in order of arrival.
     pub number: u64,
     /// Index of the request's class.
     pub class: u32,
@@ -38,17 +38,17 @@ pub struct CompletedLlmRequest {
     pub arrival: Time,
     /// Time at which the request entered the queue of its engine.
     pub queued: Time,
-    /// Time at which the request first took part in a step.
+    /// Time at which the request's first step began.
     pub scheduled: Time,
     /// Time at which the engine produced the request's first token.
     pub first: Time,
     /// Time at which the engine produced the request's last token.
     pub last: Time,
-    /// Time from the engine to the client.
+    /// Time that a token takes from the engine to the client.
     pub after: Span,
-    /// Number of tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt: u32,
-    /// Number of tokens of the answer.
+    /// Number of answer tokens.
     pub output: u32,
     /// Number of prompt tokens that were in the cache on the request's first admission.
     pub hit: u32,
@@ -73,13 +73,12 @@ impl CompletedLlmRequest {
         Some(Span((span + gaps / 2) / gaps))
     }
 
-    /// Returns the time from the client's sending of the request until the client receives the last
-    /// token.
+    /// Returns the time from when the client sends the request until it receives the last token.
     pub fn end_to_end_time(&self) -> Span {
         self.last.since(self.arrival) + self.after
     }
 
-    /// Returns the time from the request's arrival at the engine to the request's first step.
+    /// Returns the time from the request's arrival at the engine until its first step.
     pub fn queue_time(&self) -> Span {
         self.scheduled.since(self.queued)
     }

@@ -1,5 +1,5 @@
-//! Finds the number of NPUs that serve a request rate within limits, and the highest rate that
-//! engines serve within limits.
+//! Finds the number of NPUs that serve a request rate within time limits, and the highest rate that
+//! engines serve within these limits.
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
@@ -20,12 +20,12 @@ pub enum LimitVerdict {
     Met,
     /// The whole interval is below the required fraction, so the limits are missed.
     Missed,
-    /// The interval contains the required fraction, so only more requests could decide.
+    /// The interval contains the required fraction, so the verdict needs more requests.
     Open,
 }
 
 impl LimitVerdict {
-    /// Returns the verdict as a word.
+    /// Returns the verdict's name.
     pub fn name_of_verdict(self) -> &'static str {
         match self {
             Self::Met => "met",
@@ -53,20 +53,20 @@ impl LimitVerdict {
     }
 }
 
-/// A configuration of engines that was tried.
+/// Result of one engine configuration that was tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TriedEngineConfiguration {
-    /// Number of NPUs of each rank of an engine.
+    /// Number of NPUs per rank of an engine.
     pub tensor: u32,
     /// Number of engines.
     pub replicas: u32,
-    /// Number of NPUs of all engines.
+    /// Total number of NPUs in all engines.
     pub npus: u32,
     /// Arrival rate, in requests per second.
     pub rate_per_s: f64,
     /// Number of requests that were completed or rejected.
     pub requests: u64,
-    /// Fraction of the requests that are within all limits.
+    /// Fraction of the requests that met all limits.
     pub attained: f64,
     /// Verdict on the fraction in `attained`.
     pub verdict: LimitVerdict,
@@ -75,7 +75,7 @@ pub struct TriedEngineConfiguration {
     /// 99th percentile of the time to first token.
     #[serde(rename = "ttft_p99_ps")]
     pub ttft_p99: Option<Span>,
-    /// 99th percentile of the time per further token.
+    /// 99th percentile of the time per token after the first.
     #[serde(rename = "tpot_p99_ps")]
     pub tpot_p99: Option<Span>,
     /// Answer tokens per second, per NPU.
@@ -84,8 +84,8 @@ pub struct TriedEngineConfiguration {
     pub dollars_per_million_output_tokens: Option<f64>,
 }
 
-/// Configurations of engines that were tried, and the configuration with the fewest NPUs that meets
-/// the limits.
+/// All configurations that were tried, and the configuration with the fewest NPUs that meets the
+/// limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlmCapacityPlan {
     /// Name of the model.
@@ -96,10 +96,11 @@ pub struct LlmCapacityPlan {
     pub requests: Vec<String>,
     /// Description of the limits.
     pub limits: String,
-    /// Fraction of requests that must be within the limits.
+    /// Fraction of the requests that must meet the limits.
     pub attain: f64,
-    /// For each number of NPUs per engine, the tried row with the fewest engines that meet the
-    /// limits. If no row with this number of NPUs meets the limits, the row with the most engines.
+    /// For each number of NPUs per engine, the tried row with the fewest engines that meets the
+    /// limits. If no row with this number of NPUs meets the limits, the row with the most engines
+    /// takes its place.
     pub rows: Vec<TriedEngineConfiguration>,
     /// Index of the row with the fewest NPUs among the rows that meet the limits. If several such
     /// rows have the same number of NPUs, the index of the row with the highest fraction.
@@ -110,7 +111,7 @@ pub struct LlmCapacityPlan {
 
 /// Maximum number of NPUs that a plan may use.
 const MOST_NPUS: u32 = 4096;
-/// Maximum number of times that an undecided run is repeated with twice as many requests.
+/// Maximum number of times that an undecided run is repeated with its number of requests doubled.
 const LONGER: u32 = 3;
 
 /// Plans the engines for a scenario with limits.
@@ -121,7 +122,7 @@ struct CapacityPlanner<'a> {
 
 impl CapacityPlanner<'_> {
     /// Returns the rate at which one engine serves requests at saturation, in requests per second;
-    /// `None` for conversations.
+    /// `None` if requests belong to conversations.
     fn saturated_rate_per_engine(&self, of: &LlmDeployment) -> Result<Option<f64>, ServeError> {
         let rate = saturated_request_rate(self.scenario, of)?;
         Ok(rate.map(|rate| rate / f64::from(of.replicas)))
@@ -168,7 +169,7 @@ impl CapacityPlanner<'_> {
         };
         let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);
         let mut verdict = LimitVerdict::judge_met_fraction(met, requests, self.attain);
-        // An overloaded run misses its limits if it is long enough.
+        // An overloaded run misses its limits if it lasts long enough.
         if report.rho.is_some_and(|rho| rho >= 1.0) {
             verdict = LimitVerdict::Missed;
         }
@@ -188,8 +189,8 @@ impl CapacityPlanner<'_> {
         }
     }
 
-    /// Returns the row with the fewest engines of `tensor` NPUs that meet the limits. If none meets
-    /// the limits, returns the tried row with the most engines.
+    /// Returns the row with the fewest engines of `tensor` NPUs that meets the limits. If none
+    /// meets the limits, returns the tried row with the most engines.
     fn find_fewest_engines(
         &self,
         of: &LlmDeployment,
@@ -206,8 +207,8 @@ impl CapacityPlanner<'_> {
         let mut best = at(high)?;
         let mut before: Option<f64> = None;
         while best.verdict != LimitVerdict::Met {
-            // If requests are too slow although they rarely wait for other requests, more engines
-            // do not help.
+            // If requests rarely wait for other requests but are still too slow, more engines do
+            // not help.
             let is_alone = best.rho.is_some_and(|rho| rho < 0.3)
                 && before.is_some_and(|before| best.attained <= before + 0.001);
             if high >= most || is_alone {
@@ -269,8 +270,8 @@ impl CapacityPlanner<'_> {
 const NO_RATE: &str = "the arrivals have no rate to change; found users or a file, expected poisson or constant arrivals";
 
 /// Plans engines that serve `scenario` within its limits. For each possible number of NPUs per
-/// engine, finds the fewest engines. The NPUs are like `machine`'s. At least the fraction `attain`
-/// of the requests must meet the limits.
+/// engine, finds the smallest number of engines. All NPUs are of the same class as `machine`'s. At
+/// least the fraction `attain` of the requests must meet the limits.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The report of a run, which is rendered as text, JSON, CSV and HTML.
+//! The report of a serving run, which is rendered as text, JSON, CSV and HTML.
 
 use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
 use super::deployment::{EngineMachineAndMemory, LlmDeployment};
@@ -27,15 +27,15 @@ pub struct LlmReport {
     pub scenario: String,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Description of arrivals.
+    /// Description of the arrivals.
     pub arrivals: String,
-    /// Descriptions of classes.
+    /// Descriptions of the request classes.
     pub classes: Vec<String>,
-    /// Name of the rules.
+    /// Name of the scheduling rules.
     pub rules: String,
-    /// The program and version that the rules follow.
+    /// The program, with its version, that the rules follow.
     pub follows: String,
-    /// The rules of the engine, each with its value.
+    /// Scheduling rules of the engines, each with its value.
     pub rule_values: Vec<EngineRuleValue>,
     /// Number of engines.
     pub replicas: u32,
@@ -43,7 +43,7 @@ pub struct LlmReport {
     pub router: String,
     /// NPUs and memory of the engines, if they run on a machine.
     pub place: Option<EngineMachineAndMemory>,
-    /// Blocks of each engine.
+    /// Number of KV blocks per engine.
     pub blocks: u32,
     /// Sources of step times.
     pub basis: Vec<String>,
@@ -98,23 +98,23 @@ pub struct LlmReport {
 pub struct LlmRequestTimes {
     /// Reason why the report shows the request.
     pub why: String,
-    /// Number of the request, in the order of arrival.
+    /// Index of the request, in order of arrival.
     pub number: u64,
     /// Index of the engine that served the request.
     pub engine: u32,
-    /// Number of tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt: u32,
-    /// Number of tokens of the answer.
+    /// Number of answer tokens.
     pub output: u32,
     /// Number of prompt tokens that were cached.
     pub hit: u32,
     /// Number of preemptions of the request.
     pub preemptions: u32,
-    /// Times from when the client sends the request until four events: arrival at its engine,
-    /// first step, first token, and last token.
+    /// Times from when the client sends the request until each of four events: arrival at its
+    /// engine, first step, first token, and last token.
     #[serde(rename = "until_ps")]
     pub until: [Span; 4],
-    /// Time from the engine to the client.
+    /// Time that a token takes from the engine to the client.
     #[serde(rename = "after_ps")]
     pub after: Span,
 }
@@ -141,7 +141,7 @@ impl LlmRequestTimes {
     }
 }
 
-/// A rule with its value.
+/// A scheduling rule with its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineRuleValue {
     /// Key of the rule in a scenario.
@@ -150,7 +150,7 @@ pub struct EngineRuleValue {
     pub value: String,
 }
 
-/// Limits on times, if stated.
+/// Limits on times; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportedTimeLimits {
     /// Limit on the time to the first token.
@@ -175,7 +175,7 @@ impl From<LlmTimeLimits> for ReportedTimeLimits {
 }
 
 impl ReportedTimeLimits {
-    /// Returns the limits in the form of a scenario.
+    /// Converts the limits to the type that scenarios use.
     pub fn to_scenario_limits(&self) -> LlmTimeLimits {
         LlmTimeLimits {
             ttft: self.ttft,
@@ -227,12 +227,12 @@ pub struct LlmClassResults {
     pub arrived: u64,
     /// Number of counted requests that no engine can serve.
     pub refused: u64,
-    /// Number of counted requests that are complete. All other fields of the report describe these
+    /// Number of counted requests that are complete. All other fields of the row describe these
     /// requests.
     pub completed: u64,
-    /// Number of tokens of prompts.
+    /// Number of prompt tokens.
     pub prompt_tokens: u64,
-    /// Number of tokens of answers.
+    /// Number of answer tokens.
     pub output_tokens: u64,
     /// Number of prompt tokens that were in the prefix cache.
     pub hit_tokens: u64,
@@ -284,8 +284,8 @@ pub struct LlmThroughput {
     pub prompt_tokens_per_s: f64,
     /// Answer tokens per second, from the first arrival to the last token.
     pub output_tokens_per_s: f64,
-    /// Answer tokens per second in the middle of the run: after the first tenth of the arrivals'
-    /// period, and until the last arrival. `None` if this part of the run is too short.
+    /// Answer tokens per second in the middle of the run, which begins after the first tenth of the
+    /// arrivals' period and ends at the last arrival. `None` if the middle of the run is too short.
     pub steady_output_tokens_per_s: Option<f64>,
     /// Requests per second, from the first arrival to the last token.
     pub requests_per_s: f64,
@@ -300,38 +300,38 @@ pub struct LlmThroughput {
 pub struct EngineStepSummary {
     /// Number of steps.
     pub count: u64,
-    /// Mean time of a step.
+    /// Mean step time.
     #[serde(rename = "mean_ps")]
     pub mean: Span,
     /// Time of the longest step.
     #[serde(rename = "most_ps")]
     pub most: Span,
-    /// Mean number of tokens of a step.
+    /// Mean number of tokens per step.
     pub mean_tokens: f64,
-    /// Mean number of requests of a step.
+    /// Mean number of requests per step.
     pub mean_requests: f64,
-    /// Fraction of the steps' time that each part takes, if steps have parts.
+    /// For each part of a step, its fraction of the total step time; empty if steps have no parts.
     pub parts: Vec<StepTimePartShare>,
 }
 
-/// A part of the steps' time.
+/// One part of the step time, summed over all steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepTimePartShare {
     /// Name of the part.
     pub part: String,
-    /// Fraction of the steps' time that this part takes.
+    /// Fraction of the total step time that this part takes.
     pub share: f64,
 }
 
 /// Statistics of the prefix cache and of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PrefixCacheSummary {
-    /// Number of cached prompt tokens divided by the number of all prompt tokens; `None` without
+    /// Number of cached prompt tokens divided by the total number of prompt tokens; `None` without
     /// the cache.
     pub hit_rate: Option<f64>,
     /// Number of tokens that were computed again after preemptions.
     pub recomputed_tokens: u64,
-    /// Maximum fraction of the blocks that requests occupy at the same time.
+    /// Maximum over time of the fraction of blocks that requests occupy.
     pub peak_use: f64,
     /// Fraction of the blocks that requests occupy, averaged over time.
     pub mean_use: f64,
@@ -340,9 +340,9 @@ pub struct PrefixCacheSummary {
 /// Counts in equal intervals of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CountsByInterval {
-    /// Length of an interval.
+    /// Length of each interval.
     pub interval_ps: Span,
-    /// Count in each interval.
+    /// Count for each interval.
     pub counts: Vec<u64>,
 }
 
@@ -381,7 +381,7 @@ impl LlmReport {
         }
         let all = &recorder.rows[recorder.rows.len() - 1];
         let offered = scenario.workload.mean_rate().or_else(|| {
-            // A file of requests states no rate, so use the run's own arrival rate.
+            // A request file states no rate, so use the arrival rate that the run had.
             let open = matches!(
                 scenario.workload.arrivals,
                 super::workload::LlmArrivals::File { .. }
@@ -590,7 +590,7 @@ fn step_time_part_shares(
         .collect()
 }
 
-/// Load above which the report warns that a run is close to its limit.
+/// Fraction of the saturated rate above which the report warns that a run is close to its limit.
 const NEAR: f64 = 0.9;
 
 fn report_warnings(report: &LlmReport, recorder: &LlmRunRecorder) -> Vec<String> {

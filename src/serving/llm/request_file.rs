@@ -7,12 +7,13 @@
 //!   `Response tokens`.
 //! - Other tables have the columns `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), `input_toks` or
 //!   `prompt_tokens`, and `output_toks` or `output_tokens`.
-//! - Any table may also have `priority` (the lowest number is the most urgent), and `prefix` with
-//!   `prefix_toks`. Requests with the same `prefix` number share their first `prefix_toks` tokens.
+//! - Any table may also have the columns `priority` (the lowest number is the most urgent), and
+//!   `prefix` with `prefix_toks`. Requests with the same `prefix` number share their first
+//!   `prefix_toks` tokens.
 //! - Mooncake's traces have objects with `timestamp` in milliseconds, `input_length`,
 //!   `output_length` and `hash_ids`, which has one number for each 512 tokens of the prompt. If two
 //!   requests have equal numbers in `hash_ids`, the blocks with these numbers and all earlier
-//!   blocks are equal.
+//!   blocks have equal tokens.
 
 use super::super::error::ServeError;
 use super::super::tables::{ColumnUnit, TableReader};
@@ -26,13 +27,13 @@ use serde::Deserialize;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// Number of tokens of a block of Mooncake's traces.
+/// Number of tokens per block in Mooncake's traces.
 const TRACE_BLOCK: u32 = 512;
 
-/// Maximum length of a line of a file of objects, in bytes.
+/// Maximum length of a line in a JSON request file, in bytes.
 const LONGEST_LINE: u64 = 16 << 20;
 
-/// A file whose requests are read one by one.
+/// A request file, which is read one request at a time.
 pub struct RequestFile {
     rows: RequestFileReader,
     name: String,
@@ -41,7 +42,8 @@ pub struct RequestFile {
     /// the first request, and in files without dates.
     first: Option<f64>,
     last: Time,
-    /// Number of requests so far. The number identifies the tokens that a request does not share.
+    /// Number of requests read so far. This number identifies the tokens that a request does not
+    /// share with others.
     count: u64,
 }
 
@@ -65,11 +67,11 @@ enum RequestFileReader {
 #[derive(Clone, Copy)]
 enum ArrivalColumnUnit {
     Column(ColumnUnit),
-    /// Dates or seconds, relative to the first row.
+    /// Dates, or numbers of seconds; both are converted to times relative to the first row.
     Date,
 }
 
-/// One JSON line of a file of requests. All other fields are ignored.
+/// One line of a JSON request file. All other fields are ignored.
 #[derive(Deserialize)]
 struct RequestJsonLine {
     timestamp: f64,
@@ -103,7 +105,7 @@ const OUTPUTS: &[&str] = &[
 ];
 
 impl RequestFile {
-    /// Opens the file at `path`. Arrivals come `speed` times as fast as in the file. If a table's
+    /// Opens the file at `path`. Arrivals are `speed` times faster than in the file. If a table's
     /// name ends in `:COLUMN=VALUE`, only rows with this value in this column are read.
     pub fn open_file(path: &Path, speed: f64) -> Result<Self, ServeError> {
         let (path, only) = split_row_filter_off_path(path);
@@ -342,7 +344,7 @@ impl RequestFile {
     }
 }
 
-/// Values of one row of a file, before they are converted.
+/// Values of one row, before conversion.
 struct FileRow {
     arrival: Span,
     tokens: [f64; 2],
@@ -352,9 +354,9 @@ struct FileRow {
     line: u64,
 }
 
-/// Returns the pieces of a prompt. `hashes` has one hash per block of 512 tokens. Whole blocks are
-/// shared if their hashes are equal. Tokens after the last whole block belong to this request
-/// alone.
+/// Returns the pieces of a prompt. `hashes` has one hash per block of 512 tokens. Requests share a
+/// whole block if their hashes of it are equal. Tokens after the last whole block belong to this
+/// request alone.
 fn prompt_pieces_from_hashes(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenPiece> {
     let whole = (prompt / TRACE_BLOCK) as usize;
     let known = hashes.iter().take(whole);

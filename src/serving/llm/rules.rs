@@ -37,8 +37,8 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "async_scheduling",
 ];
 
-/// Keys that other programs have but chakram does not, each with the explanation that the error
-/// gives.
+/// Keys that other programs have but chakram does not, each with an explanation for the error
+/// message.
 pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     ("speculative", "drafts of tokens that a step verifies"),
     (
@@ -70,7 +70,7 @@ pub enum BatchingRule {
     Continuous,
     /// Waiting requests may join only when no request is running.
     Static,
-    /// Prompts are computed in steps of their own, before requests that answer: a step with prompts has no other tokens.
+    /// Prompts have steps of their own, which run before the steps that compute answers.
     PromptsFirst,
 }
 
@@ -93,17 +93,17 @@ pub enum BlockReservationRule {
     WholeRequest,
 }
 
-/// Kernels by which an engine reduces sums of its NPUs.
+/// Kernels with which an engine sums results over its NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllReduceKernels {
-    /// vLLM's own kernels; norms are kernels of their own.
+    /// vLLM's own kernels, which leave the norm after the sum to a separate kernel.
     Vllm,
-    /// TensorRT-LLM's kernels, which FlashInfer has too; the norm after a sum is part of its kernel.
+    /// TensorRT-LLM's kernels, which FlashInfer also provides. They include the norm after the sum.
     TensorrtLlm,
 }
 
 impl AllReduceKernels {
-    /// All kernels with their names in files.
+    /// All variants, with their names in files.
     pub const NAMES: &[(Self, &str)] = &[(Self::Vllm, "vllm"), (Self::TensorrtLlm, "tensorrt-llm")];
 }
 
@@ -126,7 +126,7 @@ const RESERVES: &[(BlockReservationRule, &str)] = &[
 pub struct EngineRules {
     /// Name of the built-in rules on which these rules are based.
     pub name: String,
-    /// The program and version that the rules follow.
+    /// The program, with its version, that the rules follow.
     pub follows: String,
     /// Rule that determines when waiting requests may join the running requests.
     pub batching: BatchingRule,
@@ -134,7 +134,7 @@ pub struct EngineRules {
     pub max_num_batched_tokens: u32,
     /// Maximum number of running requests.
     pub max_num_seqs: u32,
-    /// Number of tokens of a block.
+    /// Number of tokens per block.
     pub block_size: u32,
     /// Maximum number of tokens of a request, or `None` for no limit.
     pub max_model_len: Option<u32>,
@@ -147,29 +147,29 @@ pub struct EngineRules {
     /// Maximum number of tokens of one request in a step, or 0 for no limit.
     pub long_prefill_token_threshold: u32,
     /// True if a request is admitted only if enough blocks are free for all of its tokens;
-    /// otherwise the tokens of its first step are enough.
+    /// otherwise enough blocks for its first step suffice.
     pub full_sequence_must_fit: bool,
     /// Fraction of the blocks that must stay free after an admission, if other requests are
     /// running.
     pub watermark: f64,
     /// Rule that determines when a request allocates blocks for its tokens.
     pub reserve: BlockReservationRule,
-    /// Number of blocks that a request holds for states of linear attention, in addition to the
+    /// Number of blocks that a request occupies for linear-attention states, in addition to the
     /// blocks of its tokens.
     pub state_blocks: u32,
-    /// Kernels by which an engine with several NPUs reduces sums.
+    /// Kernels with which an engine sums results over its NPUs.
     pub all_reduce: AllReduceKernels,
-    /// True if the scheduler composes the next step while a step runs, before the tokens of the
-    /// running step are known.
+    /// True if the scheduler composes the next step while a step runs, that is, before it knows the
+    /// running step's tokens.
     pub async_scheduling: bool,
 }
 
 /// Properties of the machine that rules may depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineHardware<'a> {
-    /// Name of the NPUs' class.
+    /// Name of the NPU class.
     pub npu: &'a str,
-    /// Memory of one NPU, if known.
+    /// Memory per NPU, if known.
     pub memory: Option<Bytes>,
 }
 
@@ -249,7 +249,7 @@ impl EngineRules {
         Ok(rules)
     }
 
-    /// Sets the values that `table` states.
+    /// Overrides the rules that `table` contains.
     pub(super) fn apply_rule_table(&mut self, table: &ConfigTable<'_>) -> Result<(), ConfigError> {
         self.batching = table.read_or_default("batching", self.batching, |field| {
             field.read_choice(BATCHINGS)

@@ -4,24 +4,24 @@
 //!
 //! - `name`, and optionally `seed` (1);
 //! - `[engine]`: `rules` (`vllm-v1`), and any key of these rules. `model` is a preset or a file.
-//!   The model's options are `tensor` (NPUs per engine), `weights` (their format),
-//!   `expert_weights` (the format of the weights of experts, as `weights`), `expert_parallel`
-//!   (false; true if each NPU has whole experts), `kv` (the format of keys and values), and
-//!   `memory_utilization`. `blocks` is an engine's number of blocks of
-//!   keys and values, and is required without a model. `data_parallel` (1) is an engine's number of
-//!   ranks. Ranks attend to their own requests, run in lockstep, and share the experts. `replicas`
-//!   (1) is the number of engines. `router` is `round-robin`, `least-outstanding` or
-//!   `longest-prefix`;
+//!   The model's options are `tensor` (NPUs per engine), `weights` (number format of the weights),
+//!   `expert_weights` (format of the experts' weights, by default as `weights`), `expert_parallel`
+//!   (false; true if each NPU has whole experts), `kv` (format of keys and values), and
+//!   `memory_utilization`. `blocks` is the number of KV blocks per engine, and is required without
+//!   a model. `data_parallel` (1) is the number of ranks per engine. Each rank computes the
+//!   attention of its own requests; the ranks run in lockstep and share the experts. `replicas` (1)
+//!   is the number of engines. `router` is `round-robin`, `least-outstanding` or `longest-prefix`;
 //! - `[step]`, unless a model and a machine determine step times: `base` is the time of each step,
 //!   and `token`, `request` and `context` are added per token, per request and per token read.
 //!   Alternatively, `profile` is a table of measured operations, and `rows` are the rows to read.
 //!   The profile's options are the model's `layers`, `experts` (their number, and their number per
 //!   token), `skew`, and the savings of captured graphs (`graph_saving`, `graph_tokens`). With a
-//!   model and a machine, `leave_out` lists parts that take no time;
+//!   model and a machine, `leave_out` lists the parts of a step that take no time;
 //! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts`,
-//!   `users`, `at-once` or `file`. With `bursts`, `burst` requests arrive at intervals of `every`.
-//!   With `users`, each of `users` users sends the next request `think` after an answer. A `file`
-//!   is played at `speed` times its own speed. `count` and `duration` limit the requests;
+//!   `users`, `at-once` or `file`. With `bursts`, groups of `burst` requests arrive at intervals of
+//!   `every`. With `users`, each of `users` users waits for `think` after an answer, and then sends
+//!   the next request. A `file` is replayed at `speed` times the recorded speed. `count` and
+//!   `duration` limit the number of requests;
 //! - `[[class]]`, unless a file states lengths: `name`, `weight` (1), `input` and `output` tokens,
 //!   `priority` (0; the lowest number is the most urgent), `shared_prefix` tokens, the number of
 //!   distinct `prefixes` (1), `turns` (1) and the time `think` between turns. The limits `ttft`,
@@ -48,25 +48,25 @@ use std::path::Path;
 /// Requests, engines and limits of a serving run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmScenario {
-    /// Name in reports.
+    /// Name that reports show.
     pub name: String,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Name of the rules.
+    /// Name of the scheduling rules.
     pub rules: String,
     /// Rules that the scenario states; they override the named rules.
     pub own_rules: ScenarioRuleText,
-    /// The served model, if step times follow from a model.
+    /// The served model, if step times are computed from a model.
     pub model: Option<ServedLlm>,
-    /// Number of blocks of an engine, if given.
+    /// Number of KV blocks per engine, if the scenario states it.
     pub blocks: Option<u32>,
     /// Number of engines.
     pub replicas: u32,
-    /// Number of ranks of an engine that run in lockstep.
+    /// Number of ranks per engine, which run in lockstep.
     pub ranks: u32,
     /// Rule by which requests are assigned to engines.
     pub router: EngineRoutingRule,
-    /// Times of steps, if the scenario states them.
+    /// Step times, if the scenario states them.
     pub step: Option<LinearStepTime>,
     /// Table of measured operations from which step times are computed, if the scenario names one.
     /// The times in `step` are added to the measured times.
@@ -98,15 +98,15 @@ pub struct ScenarioRuleText {
 pub struct ServedLlm {
     /// Name of the model: a preset or a file.
     pub name: String,
-    /// Number of NPUs of an engine, or `None` for the smallest number with enough memory.
+    /// Number of NPUs per engine, or `None` for the smallest number with enough memory.
     pub tensor: Option<u32>,
-    /// Format of weights and activations.
+    /// Number format of weights and activations.
     pub weights: Dtype,
-    /// Format of the weights of experts.
+    /// Number format of the experts' weights.
     pub expert_weights: Dtype,
-    /// True if each NPU has whole experts, false if it has a part of each.
+    /// True if each NPU has whole experts, false if each NPU has a part of every expert.
     pub has_whole_experts: bool,
-    /// Format of keys and values.
+    /// Number format of keys and values.
     pub kv: Dtype,
     /// Fraction of an NPU's memory that an engine may use.
     pub memory_utilization: f64,
@@ -147,7 +147,7 @@ const ROUTERS: &[(EngineRoutingRule, &str)] = &[
 ];
 
 impl EngineRoutingRule {
-    /// Returns the name in files and reports.
+    /// Returns the rule's name in files and reports.
     pub fn stable_name(self) -> &'static str {
         ROUTERS
             .iter()
@@ -155,7 +155,7 @@ impl EngineRoutingRule {
             .map_or("", |(_, name)| name)
     }
 
-    /// Returns the router with this name, or `None` if there is no such router.
+    /// Returns the rule with this name, or `None` if there is no such rule.
     pub fn from_name(name: &str) -> Option<Self> {
         ROUTERS
             .iter()
@@ -164,7 +164,7 @@ impl EngineRoutingRule {
     }
 }
 
-/// Times between a client and its engine.
+/// Delays between a client and its engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientDelays {
     /// Time from when a client sends a request until the request enters the queue.
@@ -222,15 +222,15 @@ const CLASS: &[&str] = &[
     "e2e",
 ];
 
-/// Maximum number of requests of a run.
+/// Maximum number of requests in a run.
 const MOST_REQUESTS: u64 = 1_000_000_000;
 /// Maximum number of engines.
 pub(super) const MOST_REPLICAS: u32 = 4096;
 
-/// Maximum number of ranks of an engine.
+/// Maximum number of ranks per engine.
 const MOST_RANKS: u32 = 256;
 
-/// Formats of weights.
+/// Number formats that weights may have, with their names in files.
 pub const FORMATS: &[(Dtype, &str)] = &[
     (Dtype::Bf16, "bf16"),
     (Dtype::Fp16, "fp16"),
@@ -238,22 +238,22 @@ pub const FORMATS: &[(Dtype, &str)] = &[
     (Dtype::Fp4, "fp4"),
 ];
 
-/// Formats of keys and values.
+/// Number formats that keys and values may have.
 const KV_FORMATS: &[(Dtype, &str)] = FORMATS.split_at(3).0;
 
-/// Returns true if the text is a scenario of a language model, that is, if it has a table `engine`.
+/// Returns true if `text` is a scenario of a language model, that is, if it has a table `engine`.
 pub fn is_llm_scenario(text: &str) -> bool {
     let document = ConfigDocument::parse(text, "scenario");
     document.is_ok_and(|document| document.unchecked_root().get("engine").is_some())
 }
 
 impl LlmScenario {
-    /// Parses a scenario. Error messages name the text `file`, and paths in the text are relative
-    /// to `folder`.
+    /// Parses a scenario. Error messages call the file `file`, and paths in `text` are relative to
+    /// `folder`.
     ///
     /// # Errors
     ///
-    /// Fails if the text is invalid.
+    /// Fails if the scenario is invalid.
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root_table(ROOT)?;
@@ -352,7 +352,7 @@ impl LlmScenario {
             },
         };
         // The rules are parsed again when the machine is known. Parse them now as well, so that
-        // errors appear early.
+        // errors are reported before a machine is loaded.
         let rules = scenario.resolve_engine_rules(None)?;
         if scenario.ranks > 1 && rules.async_scheduling {
             return Err(engine

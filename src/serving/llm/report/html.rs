@@ -157,8 +157,8 @@ fn render_request_times(report: &LlmReport) -> String {
     body
 }
 
-/// Draws the slowest requests. Each line begins when the client sends the request and ends with
-/// the last token.
+/// Draws the slowest requests. Each line covers the time from when the client sends the request
+/// until the last token.
 fn draw_slowest_requests(report: &LlmReport) -> String {
     let phases = [
         "to the engine",
@@ -177,8 +177,8 @@ fn draw_slowest_requests(report: &LlmReport) -> String {
                 before = until;
                 span
             });
-            // A preempted request waits again, and steps then compute its prompt and its earlier
-            // answer again.
+            // A preempted request waits again, and then steps recompute its prompt and the tokens
+            // that it has already answered.
             let parts = phases
                 .iter()
                 .zip(spans.iter_mut().map(|span| *span).chain([life.after]));
@@ -290,7 +290,7 @@ fn render_counts_over_time(report: &LlmReport) -> String {
     );
     let mut body = render_figure(&chart, &[(0, "running"), (1, "waiting")], &caption);
     let blocks = [level_series("held", &report.held_blocks)];
-    // There is one utilisation per rank, so their number is the number of ranks of all engines.
+    // `utilisation` has one value per rank, so its length is the number of ranks in all engines.
     let all = u64::from(report.blocks) * report.utilisation.len() as u64;
     let chart = lines::draw_lines(
         "Blocks of keys and values over time",

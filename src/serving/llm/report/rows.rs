@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// Header line of [`render_request_csv`].
 pub const REQUESTS: &str = "request,class,engine,arrival_ps,queued_ps,scheduled_ps,first_token_ps,last_token_ps,prompt_tokens,output_tokens,hit_tokens,preemptions,recomputed_tokens,ttft_ps,tpot_ps,e2e_ps,queue_ps";
 
-/// Returns the cells of a request in the order of [`REQUESTS`]; `class` is the name of the
+/// Returns the CSV cells of a request, in the order of [`REQUESTS`]; `class` is the name of the
 /// request's class.
 fn request_row_values(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
     [
