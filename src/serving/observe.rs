@@ -7,36 +7,36 @@ use std::io;
 /// `compute` and `preempted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedRequest {
-    /// Number of the request in the order of arrival, from 0.
+    /// Index of the request in order of arrival, from 0.
     pub number: u64,
     /// Index of the request's model.
     pub model: u32,
-    /// Arrival of the request.
+    /// Time at which the request arrived.
     pub arrival: Time,
-    /// Start of the request's first job.
+    /// Time at which the request's first job started.
     pub started: Time,
-    /// End of the request's last job.
+    /// Time at which the request's last job ended.
     pub finished: Time,
     /// Time from the request's arrival until the datapath latency ends.
     pub datapath: Span,
-    /// Time in which at least one job of the request ran.
+    /// Total time in which at least one job of the request ran.
     pub compute: Span,
     /// Total time from each preemption until the request continued.
     pub preempted: Span,
-    /// Time in the queue: all time that the other parts do not cover.
+    /// Time in the queue: the remainder of the time from arrival to end.
     pub queue: Span,
     /// Number of requests in the request's batch.
     pub together: u32,
-    /// Index of the processor that served the request last.
+    /// Index of the processor on which the request ran last.
     pub processor: u32,
-    /// Tokens of the prompt and of the answer; 0 if not stated.
+    /// Number of prompt tokens and number of answer tokens; 0 if unknown.
     pub tokens: [u32; 2],
 }
 
-/// A job with its times.
+/// A job with its start and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServedJob {
-    /// Number of the job's request. For a batch, the number of the batch's first
+    /// Number of the request to which the job belongs. For a batch, the number of the batch's first
     /// request.
     pub request: u64,
     /// Index of the model.
@@ -45,7 +45,7 @@ pub struct ServedJob {
     pub job: u32,
     /// Index of the processor on which the job runs.
     pub processor: u32,
-    /// Start and end of the job.
+    /// Receives requests and jobs from a run.
     pub times: (Time, Time),
 }
 

@@ -1,17 +1,16 @@
-//! A platform has processors of equal cores, with a clock and a datapath latency. A platform may
-//! also have measured latencies of models.
+//! A platform has processors of equal cores, with a clock and a datapath latency. A platform may also have measured
+//! model latencies.
 //!
-//! A platform's file has these keys (defaults in parentheses):
+//! A platform file has these keys (defaults in parentheses):
 //!
 //! - `name`, `source`, and optionally `description`;
-//! - `cores` and `clock`, for models of vector products: each core does one multiplication per
-//!   cycle;
+//! - `cores` and `clock`, for models that consist of vector products: each core does one multiplication per cycle;
 //! - `datapath` (0): the time from a request's arrival to its first job, once per request; `datapath_per_layer` (0):
-//!   additional time per layer of the model; `datapath_by_model`, a table whose values replace both
-//!   keys for single models;
+//!   additional time per layer of the model; `datapath_by_model`, a table with datapath latencies of individual
+//!   models, which replace both keys above;
 //! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), the measured times `datapath` (0),
 //!   `queue` (0) and `compute`, and `rows`, the number of averaged measurements (1);
-//! - `machine`, the preset or file of the machine that replays traces.
+//! - `machine`, a preset or file: the machine that replays traces.
 //!
 //! A machine's file can also be used as a platform, without cores and datapath latency.
 
@@ -27,19 +26,19 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maximum number of cores of a platform.
+/// Maximum number of cores on a platform.
 const MOST_CORES: u32 = 1 << 27;
 
 /// Properties of a processor that serves requests; a scenario may use several such processors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Platform {
-    /// Name in reports.
+    /// Name that reports show.
     pub name: String,
     /// One-line description of the platform; may be empty.
     pub description: String,
     /// Publication or measurement from which the numbers come.
     pub source: String,
-    /// Cores with their clock; `None` if only measured latencies are known.
+    /// Number of cores and their clock; `None` if only measured latencies are known.
     pub cores: Option<CoreCountAndClock>,
     datapath: Span,
     datapath_per_layer: Span,
@@ -50,7 +49,7 @@ pub struct Platform {
     pub machine: Option<Arc<Machine>>,
 }
 
-/// Number of cores and their clock.
+/// Number of cores, and their clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CoreCountAndClock {
     /// Number of cores.
@@ -59,16 +58,16 @@ pub struct CoreCountAndClock {
     pub clock: Frequency,
 }
 
-/// Mean latencies that were measured for a model.
+/// Mean latencies measured for one model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredLatency {
-    /// Name of the model.
+    /// Name of the measured model.
     pub model: String,
     /// Number of inferences in a request.
     pub batch: u32,
     /// Number of requests in flight at the same time.
     pub concurrency: u32,
-    /// Time outside the server's queue and outside compute.
+    /// Time outside the server's queue and outside the computation.
     pub datapath: Span,
     /// Time in the queue of the measured server.
     pub queue: Span,
@@ -176,8 +175,8 @@ impl Platform {
         }
     }
 
-    /// Parses the text of a platform or a machine. Error messages name the text `file`, and a
-    /// machine's path in the text is relative to `file`.
+    /// Parses the text of a platform or a machine. Error messages call the file `file`, and a
+    /// machine's path in `text` is relative to `file`.
     ///
     /// # Errors
     ///
@@ -254,7 +253,7 @@ impl Platform {
         }
     }
 
-    /// Returns the datapath latency of a request of `model`, which has `layers` layers.
+    /// Returns the datapath latency of a request to `model`, which has `layers` layers.
     pub fn datapath_latency(&self, model: &str, layers: u32) -> Span {
         let own = self
             .datapath_by_model
@@ -308,8 +307,8 @@ mod tests {
 
     #[test]
     fn presets_have_the_printed_figures() {
-        // For each platform: (name, cores, GHz, datapath latency in ns without the additions for
-        // layers and models).
+        // For each platform: name, cores, clock in GHz, and datapath latency in ns without the
+        // additional latencies of layers and models.
         let figures = [
             ("a100x", 56_592, 1.41, 344),
             ("brainwave", 96_000, 0.6, 344),

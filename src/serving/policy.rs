@@ -1,6 +1,6 @@
-//! Policies that determine the order in which requests are served. The server asks the policy when
-//! a request enters the queue, or when a processor has a free slot. Each file of this module
-//! contains one policy.
+//! Policies that determine the order in which requests are served. The server asks the policy for
+//! requests when a request enters the queue, and when a processor has a free slot. Each file of
+//! this module contains one policy.
 
 mod batching;
 mod keyed;
@@ -16,7 +16,7 @@ use chakram_base::units::{Span, Time};
 /// A request that waits for a processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuedRequest {
-    /// Number of the request in the order of arrival.
+    /// Index of the request in order of arrival.
     pub number: u64,
     /// Index of the request's state. For a preempted request, this is the index of its batch in
     /// flight.
@@ -25,9 +25,9 @@ pub struct QueuedRequest {
     pub resumes: bool,
     /// Index of the request's model.
     pub model: u32,
-    /// Instant at which the request first entered the queue.
+    /// Time at which the request first entered the queue.
     pub since: Time,
-    /// Instant by which the request should be complete.
+    /// Time by which the request should be complete.
     pub due: Time,
     /// Priority level of the request's model; 0 is the most urgent.
     pub level: u32,
@@ -35,17 +35,18 @@ pub struct QueuedRequest {
     pub work: Span,
 }
 
-/// A queue that serves requests in the order of its policy.
+/// A queue of requests whose order a policy determines.
 pub trait ServiceQueue {
     /// Adds a request to the queue.
     fn enqueue_request(&mut self, request: QueuedRequest);
 
-    /// Moves the requests that should be served next into `batch`, which must be empty. Moves no
-    /// request if the queue is empty, or if the queued requests should wait for other requests.
+    /// Moves the requests that should be served next into `batch`, which must be empty before the
+    /// call. Moves no request if the queue is empty, or if the queued requests should wait for
+    /// other requests.
     fn choose_requests(&mut self, now: Time, batch: &mut Vec<QueuedRequest>);
 
-    /// Returns the instant at which [`Self::choose_requests`] may choose requests, even if no
-    /// further request enters the queue.
+    /// Returns the time at which [`Self::choose_requests`] may choose requests even if no further
+    /// request enters the queue.
     fn wake_at(&self) -> Option<Time> {
         None
     }

@@ -1,4 +1,4 @@
-//! Prepares a scenario for a platform. Preparation computes the times of jobs and the offered load,
+//! Prepares a scenario for a platform. Preparation computes the offered load and the times of jobs,
 //! and checks that the platform can serve the models.
 
 use super::error::ServeError;
@@ -26,26 +26,25 @@ pub struct PreparedScenario<'s> {
     pub slo: Option<Span>,
 }
 
-/// A model with the times of its jobs.
+/// A model with the times of its jobs on the platform.
 #[derive(Debug)]
 pub struct PreparedModel<'s> {
     pub served: &'s ServedModel,
     pub datapath: Span,
     /// Duration of one task of each vector job.
     each: Vec<Span>,
-    /// The model's vector jobs, from which their time on free cores is computed; `None` for other
-    /// models.
+    /// The model's vector jobs, used to compute their time on idle cores; `None` for other models.
     unloaded: Option<UnloadedJobs>,
-    /// Measured latencies by batch size, from the scenario or the platform.
+    /// Measured latency of a single request; zero if the model has none.
     one: Span,
     largest: Span,
-    /// Measured latencies by batch, from the scenario or the platform.
+    /// Measured latencies by batch size, from the scenario or the platform.
     by_batch: Option<Cow<'s, LatencyCurve>>,
     /// The job, read from traces, that each request launches.
     traced: Option<TracedModel<'s>>,
 }
 
-/// Tokens of the prompt and of the answer for requests that state none.
+/// Number of prompt tokens and number of answer tokens for requests that state none.
 const NO_TOKENS: [u32; 2] = [1, 1];
 
 impl<'s> PreparedScenario<'s> {
@@ -70,9 +69,10 @@ impl<'s> PreparedScenario<'s> {
         })
     }
 
-    /// Returns the offered load: the fraction of the processors' time that requests need in the
-    /// long run. Returns `None` for closed-loop arrivals, and if each arrival states its own work.
-    /// For a file of arrivals, `measured` is its number of arrivals per second.
+    /// Returns the offered load: the fraction of the processors' time that requests occupy in the
+    /// long run. Returns `None` for closed-loop arrivals, and if the arrival file states the work
+    /// of each request. For arrivals from a file, `measured` is the number of arrivals per second
+    /// in the file.
     pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
         let scenario = self.scenario;
         if self
@@ -92,11 +92,11 @@ impl<'s> PreparedScenario<'s> {
         Some(rate * mean / f64::from(scenario.processors))
     }
 
-    /// Returns for how many seconds a request occupies a processor. If the policy forms batches,
-    /// the batches are assumed to be full. The result is the larger of two times: the time of the
-    /// request's work on all cores, and its time without load divided by the number of slots. With
-    /// one slot, the result is the time without load. If the number of slots is unlimited, the
-    /// result is the time of the work.
+    /// Returns the number of seconds that a request occupies a processor. If the policy forms
+    /// batches, the batches are assumed to be full. The result is the larger of two times: the time
+    /// that the request's work occupies all cores, and the request's unloaded time divided by the
+    /// number of slots. With one slot, the result is the unloaded time. If the number of slots is
+    /// unlimited, the result is the time of the work on all cores.
     pub fn processor_seconds_per_request(&self, model: &PreparedModel<'_>) -> f64 {
         let together = self.scenario.policy.kind.max_served_together();
         let work = model.mean_all_core_seconds(self, together);
@@ -127,8 +127,8 @@ fn unservable_error_with_hint(model: &ServedModel, why: impl std::fmt::Display) 
     ))
 }
 
-/// Rejects policies that do not support traces, and other models that would share a processor with
-/// traces.
+/// Rejects policies that do not support traces. Also rejects other models that would share a
+/// processor with traces.
 fn check_policy_fits_model(
     scenario: &Scenario,
     model: &ServedModel,
@@ -194,8 +194,8 @@ impl<'s> PreparedModel<'s> {
                 let time = |together: u32| {
                     jobs.unloaded_time(clock.cores.into(), |job| {
                         let tasks = graph.jobs()[job as usize].tasks;
-                        // Round down the number of skipped tasks, because a request skips whole
-                        // tasks only. Some requests skip one more task.
+                        // Round down the number of skipped tasks, because a request skips only
+                        // whole tasks. Some requests skip one more task.
                         let kept = tasks - (tasks as f64 * served.sparsity) as u64;
                         (kept.saturating_mul(together.into()), each[job as usize])
                     })
@@ -298,7 +298,7 @@ impl<'s> PreparedModel<'s> {
         })
     }
 
-    /// Returns true if each arrival states its request's work.
+    /// Returns true if each arrival in the file states its request's work.
     pub fn takes_work_from_arrivals(&self) -> bool {
         matches!(self.served.work, RequestWork::Steps { .. }) && self.served.tokens.is_none()
     }
@@ -325,7 +325,7 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the number of jobs of a request.
+    /// Returns the number of jobs per request.
     pub fn jobs_per_request(&self) -> u32 {
         match &self.served.work {
             RequestWork::Vectors(graph) => graph.jobs().len() as u32,
@@ -373,8 +373,8 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the number of tasks of a job, and the duration of each task, for a batch of the
-    /// requests with these numbers.
+    /// Returns the number of tasks of a job and the duration of each task, for a batch of the
+    /// requests with the given numbers.
     pub fn tasks_and_length_of_job(
         &self,
         of: &PreparedScenario<'_>,
@@ -391,8 +391,9 @@ impl<'s> PreparedModel<'s> {
         (all, self.each[job as usize])
     }
 
-    /// Returns how many tasks of a job are not skipped because of sparsity. On average over
-    /// requests, exactly the fraction that the scenario's sparsity leaves is kept.
+    /// Returns the number of tasks that a job does not skip because of sparsity. The number of
+    /// skipped tasks is rounded at random, so that its mean over requests equals the scenario's
+    /// sparsity exactly.
     fn unskipped_task_count(
         &self,
         of: &PreparedScenario<'_>,
@@ -412,7 +413,7 @@ impl<'s> PreparedModel<'s> {
     }
 
     /// Returns the time that a batch of requests takes on an unloaded processor, without datapath
-    /// latency. The batch's jobs run on free cores; jobs that have `ended` are not included.
+    /// latency. The batch's jobs run on idle cores; jobs that have `ended` are not included.
     pub(super) fn unloaded_time(
         &self,
         of: &PreparedScenario<'_>,
@@ -431,8 +432,8 @@ impl<'s> PreparedModel<'s> {
             Some(true) => (0, Span::ZERO),
             _ => self.tasks_and_length_of_job(of, job, numbers(), &lengths),
         };
-        // This cannot overflow, because `new` already computed the time of all jobs for the largest
-        // batch.
+        // The time cannot overflow, because `new` already computed the time of all jobs for the
+        // largest batch.
         jobs.unloaded_time(of.cores, size).unwrap_or(Span::MAX)
     }
 
@@ -442,7 +443,7 @@ impl<'s> PreparedModel<'s> {
     }
 
     /// Returns the mean time of a request, or of a batch of `together` requests, on an unloaded
-    /// processor. The number of tasks that are skipped because of sparsity is rounded down.
+    /// processor. The number of tasks skipped because of sparsity is rounded down.
     pub fn mean_unloaded_time(&self, together: u32) -> Span {
         match &self.served.work {
             RequestWork::Vectors(_) if together == 1 => self.one,
@@ -467,7 +468,7 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the mean number of seconds for which `together` requests occupy all cores.
+    /// Returns the mean number of seconds that `together` requests occupy all cores.
     fn mean_all_core_seconds(&self, of: &PreparedScenario<'_>, together: u32) -> f64 {
         if let Some(trace) = &self.traced {
             return trace.interval.as_seconds();
@@ -491,7 +492,7 @@ impl<'s> PreparedModel<'s> {
             .map_or(Span::ZERO, |trace| trace.latency)
     }
 
-    /// Returns the number of multiplications of a request; `None` if unknown.
+    /// Returns the number of multiplications per request; `None` if unknown.
     pub fn multiplication_count(&self) -> Option<u64> {
         self.vector_jobs().map(JobGraph::multiplication_count)
     }

@@ -9,7 +9,7 @@ use chakram_trace::format::{NodeView, Op, Sink};
 use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
-/// Returns options for programs whose job times come from the server. The machine adds no times.
+/// Returns options for programs whose job times come from the server; the machine adds no times.
 pub fn untimed_replay_options() -> ReplayOptions {
     ReplayOptions::with_changes(|options| {
         options.launch = LaunchMode::None;
@@ -33,8 +33,8 @@ pub fn create_job_program(
     };
     for job in 0..jobs {
         let mut node = NodeView::new(u64::from(job) + 1, "job", op());
-        // Kernels without a duration are rejected, so give the kernel a placeholder duration. The
-        // server replaces this duration.
+        // The event loop rejects kernels without a duration, so give the kernel a placeholder
+        // duration. The server replaces this duration.
         node.recorded = Span::from_us(1);
         node.micros = 1;
         let after = after(job).into_iter().map(|other| u64::from(other) + 1);

@@ -3,14 +3,14 @@
 
 use chakram_base::random::{GAMMA, mix_bits, split_mix};
 
-/// Purposes of random numbers. Each purpose has its own sequence, so that additional draws for one purpose do not
-/// change the numbers for the others.
+/// Purposes for which random numbers are drawn. Each purpose has its own sequence, so that additional draws for
+/// one purpose do not change the numbers for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum RandomPurpose {
     /// Gaps between arrivals.
     Gaps = 1,
-    /// Models of requests.
+    /// Models that requests ask for.
     Mix = 2,
     /// Random service times, with one sequence per request.
     Service = 3,
@@ -61,13 +61,13 @@ impl RandomStream {
     /// Returns the next number of a log-normal distribution with the mean `mean`; `deviation` is the standard
     /// deviation of the logarithm.
     pub fn next_log_normal(&mut self, mean: f64, deviation: f64) -> f64 {
-        // The Box-Muller transform.
+        // Box-Muller transform.
         let (u, v) = (1.0 - self.next_unit(), self.next_unit());
         let turn = libm::cos(2.0 * std::f64::consts::PI * v);
         log_normal_value_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
     }
 
-    /// Returns a random index into `sums`. `sums` are the running sums of the weights of all
+    /// Draws an index into `sums` at random. `sums` are the running sums of the weights of all
     /// indices. The probability of an index is proportional to its weight. The last sum must be
     /// above 0.
     pub fn pick_weighted_index(&mut self, sums: &[f64]) -> usize {
@@ -106,9 +106,9 @@ mod tests {
 
     #[test]
     fn means_and_shares_are_those_asked_for() {
-        // The mean of 10^5 draws from an exponential distribution has a standard deviation of 0.3
-        // %. For the same number of draws, a fraction of one third has a standard deviation of 0.4
-        // %.
+        // The mean of 10^5 draws from an exponential distribution has a relative standard deviation
+        // of 0.3 %. A fraction of one third, estimated from 10^5 draws, has a relative standard
+        // deviation of 0.4 %.
         let mut stream = RandomStream::new(7, RandomPurpose::Gaps);
         let sum: f64 = (0..100_000).map(|_| stream.next_exponential(2.5)).sum();
         assert!((sum / 100_000.0 / 2.5 - 1.0).abs() < 0.01, "{sum}");

@@ -1,5 +1,5 @@
-//! Records statistics of a run: of models and classes, of levels over time, and sums that are used
-//! to check the results.
+//! Records statistics of a run: for models and classes, for levels over time, and sums for checking
+//! the results.
 
 use super::observe::CompletedRequest;
 use super::prepared::PreparedScenario;
@@ -15,7 +15,7 @@ pub struct ServeRowRecorder {
     pub serve: DurationSamples,
     /// Sum of each part of the serve times (datapath, queue, compute, preempted), in picoseconds.
     pub parts_ps: [u128; 4],
-    /// Number of counted requests within their limit.
+    /// Number of counted requests that were completed within their limit.
     pub met: u64,
     /// Maximum number of requests that were served together.
     pub together: u32,
@@ -26,7 +26,7 @@ pub struct ServeRunRecorder<'s> {
     pub prepared: &'s PreparedScenario<'s>,
     /// Limit on the serve times of all models; `None` if each model's deadline applies.
     pub slo: Option<Span>,
-    /// Rows of the models, then of the classes, then of all requests.
+    /// One row per model, then one row per class, then a row for all requests.
     pub rows: Vec<ServeRowRecorder>,
     /// Names of classes, in the order in which they first occur among the models.
     pub classes: Vec<&'s str>,
@@ -40,16 +40,16 @@ pub struct ServeRunRecorder<'s> {
     pub completed_core_ps: u128,
     /// Core time of each processor within the window, in picoseconds.
     pub busy_ps: Vec<u128>,
-    /// Arrival of the first counted request.
+    /// Arrival time of the first counted request.
     pub counted_from: Option<Time>,
     pub arrivals: Option<(Time, Time)>,
     pub arrived_in_all: u64,
-    /// End of the window: the last completion. The window begins at 0.
+    /// End of the window, which is the time of the last completion. The window begins at 0.
     pub end: Time,
     /// Time in the system, summed over all completed requests, in picoseconds.
     served_ps: u128,
-    /// Time in the system, summed over all requests, in picoseconds. Integrating the number of
-    /// requests in the system over time gives the same value.
+    /// Time in the system, summed over all requests, in picoseconds. The integral of the number of
+    /// requests in the system over time has the same value.
     pub little_ps: u128,
 }
 
@@ -110,7 +110,7 @@ impl<'s> ServeRunRecorder<'s> {
         }
     }
 
-    /// Records that a batch ended after it used `core_ps` of core time.
+    /// Records that a batch ended after it occupied `core_ps` of core time.
     pub fn record_ended_batch(&mut self, core_ps: u128) {
         self.completed_core_ps += core_ps;
     }

@@ -1,4 +1,4 @@
-//! The report of a scenario's run. The text, JSON, CSV and HTML renderings are all made from the
+//! The report of a scenario's run. All renderings (text, JSON, CSV and HTML) are made from the
 //! report.
 
 use super::platform::Platform;
@@ -21,17 +21,17 @@ pub struct ServeReport {
     pub scenario: String,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// The platform; `None` if no model needs a platform.
+    /// The platform; The platform; `None` if no model needs one.
     pub platform: Option<PlatformFacts>,
     /// Number of processors.
     pub processors: u32,
-    /// Description of arrivals.
+    /// Description of the arrivals.
     pub arrivals: String,
     /// Description of the policy, including its parameters.
     pub policy: String,
     /// Description of the condition that ends the run.
     pub stop: String,
-    /// Number of initial requests that the report does not count.
+    /// Number of initial requests that the report excludes from its statistics.
     pub warmup: u64,
     /// Limit on serve times for the goodput; `None` if the deadlines of models apply.
     #[serde(rename = "slo_ps")]
@@ -39,16 +39,17 @@ pub struct ServeReport {
     /// Window for utilisation and levels: from 0 until the last completion.
     #[serde(rename = "window_ps")]
     pub window: Span,
-    /// Number of requests that arrived, including those that are not counted.
+    /// Number of requests that arrived, including the warm-up.
     pub arrived: u64,
-    /// Number of completed requests, including those that are not counted.
+    /// Number of completed requests, including the warm-up.
     pub completed: u64,
-    /// Fraction of the processors' time that requests need in the long run (rho). Absent for
-    /// closed-loop arrivals, and if each arrival states its own work.
+    /// Offered load (rho): the fraction of the processors' time that requests occupy in the long
+    /// run. Absent for closed-loop arrivals, and if the arrival file states the work of each
+    /// request.
     pub offered_load: Option<f64>,
-    /// Number of preemptions between two jobs of a request.
+    /// Number of times that a request was preempted between two of its jobs.
     pub preemptions: u64,
-    /// Rows of the models, then of the classes, then of all requests.
+    /// One row per model, then one row per class, then a row for all requests.
     pub rows: Vec<ServeRow>,
     /// For each processor, the fraction of the window in which its cores are busy. While a
     /// processor serves a trace, all its cores count as busy.
@@ -57,8 +58,8 @@ pub struct ServeReport {
     pub queue: LevelSummary,
     /// Number of requests in the system over time.
     pub active: LevelSummary,
-    /// Time in the system, summed over all completed requests, in picoseconds. The run has checked
-    /// Little's law: this value equals the number of requests in the system, summed over time.
+    /// Time in the system, summed over all completed requests, in picoseconds. Little's law has
+    /// been checked: this value equals the number of requests in the system, summed over time.
     pub time_in_system_ps: TimeSum,
     /// Caveats about the results, such as overload or a run that is too short.
     pub warnings: Vec<String>,
@@ -72,13 +73,13 @@ pub struct PlatformFacts {
     pub name: String,
     /// Publication or measurement that is the source of the platform's numbers.
     pub source: String,
-    /// Number of cores; `None` if not stated.
+    /// Number of cores per processor; `None` if the platform states no cores.
     pub cores: Option<u32>,
-    /// Number of multiplications that a core does per second.
+    /// Number of multiplications per second on one core.
     pub clock_hz: Option<f64>,
     /// Name of the machine on which traces are replayed.
     pub machine: Option<String>,
-    /// Number of NPUs of the machine.
+    /// Number of NPUs in the machine.
     pub npus: Option<u32>,
 }
 
@@ -92,7 +93,8 @@ pub struct ServeRow {
     pub kind: ServeRowKind,
     /// Number of counted requests that arrived.
     pub arrived: u64,
-    /// Number of counted requests that are complete. All following fields describe these requests.
+    /// Number of counted requests that are complete. All following fields describe the completed
+    /// requests.
     pub completed: u64,
     /// Number of completed requests per second, from the first counted arrival to the end of the
     /// window.
@@ -107,19 +109,20 @@ pub struct ServeRow {
     /// Datapath latency of each request; only for models.
     #[serde(rename = "datapath_ps")]
     pub datapath: Option<Span>,
-    /// Number of multiplications of a request; only for models of vector products.
+    /// Number of multiplications per request; only for models that consist of vector products.
     pub multiplications: Option<u64>,
-    /// Parts of the serve times, summed over requests.
+    /// Parts of the serve time, summed over requests.
     pub parts: ServeParts,
     /// Maximum number of requests that were served together.
     pub largest_batch: u32,
-    /// Fraction of the requests that are within their limit; `None` if the requests have no limit.
+    /// Fraction of the requests that were completed within their limit; `None` if the requests have
+    /// no limit.
     pub attained: Option<f64>,
     /// Number of requests per second that are completed within their limit.
     pub goodput_per_s: Option<f64>,
 }
 
-/// Kind of a row: model, class or all.
+/// Kind of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -132,25 +135,25 @@ pub enum ServeRowKind {
     All,
 }
 
-/// Parts of the serve times, in picoseconds, summed over requests. The sum of the parts is the sum
-/// of the serve times.
+/// Parts of the serve times, in picoseconds, summed over requests. The parts add up to the sum of
+/// the serve times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeParts {
     /// Datapath latency.
     pub datapath_ps: TimeSum,
-    /// Time in the queue: all time that the other parts do not cover.
+    /// Time in the queue: the remainder of the serve time.
     pub queue_ps: TimeSum,
     /// Time in which at least one job of the request ran.
     pub compute_ps: TimeSum,
-    /// Time from each preemption until the request continued.
+    /// Total time from each preemption until the request continued.
     pub preempted_ps: TimeSum,
     /// Sum of the other parts, which equals the sum of the serve times.
     pub serve_ps: TimeSum,
 }
 
 impl ServeParts {
-    /// Returns all parts except their sum: datapath, queue, compute, preempted.
+    /// Returns the four parts without their sum: datapath, queue, compute, preempted.
     pub fn parts_without_sum(&self) -> [TimeSum; 4] {
         [
             self.datapath_ps,
@@ -189,7 +192,7 @@ impl schemars::JsonSchema for TimeSum {
 }
 
 impl ServeRow {
-    /// Returns the mean of a part per completed request.
+    /// Returns the mean of `part` per completed request.
     pub fn mean_part_time(&self, part: TimeSum) -> Span {
         let count = u128::from(self.completed.max(1));
         Span(((part.0 + count / 2) / count) as u64)

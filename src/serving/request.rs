@@ -8,7 +8,7 @@ pub struct RequestState {
     pub number: u64,
     pub model: u32,
     pub arrival: Time,
-    /// Instant at which the request's datapath latency ends.
+    /// Time at which the request's datapath latency ends.
     pub ready: Time,
     pub tokens: [u32; 2],
 }

@@ -1,26 +1,25 @@
 //! Parses scenarios: the models for which requests arrive, the arrivals, and the order of service.
 //!
-//! A scenario's file has these keys (defaults in parentheses):
+//! A scenario file has these keys (defaults in parentheses):
 //!
 //! - `name`, and optionally `seed` (1) and `processors` (1), the number of the platform's
 //!   processors;
-//! - `[[model]]`, each with a `name` and one source of work (see below). Optional keys are `class`,
-//!   `weight` in the mix (1), `priority` (0, the most urgent), `deadline` after arrival, and
-//!   `bytes` of a request;
-//! - `[stream]`: `arrivals` is `poisson` or `periodic` (both with a `rate` in requests per second,
-//!   or a `bandwidth` that requests fill with their `bytes`), `bursts` (`burst` requests at
-//!   intervals of `every`), `closed` or `file`. In a `closed` stream, each of `users` users waits
-//!   for the answer, thinks for `think` (exponentially distributed if `think_exponential`), and
-//!   sends the next request. A `file` of arrivals is played `repeat` times in a row; arrivals come
-//!   `speed` times as fast as in the file;
-//! - `[stop]`: the number of `requests`; optionally, `first` ends the run when this number of first
-//!   requests is complete, and `duration` is the time after which no request arrives;
-//! - `[measure]`, optionally: `warmup`, the number of requests at the beginning that are not counted (0);
-//! - `[policy]`: `kind` is `round-robin`, `first-come`, `shortest-job-first`, `priority` (with
-//!   `aging`), `earliest-deadline` or `batching`. Batching has the keys `batch`, the maximum number
-//!   of requests, and `wait`, the longest time that a request waits for others. The policy also has
-//!   `slots`, the number of requests that a processor serves at once (1; all with round-robin).
-//!   `preemption` is the cost of preempting a request between two of its jobs.
+//! - `[[model]]`, each with a `name` and one source of work (see below). Optional keys are `class`, `weight` (1;
+//!   the relative frequency of the model's requests), `priority` (0, the most urgent), `deadline` after arrival,
+//!   and `bytes` per request;
+//! - `[stream]`: `arrivals` is `poisson` or `periodic` (both with a `rate` in requests per second, or with a
+//!   `bandwidth` that the requests' `bytes` fill), `bursts` (`burst` requests at intervals of `every`), `closed`
+//!   or `file`. With `closed`, each of `users` users waits for the answer, thinks for `think` (exponentially
+//!   distributed if `think_exponential`), and then sends the next request. A `file` of arrivals is replayed
+//!   `repeat` times in succession, at `speed` times the recorded speed;
+//! - `[stop]`: `requests` is the maximum number of requests; `first` ends the run when this number of first
+//!   requests is complete; no request arrives after `duration`;
+//! - `[measure]`, optionally: `warmup`, the number of initial requests that are not counted (0);
+//! - `[policy]`: `kind` is `round-robin`, `first-come`, `shortest-job-first`, `priority` (with `aging`),
+//!   `earliest-deadline` or `batching`. Batching has the keys `batch`, the maximum number of requests in a batch,
+//!   and `wait`, the maximum time that a request waits for others. The policy also has `slots`, the number of
+//!   requests that a processor serves at once (1; unlimited with round-robin). `preemption` is the cost of
+//!   preempting a request between two of its jobs.
 //!
 //! The work of a model is one of
 //!
@@ -31,11 +30,11 @@
 //! - `latency`, which is constant or, with `distribution = "exponential"`, random;
 //! - `latencies`, a table of measured latencies with a column `latency` and optionally a column
 //!   `batch`. Latencies are looked up by batch size, or drawn at random;
-//! - `steps`, a table of measured step times with columns `tokens`, `batch`, `prefill` and `step`.
-//!   The tokens of requests are in the file of arrivals, or in `prompt` and `output`;
-//! - `measured = true`: the work is what the platform's file states for the model's name;
-//! - `trace`, a job in any form that `chakram replay` accepts: a folder of traces, a prefix of file
-//!   names, or the job's file. Each request launches the job on the platform's machine.
+//! - `steps`, a table of measured step times with the columns `tokens`, `batch`, `prefill` and `step`. The token
+//!   counts of requests come from the arrival file, or from `prompt` and `output`;
+//! - `measured = true`: the work is the platform file's measured latencies for the model's name;
+//! - `trace`, a job in any form that `chakram replay` accepts: a folder of traces, a prefix of file names, or a
+//!   job file. Each request launches the job on the platform's machine.
 
 use super::error::ServeError;
 use super::jobs::JobGraph;
@@ -52,10 +51,10 @@ use std::path::{Path, PathBuf};
 mod build;
 mod work;
 
-/// Models, arrivals, end of the run, and order of service.
+/// A scenario: models, arrivals, end of the run, and order of service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// Name in reports.
+    /// Name that reports show.
     pub name: String,
     /// Seed of all random numbers.
     pub seed: u64,
@@ -69,16 +68,16 @@ pub struct Scenario {
     pub stop: RunStopRule,
     /// Number of initial requests that reports do not count.
     pub warmup: u64,
-    /// Order in which requests are served.
+    /// Order in which requests are served, with its parameters.
     pub policy: ServicePolicyChoice,
 }
 
 /// A model for which requests arrive.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServedModel {
-    /// Name in reports, and in files of arrivals.
+    /// Name in reports and arrival files.
     pub name: String,
-    /// Class of the model in reports, if it has one.
+    /// Name of the class to which reports assign the model, if any.
     pub class: Option<String>,
     /// Relative frequency of requests for this model.
     pub weight: f64,
@@ -86,24 +85,24 @@ pub struct ServedModel {
     pub level: u32,
     /// Maximum time from a request's arrival to its completion; `None` for no deadline.
     pub deadline: Option<Span>,
-    /// Payload of a request, in bytes; needed if a bandwidth determines the arrivals.
+    /// Payload of a request, in bytes; required if a bandwidth determines the arrivals.
     pub bytes: Option<u64>,
     /// Name under which platforms list the model's datapath latency and measurements.
     pub known_as: String,
     /// Fraction of the tasks that requests skip.
     pub sparsity: f64,
-    /// Tokens of the prompt and of the answer, for arrivals that state none.
+    /// Number of prompt tokens and number of answer tokens, for arrivals that do not state them.
     pub tokens: Option<[u32; 2]>,
     /// Work that each request for the model causes.
     pub work: RequestWork,
-    /// Where the scenario's file states the model's values, for error messages.
+    /// Locations of the model's values in the scenario file, for error messages.
     pub place: ModelValueLocation,
 }
 
 /// File, line and key of each value that a platform or policy may reject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelValueLocation {
-    /// File, line and key of the source of work.
+    /// File, line and key that define the model's work.
     pub work: String,
     /// File, line and key of the deadline, if the model has one.
     pub deadline: Option<String>,
@@ -121,21 +120,21 @@ pub enum RequestWork {
         /// True if the latency is drawn at random.
         exponential: bool,
     },
-    /// Measured latencies by batch size.
+    /// Measured latencies, by batch size.
     ByBatch(LatencyCurve),
-    /// Measured latencies of single requests; each request draws one of them.
+    /// Measured latencies of individual requests; each request draws one of them at random.
     Drawn(Vec<Span>),
-    /// Measured steps. The time of the prompt depends on the prompt's tokens, and the time of each
-    /// further token depends on the batch.
+    /// Measured steps. The time of a prompt depends on its number of tokens, and the time of each
+    /// further token depends on the batch size.
     Steps {
         /// Time of a prompt, by its number of tokens.
         prefill: LatencyCurve,
-        /// Time of a step, by its number of requests.
+        /// Time of a step, by the number of requests in the step.
         step: LatencyCurve,
     },
     /// The platform's file contains measured latencies for the model.
     Platform,
-    /// A job read from traces. Every request launches it.
+    /// A job read from traces, which every request launches.
     Trace(TraceJob),
 }
 
@@ -146,7 +145,7 @@ pub enum ArrivalStream {
     Poisson(ArrivalRate),
     /// Requests arrive at equal intervals.
     Periodic(ArrivalRate),
-    /// Several requests arrive at the same time, and the bursts are equally spaced.
+    /// Several requests arrive together as a burst, and bursts have equal intervals.
     Bursts {
         /// Number of requests that arrive at the same time.
         burst: u32,
@@ -159,16 +158,16 @@ pub enum ArrivalStream {
         users: u32,
         /// Mean time from an answer to the next request.
         think: Span,
-        /// True if this time is exponentially distributed.
+        /// True if the time in `think` is exponentially distributed.
         exponential: bool,
     },
     /// Arrivals are read from a file.
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Number of times that the file is played in a row.
+        /// Number of times that the file is replayed in succession.
         repeat: u32,
-        /// Factor by which arrivals are faster than in the file.
+        /// Factor by which arrivals are faster than the file's.
         speed: f64,
     },
 }
@@ -178,7 +177,7 @@ pub enum ArrivalStream {
 pub enum ArrivalRate {
     /// Requests per second.
     Requests(f64),
-    /// Bandwidth that the bytes of all requests fill.
+    /// Bandwidth that the bytes of all requests fill in the long run.
     Bytes(Bandwidth),
 }
 
@@ -189,7 +188,7 @@ pub struct RunStopRule {
     pub requests: Option<u64>,
     /// The run ends when this number of requests, counted from the first, is complete.
     pub first: Option<u64>,
-    /// Instant after which no request arrives.
+    /// Time after which no request arrives.
     pub duration: Option<Span>,
 }
 
@@ -215,8 +214,8 @@ pub enum ServicePolicyKind {
     ShortestJob,
     /// Serves a request of the most urgent model first.
     Priority {
-        /// A request becomes one priority level more urgent for each wait of this length; `None` if
-        /// waiting changes no priority.
+        /// Waiting time that makes a request one priority level more urgent; `None` if waiting does
+        /// not change the priority.
         aging: Option<Span>,
     },
     /// Serves the request with the earliest deadline first.
@@ -252,8 +251,8 @@ impl ServicePolicyKind {
     }
 }
 
-/// Returns an error if `name` is the preset of a model or a model on a hub, unless a file with this
-/// name exists.
+/// Returns an error if `name` is a model preset or a model on a hub, unless a file with this name
+/// exists.
 fn model_instead_of_scenario_error(name: &str) -> Option<ServeError> {
     if Path::new(name).exists() {
         return None;
@@ -276,8 +275,8 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be read, if its text is invalid, or if a model or table that it names is
-    /// invalid.
+    /// Fails if the file cannot be read, if the scenario is invalid, or if it names an invalid model or
+    /// table.
     pub fn load_file(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
         let text = chakram_base::config::read_input(path).map_err(|source| {
@@ -290,12 +289,12 @@ impl Scenario {
         Self::parse(&text, &file, folder)
     }
 
-    /// Parses a scenario. Error messages name the text `file`, and paths in the text are relative
-    /// to `folder`.
+    /// Parses a scenario. Error messages call the file `file`, and paths in `text` are relative to
+    /// `folder`.
     ///
     /// # Errors
     ///
-    /// Fails if the text is invalid, or if a model or table that it names is invalid.
+    /// Fails if the scenario is invalid, or if it names an invalid model or table.
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
         build::build_scenario(&ConfigDocument::parse(text, file)?, folder)
     }
@@ -315,8 +314,8 @@ impl Scenario {
         })
     }
 
-    /// Returns the number of arrivals per second in the long run; `None` if completions or a file
-    /// determine the arrivals.
+    /// Returns the mean number of arrivals per second in the long run; `None` if completions or a
+    /// file determine the arrivals.
     pub fn arrivals_per_second(&self) -> Option<f64> {
         let total: f64 = self.models.iter().map(|model| model.weight).sum();
         match self.stream {

@@ -1,14 +1,14 @@
 //! Simulates the serving system. Requests arrive, wait, are served alone or in a batch, and end.
 //!
-//! Events at the same instant are handled in this order. First, jobs end, and the jobs that can now
-//! run begin. Then requests enter the queue: requests whose datapath latency has ended, and new
-//! requests. Then processors with free slots take requests from the queue, in the order of their
-//! indices.
+//! Events at the same time are handled in three groups. First, jobs end, and the jobs that can now
+//! run begin. Then requests enter the queue: first requests whose datapath latency has ended, then
+//! new requests. Then processors with free slots take requests from the queue, in the order of
+//! their indices.
 //!
-//! A request's time consists of four parts. The first part is its datapath latency. *Compute* is
-//! the time in which at least one of its jobs runs on some core, or the duration of its trace's
-//! launch. *Preempted* is the time from a preemption until one of its jobs runs again. *Queue* is
-//! all other time.
+//! The time of a request has four parts. The first part is the datapath latency. *Compute* is the
+//! time in which at least one of the request's jobs runs on some core, or the time that its trace's
+//! launch takes. *Preempted* is the time from a preemption until a job of the request runs again.
+//! *Queue* is the remaining time.
 //!
 //! Submodules: `admission` handles requests from their arrival until they enter the queue;
 //! `dispatch` assigns queued requests to processors, and preempts requests; `service` computes the
@@ -42,29 +42,29 @@ use flight::{BatchInFlight, Slab};
 #[derive(Debug)]
 struct ProcessorState {
     cores: CoreArray,
-    /// Number of batches that the processor can take in addition to those in service.
+    /// Number of batches that the processor can take in addition to the batches that it serves now.
     free_slots: u32,
-    /// Number of launched traces that the processor serves now.
+    /// Number of launched traces that the processor is serving.
     traces: u32,
     traced_since: Time,
     traced_ps: u128,
 }
 
-/// A job's times, and the token that identifies the job in the event loop.
+/// The times of a job, and the token that identifies the job in the event loop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobTimesWithToken {
     pub token: u64,
     pub times: JobTimeRange,
 }
 
-/// A batch that begins, in the form that the event loop receives.
+/// A batch that begins, as the event loop receives it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchLaunch {
     /// Index of the batch in the server.
     pub flight: u32,
     /// Index of the batch's model.
     pub model: u32,
-    /// NPU on which a trace of one rank is launched, if the processors are NPUs.
+    /// NPU that runs the trace, if the trace has one rank and the processors are NPUs.
     pub npu: Option<Npu>,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Server<'s> {
     /// Draws the model of each request that a user sends.
     mix: RequestModelSampler,
     think: RandomStream,
-    /// Number of requests by users that have been scheduled so far.
+    /// Number of user requests that have been scheduled so far.
     asked: u64,
     timers: BinaryHeap<Reverse<(Time, RequestTimerEvent)>>,
     requests: Slab<RequestState>,
@@ -97,8 +97,8 @@ pub(super) struct Server<'s> {
     now: Time,
     /// Number of requests that have arrived so far.
     arrived: u64,
-    /// Number of incomplete requests among the first requests, whose completion ends the run
-    /// ([`super::scenario::RunStopRule::first`]).
+    /// The run ends when the first requests are complete ([`super::scenario::RunStopRule::first`]);
+    /// this is the number of these requests that are still incomplete.
     first_left: Option<u64>,
     failure: Option<ServeError>,
 }
@@ -148,7 +148,7 @@ impl<'s> Server<'s> {
         Ok(server)
     }
 
-    /// Returns the next instant at which an event other than the end of a job is due; `None` if no
+    /// Returns the next time at which an event other than the end of a job is due; `None` if no
     /// such event is pending.
     pub fn next_due(&self) -> Option<Time> {
         if self.has_stopped() {
@@ -159,8 +159,8 @@ impl<'s> Server<'s> {
         }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let arrival = self.next_arrival.map(|arrival| arrival.at);
-        // If the queue waits for more requests, ask the queue again at the end of this wait. While
-        // no slot is free, no such event is needed, because the end of a job asks the queue.
+        // If the policy waits for more requests, ask the queue again when this wait ends. While no
+        // slot is free, this event is unnecessary, because the end of a job asks the queue.
         let has_slot = || self.processors.iter().any(|one| one.free_slots > 0);
         let queue = self.policy.wake_at().filter(|_| has_slot());
         [timer, arrival, queue].into_iter().flatten().min()
@@ -190,7 +190,7 @@ impl<'s> Server<'s> {
         self.fill_all_processor_slots();
     }
 
-    /// Handles a job of a batch that has become ready: computes the job's times, or holds the job
+    /// Handles a batch's job that has become ready: computes the job's times, or holds the job
     /// back.
     pub fn submit_job(
         &mut self,
@@ -202,7 +202,7 @@ impl<'s> Server<'s> {
     ) {
         self.now = now;
         if self.has_stopped() {
-            // After the end of the run, jobs take no time, so that the loop ends.
+            // After the end of the run, jobs take no time, so that the event loop ends soon.
             let times = JobTimeRange {
                 start: now,
                 end: now,

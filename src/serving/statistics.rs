@@ -1,32 +1,34 @@
 //! Computes statistics of a run in bounded memory: percentiles, confidence intervals from batch
-//! means, and values over time.
+//! means, and levels over time.
 
 use chakram_base::units::{Span, Time};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of samples that are stored exactly.
 const EXACT: usize = 1 << 16;
-/// Binary logarithm of the number of parts into which each power of two is divided. The error of a
-/// sketch is at most 2^-8 = 0.4 %.
+/// Each power of two is divided into 2^`FINE` bins. The relative error of a sketch is at most 2^-8
+/// = 0.4 %.
 const FINE: u32 = 8;
-/// Number of batches at which neighbouring batches are merged.
+/// If there are this many batches, neighbouring batches are merged.
 const MOST_BATCHES: usize = 64;
 /// Minimum number of batches for a confidence interval.
 const LEAST_BATCHES: usize = 16;
 /// The percentiles that reports contain.
 pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
 
-/// Histogram of durations. Durations below 2^8 ps are exact, and longer durations are accurate to
-/// one part in 2^8.
+/// Histogram of durations. Durations below 2^8 ps are exact; longer durations have a relative error
+/// of at most 2^-8.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DurationSketch {
-    /// For each power of two, the count in each of its parts; `None` if all counts are zero.
+    /// For each power of two, the number of samples in each of its bins; `None` if all counts are
+    /// zero.
     octaves: Vec<Option<Box<[u32; 1 << FINE]>>>,
     count: u64,
 }
 
 impl DurationSketch {
-    /// Returns the index of the power of two that contains a duration, and the index of the part.
+    /// Returns the index of the power of two that contains a duration, and the index of the bin
+    /// within it.
     fn position_of(span: Span) -> (usize, usize) {
         let bits = u64::BITS - span.0.leading_zeros();
         match bits.checked_sub(FINE + 1) {
@@ -38,7 +40,7 @@ impl DurationSketch {
         }
     }
 
-    /// Returns the middle of the durations in part `part` of the power of two `octave`.
+    /// Returns the middle of bin `part` in the power of two `octave`.
     fn middle_of_bin(octave: usize, part: usize) -> u64 {
         match octave.checked_sub(1) {
             None => part as u64,
@@ -121,14 +123,13 @@ pub struct IntervalEstimate {
     /// The estimate itself, such as a mean or a percentile.
     #[serde(rename = "value_ps")]
     pub value: Span,
-    /// Half the width of the 95 % confidence interval, computed by batch means. Absent if the run
-    /// is too short.
+    /// Half the width of the 95 % confidence interval, which is computed from batch means. Absent
+    /// if the run is too short.
     #[serde(rename = "plus_minus_ps")]
     pub plus_minus: Option<Span>,
 }
 
-/// Durations of one kind, such as a model's serve times, in the order in which the measured
-/// intervals ended.
+/// Durations of one kind, such as a model's serve times, in the order in which they became known.
 #[derive(Clone, Debug, Default)]
 pub struct DurationSamples {
     /// All samples, as long as there are at most [`EXACT`].
@@ -195,8 +196,7 @@ impl DurationSamples {
             let value = batch.sketch.approximate_percentile(percent);
             value.unwrap_or_default().0 as f64
         };
-        // A small batch does not determine a high percentile, so compute no interval from small
-        // batches.
+        // Small batches do not determine high percentiles, so compute no interval from them.
         let rare = 1.0 / (1.0 - percent / 100.0);
         let plus_minus = self.interval_half_width(of);
         Some(IntervalEstimate {
@@ -205,8 +205,8 @@ impl DurationSamples {
         })
     }
 
-    /// Returns half the width of the 95 % confidence interval of `value`'s mean over independent
-    /// batches; `None` if there are too few independent batches.
+    /// Returns half the width of the 95 % confidence interval for the mean of `value` over
+    /// independent batches; `None` if there are too few independent batches.
     fn interval_half_width(&self, value: impl Fn(&SampleBatch) -> f64) -> Option<Span> {
         let mut batches = self.batches.clone();
         let mut size = self.batch_size;
@@ -218,8 +218,8 @@ impl DurationSamples {
             let squares: f64 = values.iter().map(|v| off(v) * off(v)).sum();
             let neighbours: f64 = values.windows(2).map(|w| off(&w[0]) * off(&w[1])).sum();
             // If neighbouring batches are correlated, they are too short to be independent, so
-            // merge them. For n independent batches, the measured correlation has a standard
-            // deviation of 1 / sqrt(n).
+            // merge them in pairs. For n independent batches, the measured correlation has a
+            // standard deviation of 1 / sqrt(n).
             let correlated = squares > 0.0 && neighbours / squares > 1.65 / count.sqrt();
             if !correlated && size >= 8 {
                 let error = (squares / (count - 1.0) / count).sqrt();
@@ -234,7 +234,7 @@ impl DurationSamples {
     }
 }
 
-/// Merges neighbouring batches in pairs; drops the last batch if the number of batches is odd.
+/// Merges neighbouring batches in pairs. Drops the last batch if the number of batches is odd.
 fn merge_batch_pairs(batches: &[SampleBatch]) -> Vec<SampleBatch> {
     let pairs = batches.chunks_exact(2);
     let joined = pairs.map(|pair| {
@@ -245,8 +245,8 @@ fn merge_batch_pairs(batches: &[SampleBatch]) -> Vec<SampleBatch> {
     joined.collect()
 }
 
-/// Returns the value at position (n - 1) q of the sorted samples, interpolated linearly. Reorders
-/// the samples.
+/// Returns the value at position (n - 1) q of the samples in ascending order, interpolated
+/// linearly. Reorders the samples.
 fn interpolate_percentile(samples: &mut [Span], percent: f64) -> Option<Span> {
     let position = samples.len().checked_sub(1)? as f64 * percent / 100.0;
     let below = position.floor() as usize;
@@ -262,8 +262,8 @@ const NORMAL_95: f64 = 1.959_964;
 pub(super) const NORMAL_90: f64 = 1.644_854;
 
 /// Returns the quantile of Student's t-distribution that corresponds to the quantile `z` of the
-/// normal distribution. The result is the sum of three terms: `z`, and two terms of the expansion
-/// in 1 / degrees (Abramowitz and Stegun, 26.7.5). The result is accurate to 0.2 % for 15 or more
+/// normal distribution. The result is a sum of three terms: `z`, and two terms of the expansion in
+/// 1 / degrees (Abramowitz and Stegun, 26.7.5). The result is accurate to 0.2 % for 15 or more
 /// degrees of freedom, and to 6 % for two.
 pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
     let n = degrees.max(1) as f64;
@@ -283,13 +283,13 @@ pub struct LevelOverTime {
     most: u64,
     /// Length of an interval.
     width: Span,
-    /// Integral of the level, and its maximum, for each interval.
+    /// For each interval, the integral of the level and the maximum level.
     intervals: Vec<(u128, u64)>,
     /// Index and end of the interval that contains the last change.
     current: (usize, u64),
 }
 
-/// Maximum number of intervals of a curve.
+/// Maximum number of intervals.
 const MOST_INTERVALS: u64 = 256;
 
 impl Default for LevelOverTime {
@@ -316,7 +316,7 @@ pub struct LevelSummary {
     pub most: u64,
     /// Length of the intervals of `means`.
     pub interval_ps: Span,
-    /// Mean of each interval of the window.
+    /// Mean level in each interval of the window.
     pub means: Vec<f64>,
 }
 
@@ -326,7 +326,7 @@ impl LevelOverTime {
         self.level
     }
 
-    /// Returns the instant of the last change.
+    /// Returns the time of the last change.
     pub fn last_change_time(&self) -> Time {
         self.since
     }
@@ -346,7 +346,8 @@ impl LevelOverTime {
     fn advance_curve_to(&mut self, now: Time) {
         let area = u128::from(self.level) * u128::from(now.since(self.since).0);
         self.area += area;
-        // Most changes are in the same interval as the previous change, so avoid the division.
+        // Most changes fall into the same interval as the previous change; checking it first avoids
+        // the division.
         if now.0 < self.current.1
             && let Some((sum, most)) = self.intervals.get_mut(self.current.0)
         {
@@ -453,8 +454,8 @@ mod tests {
     #[test]
     fn intervals_hold_the_mean_and_want_enough_samples() {
         // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12). Half the
-        // width of the mean's interval is 2.0 times this value / 64 = 18,000. Of twenty such
-        // intervals, nineteen contain the mean.
+        // width of the mean's confidence interval is 2.0 times this standard deviation / 64 =
+        // 18,000. Of twenty such intervals, nineteen contain the mean.
         let mut holds = 0;
         for seed in 0..40 {
             let mut random = RandomStream::new(seed, RandomPurpose::Service);
@@ -471,7 +472,7 @@ mod tests {
         let mut few = DurationSamples::default();
         (0..50).for_each(|n| few.add_sample(Span(n)));
         assert_eq!(few.mean_estimate().unwrap().plus_minus, None);
-        // Growing values have no steady state, so there is no interval.
+        // Growing values have no steady state, so there is no confidence interval.
         let mut growing = DurationSamples::default();
         (0..100_000).for_each(|n| growing.add_sample(Span(n)));
         assert_eq!(growing.mean_estimate().unwrap().plus_minus, None);
@@ -490,8 +491,8 @@ mod tests {
     #[test]
     fn levels_keep_their_area() {
         let mut curve = LevelOverTime::default();
-        // The level is 2 from 10 to 30 us, then 1 until 2 s, then 0 until 4 s, so the areas are 40 us
-        // and 1,999,970 us.
+        // The level is 2 from 10 to 30 us, then 1 until 2 s, then 0 until 4 s. So the integrals are
+        // 40 us and 1,999,970 us.
         curve.change_level(Time(10_000_000), 2);
         curve.change_level(Time(30_000_000), -1);
         curve.change_level(Time(2_000_000_000_000), -1);

@@ -12,11 +12,11 @@ pub struct TableReader {
     headings: Vec<String>,
     rows: csv::Reader<DecompressedStream<'static>>,
     record: csv::StringRecord,
-    /// Pairs (column, value); rows with another value in the column are skipped.
+    /// Pairs (column, value); rows with a different value in the column are skipped.
     filters: Vec<(usize, String)>,
 }
 
-/// Unit of a column, which the suffix of the column's name states.
+/// Unit of a column, which is the suffix of the column's name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColumnUnit {
     seconds: f64,
@@ -138,7 +138,7 @@ impl TableReader {
         self.record.get(column).unwrap_or_default()
     }
 
-    /// Returns the number in a cell of the current row; it must be finite and not negative.
+    /// Returns the number in a cell of the current row, which must be finite and not negative.
     pub fn number_in_column(&self, column: usize) -> Result<f64, ServeError> {
         let text = self.cell_text(column);
         let number = text.parse::<f64>().ok();
@@ -186,8 +186,8 @@ pub struct LatencyCurve {
 }
 
 impl LatencyCurve {
-    /// Creates a curve from measurements; durations at the same position are averaged; `None` if
-    /// there are no measurements.
+    /// Creates a curve from measurements, averaging durations at equal positions. `None` if there
+    /// are no measurements.
     pub fn of_means(mut measured: Vec<(f64, Span)>) -> Option<Self> {
         measured.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut points: Vec<(f64, Span)> = Vec::new();
@@ -211,7 +211,7 @@ impl LatencyCurve {
 
     /// Returns the duration at position `x`. Between two positions, the duration is interpolated
     /// linearly. Before the first position, the duration is constant. After the last position, the
-    /// line through the last two positions continues.
+    /// durations continue along the line through the last two positions.
     pub fn duration_at(&self, x: f64) -> Span {
         let behind = self.points.partition_point(|(place, _)| *place < x);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
@@ -238,7 +238,7 @@ mod tests {
         let curve =
             LatencyCurve::of_means(vec![(4.0, us(40)), (1.0, us(8)), (1.0, us(12))]).unwrap();
         // The mean is 10 us at position 1, and 10 + 30 / 3 us at position 2. After position 4, the
-        // same line continues.
+        // durations continue along the same line.
         assert_eq!(
             [0.5, 1.0, 2.0, 4.0, 5.0].map(|x| curve.duration_at(x)),
             [10, 10, 20, 40, 50].map(us)

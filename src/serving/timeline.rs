@@ -103,7 +103,7 @@ impl<'m, W: Write> RequestTimelineWriter<'m, W> {
         Ok(())
     }
 
-    /// Returns true if the timeline may contain another event.
+    /// Counts one more event, and returns true if the timeline may contain it.
     fn has_room(&mut self) -> bool {
         let fits = self.events < MOST_EVENTS;
         self.events += u64::from(fits);
@@ -111,7 +111,8 @@ impl<'m, W: Write> RequestTimelineWriter<'m, W> {
         fits
     }
 
-    /// Ends the timeline. Returns the output, and how many requests and jobs were omitted.
+    /// Ends the timeline. Returns the output, and the number of requests and jobs that were
+    /// omitted.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
-//! Opens jobs of traces that requests launch.
+//! Opens trace jobs that requests launch.
 
 use chakram_jobs::{Job, JobError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A job read from traces. Every request launches it.
+/// A job read from traces, which every request launches.
 #[derive(Clone, Debug)]
 pub struct TraceJob {
     path: PathBuf,

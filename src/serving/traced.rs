@@ -2,10 +2,10 @@
 //! platform's machine.
 //!
 //! As in a replay with default options, the job's kernels run on the lanes of NPUs, and its
-//! messages use the network. A lane serves the kernels of several launches in the order in which
-//! the launches began. So if several requests are in service, they follow one another through the
-//! stages of a pipeline. A job with several ranks runs on the NPUs of its ranks. A job with a
-//! single rank runs on the NPU whose index is the processor's.
+//! messages use the network. If a lane has kernels from several launches, it runs them in the order
+//! in which the launches began. So if several requests are in service, they pass through the stages
+//! of a pipeline one after another. A job with several ranks runs on the NPUs of its ranks. A job
+//! with a single rank runs on the NPU whose index is the processor's.
 
 use super::scenario::{Scenario, ServicePolicyChoice};
 use super::trace_job::TraceJob;
@@ -24,14 +24,14 @@ pub struct TracedModel<'s> {
     pub machine: &'s Machine,
     /// Time of a launch on an idle machine.
     pub latency: Span,
-    /// Mean time between the ends of successive launches, while the policy's maximum number of
+    /// Mean time between the ends of successive launches, if the policy's maximum number of
     /// launches is in service.
     pub interval: Span,
     /// True if a launch runs on the NPU of its processor.
     anywhere: bool,
 }
 
-/// Maximum number of concurrent launches in the measurement of `interval`. More launches would not
+/// Maximum number of concurrent launches when `interval` is measured. More launches would not
 /// change the result.
 const MOST_AT_ONCE: u32 = 6;
 
@@ -96,12 +96,12 @@ impl<'s> TracedModel<'s> {
     }
 }
 
-/// Returns the default options; jobs read from traces are replayed with them.
+/// Returns the default options, which all jobs read from traces use.
 pub(super) fn replay_options() -> ReplayOptions {
     ReplayOptions::default()
 }
 
-/// Feed that keeps `at_once` launches of one program in service. Whenever a launch ends, another
+/// A feed that keeps `at_once` launches of one program in service. Whenever a launch ends, another
 /// launch starts.
 struct BackToBackLaunches {
     at_once: u32,
@@ -123,7 +123,7 @@ impl BackToBackLaunches {
         queue.begin_launch(Launch::default());
     }
 
-    /// Returns the mean time between ends, without the ends that the first launches affect.
+    /// Returns the mean time between ends. Ignores the ends that the first launches affect.
     fn mean_end_interval(&self) -> Span {
         let last = self.ends.len() - 1;
         let first = last - MOST_AT_ONCE as usize;

@@ -1,4 +1,4 @@
-//! Computes how long a request takes on an idle processor, by simulating its jobs once on free
+//! Computes the time that a request takes on an idle processor, by simulating its jobs once on idle
 //! cores.
 
 use super::cores::CoreArray;
@@ -13,17 +13,17 @@ use chakram_engine::{
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 
-/// Jobs of a request that is the only request on a processor.
+/// The jobs of a request that has a processor to itself.
 #[derive(Debug)]
 pub struct UnloadedJobs {
     /// The program that simulates the jobs; `None` if the jobs form a chain. In a chain, each job
-    /// finds all cores free, so the jobs' times add up.
+    /// finds all cores idle, so the jobs' times add up.
     program: Option<(Workload, Machine)>,
     count: u32,
 }
 
 impl UnloadedJobs {
-    /// Creates the program for the jobs of `graph`, the jobs of `model`.
+    /// Creates the program for the jobs in `graph`, which belong to `model`.
     ///
     /// # Errors
     ///
@@ -46,12 +46,12 @@ impl UnloadedJobs {
         self.program.is_none()
     }
 
-    /// Returns the time of one request on `cores` cores. `size` returns the number of tasks of each
+    /// Returns the time of one request on `cores` cores. `size` returns the number of tasks of a
     /// job, and the duration of each task.
     ///
     /// # Errors
     ///
-    /// Fails if the time exceeds the range of simulated time.
+    /// Fails if the time exceeds the range of simulated times.
     pub fn unloaded_time(
         &self,
         cores: u64,

@@ -1,9 +1,10 @@
-//! Generated microbenchmarks and training steps. The generated nodes can be written to a file or
-//! added to a graph.
+//! Generates microbenchmarks and training steps. The generated nodes can be written to a file, or
+//! added to a graph directly.
 //!
-//! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern with checked
+//! A [`WorkloadPattern`] describes the requested work. A [`GeneratedJob`] is a pattern with checked
 //! options. A job passes any rank's nodes one by one to a [`Sink`], so only one node is in memory
-//! at a time. All numbers are computed from the options, so equal options give identical files.
+//! at a time. All values are computed from the options alone, so equal options produce identical
+//! files.
 
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
@@ -98,7 +99,7 @@ impl GeneratedJob {
         self.0.declared_groups()
     }
 
-    /// Purposes of the declared groups (empty if all have the same purpose).
+    /// Purposes of the declared groups; empty if all groups have the same purpose.
     pub fn group_roles(&self) -> GroupRoles {
         self.0.group_roles()
     }
@@ -108,8 +109,8 @@ impl GeneratedJob {
         self.0.work_amounts()
     }
 
-    /// Returns the rank that represents all ranks with the same nodes as `rank`, so that callers
-    /// generate one rank and share its nodes. The result may be `rank` itself.
+    /// Returns the rank that represents all ranks with the same nodes as `rank`. Callers generate
+    /// its nodes once and share them. The representative may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::rank_count`].
@@ -138,8 +139,8 @@ impl GeneratedJob {
     }
 
     /// Returns the rank that represents all ranks whose nodes differ from the nodes of `rank` only
-    /// in peers and groups. The represented ranks include the ranks with the same
-    /// [`Self::class_of`]. The result may be `rank` itself.
+    /// in peers and groups. It also represents all ranks with the same [`Self::class_of`]. The
+    /// representative may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::rank_count`].
@@ -149,7 +150,7 @@ impl GeneratedJob {
     }
 
     /// Returns sets of ranks that exchange messages only within their set, for example one pipeline
-    /// per replica. All sets have the same length, and ranks at the same index of different sets do
+    /// per replica. All sets have the same length, and ranks at the same index in different sets do
     /// the same work. A job without such sets returns one set of all ranks.
     pub fn find_independent_copies(&self) -> Vec<Vec<u32>> {
         self.0.find_independent_copies()
@@ -162,7 +163,7 @@ impl GeneratedJob {
         self.0.core_of(rank)
     }
 
-    /// Checks that the job's largest trace fits into memory. Without this check, `generate` would
+    /// Checks that the job's largest trace fits into memory. Without this check, `generate` could
     /// write files that no replay can read.
     ///
     /// # Errors
@@ -181,12 +182,12 @@ impl GeneratedJob {
     ///
     /// Fails if a lower bound on the size of its nodes does not fit.
     pub fn check_memory(&self) -> Result<(), MemoryLimitError> {
-        // Ranks of one shape share a graph, but each rank stores its own state of every node.
+        // Ranks of one shape share a graph, but each rank stores its own state for every node.
         let graphs = self.min_shared_node_count();
         let states = (0..self.rank_count()).map(|rank| self.0.min_node_count(rank));
         let states = states.fold(0, u64::saturating_add);
-        // Node counts are lower bounds, so no job that fits is rejected, but a job that passes may still run
-        // out of memory.
+        // The counts of nodes are lower bounds, so no job that fits is rejected, but a job that passes may
+        // still run out of memory.
         let bytes = graphs
             .saturating_mul(NODE_BYTES)
             .saturating_add(states.saturating_mul(STATE_BYTES));
@@ -204,8 +205,8 @@ impl GeneratedJob {
         )
     }
 
-    /// Returns a close lower bound on the number of nodes in the graphs that ranks share (one graph
-    /// per shape), without generating the graphs.
+    /// Returns a close lower bound on the number of nodes in all shared graphs (one graph per
+    /// shape), without generating the graphs.
     pub fn min_shared_node_count(&self) -> u64 {
         let shapes: BTreeSet<u32> = (0..self.rank_count())
             .map(|rank| self.shape_of(rank))
@@ -219,7 +220,7 @@ impl GeneratedJob {
         self.workload_with(&|_| ())
     }
 
-    /// Generates the workload like [`workload`](Self::build_workload), and calls `made` from time to time with the
+    /// Generates the workload like [`workload`](Self::build_workload). From time to time, calls `made` with the
     /// number of nodes added since the last call.
     pub fn workload_with(&self, made: &(dyn Fn(u64) + Sync)) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
@@ -227,7 +228,7 @@ impl GeneratedJob {
         builder.declare_group_roles(&self.group_roles());
         builder.declare_work_amounts(self.work_amounts());
         // Number graphs in the order in which ranks first use them. A shape's representative may
-        // not be its first rank, so sorted shapes would be in another order.
+        // not be its first rank, so sorting the shapes would produce a different order.
         let mut shapes: Vec<u32> = (0..self.rank_count())
             .map(|rank| self.shape_of(rank))
             .collect();
@@ -278,7 +279,7 @@ impl GeneratedJob {
     }
 }
 
-/// A sink that passes nodes to another sink, and reports the number of passed nodes.
+/// A sink that passes nodes to another sink, and reports how many nodes it has passed.
 struct WatchedSink<'m, S> {
     sink: S,
     untold: u64,
@@ -286,7 +287,7 @@ struct WatchedSink<'m, S> {
 }
 
 /// Number of nodes between two reports. Threads share the counter, so one report per node would
-/// take longer than all other work on the node.
+/// take longer than all other work for the node.
 const TOLD: u64 = 1024;
 
 impl<S: Sink> Sink for WatchedSink<'_, S> {
@@ -299,8 +300,8 @@ impl<S: Sink> Sink for WatchedSink<'_, S> {
     }
 }
 
-/// A pattern that is checked and ready to generate nodes. [`GeneratedJob`] documents the methods
-/// and calls them only with existing ranks.
+/// A pattern that is checked and ready to generate nodes. [`GeneratedJob`] documents the methods,
+/// and calls them only with ranks that exist.
 trait TraceGenerator: Debug + Send + Sync {
     fn rank_count(&self) -> u32;
     fn declared_groups(&self) -> DeclaredGroups {
@@ -312,7 +313,7 @@ trait TraceGenerator: Debug + Send + Sync {
     fn work_amounts(&self) -> Option<JobWorkAmounts> {
         None
     }
-    /// Advice for error messages: a change of options that makes the job smaller.
+    /// Advice for error messages: the options to change so that the job becomes smaller.
     fn suggest_smaller(&self) -> &'static str {
         "a smaller job"
     }
@@ -329,9 +330,9 @@ trait TraceGenerator: Debug + Send + Sync {
     fn find_independent_copies(&self) -> Vec<Vec<u32>> {
         vec![(0..self.rank_count()).collect()]
     }
-    /// Returns the peers and the group names that fill the slots of `rank`, each list in order of
-    /// first use. `first` fills the slots of the rank that represents all ranks with the same graph
-    /// as `rank`.
+    /// Returns the peers and the group names that fill the slots of `rank`, both in order of first
+    /// use. `first` is the binding of the rank that represents all ranks with the same graph as
+    /// `rank`.
     fn bind_slots(&self, _rank: u32, first: &SlotBinding) -> SlotBinding {
         first.clone()
     }
@@ -356,7 +357,7 @@ pub enum GenerateError {
         /// Allowed values.
         expected: String,
     },
-    /// The options are valid alone, but the job exceeds a limit of traces.
+    /// The options are valid by themselves, but the job exceeds a limit of traces.
     #[error("{what} would be {found}, but a trace can have at most {limit}; try {hint}")]
     TooLarge {
         /// Name of the quantity that is too large, with its unit.
@@ -382,12 +383,12 @@ fn option_refused(
     }
 }
 
-/// Maximum number of nodes of a trace: files store counts as signed numbers, and graphs use 32-bit
+/// Maximum number of nodes in a trace: files store counts as signed numbers, and graphs use 32-bit
 /// node indices.
 const MOST_NODES: u64 = u32::MAX as u64;
 const MOST_WORK: u64 = i64::MAX as u64;
 
-/// Checks that a trace of `nodes` nodes fits into memory; `fewer` is the advice in the error
+/// Checks that a trace with `nodes` nodes fits into memory. `fewer` is the advice for the error
 /// message.
 ///
 /// # Errors
@@ -437,8 +438,8 @@ fn check_limit(
     }
 }
 
-/// Checks that a duration is a whole number of nanoseconds, because files store nanoseconds and
-/// would round a finer duration.
+/// Checks that a duration is a whole number of nanoseconds. Files store nanoseconds, so they would
+/// round other durations.
 fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError> {
     if !span.0.is_multiple_of(1000) {
         return Err(option_refused(
@@ -450,14 +451,14 @@ fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError>
     Ok(())
 }
 
-/// Gives nodes consecutive ids, and passes the nodes to a sink. All nodes share one buffer for
+/// Assigns consecutive ids to nodes, and passes the nodes to a sink. All nodes share one buffer for
 /// their names, so that no node needs an allocation.
 struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,
     name: String,
-    /// False if the sink ignores names, because formatting a name takes longer than all other work
-    /// on a node.
+    /// False if the sink ignores names; names are then not formatted, because this takes longer
+    /// than all other work for a node.
     named: bool,
 }
 
@@ -487,7 +488,7 @@ impl<'s> TraceEmitter<'s> {
         }
     }
 
-    /// Sets the next node's name from two parts, so that the part that many names share is formatted only
+    /// Sets the next node's name from two parts. The part that many names share is thus formatted only
     /// once.
     fn name_parts(&mut self, common: &str, own: &str) {
         if self.named {
@@ -515,8 +516,8 @@ impl<'s> TraceEmitter<'s> {
         Ok(self.last)
     }
 
-    /// Emits a node without a recorded duration, with memory changes and labels, and with the given
-    /// kernel class and shape.
+    /// Emits a node with memory changes, labels, a kernel class and a shape, but without a recorded
+    /// duration.
     fn emit_with(
         &mut self,
         (op, kernel): (Op<'_>, Option<KernelShape>),

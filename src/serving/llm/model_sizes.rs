@@ -259,7 +259,7 @@ pub struct EqualModelBlocks {
 }
 
 impl EqualModelBlocks {
-    /// Creates a kind with a count of one from a single block's operators.
+    /// Derives the sizes of blocks that have these operators.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mixing = TokenMixing::from_operators(operators)?;
         let attention = match mixing {

@@ -1,10 +1,9 @@
-//! Selects the requests that take part in a step, and the number of tokens that the step computes
-//! for each.
+//! Selects the requests that take part in a step, and determines how many tokens of each request the step computes.
 //!
-//! There is one rule, *catch up*: within the limits, a step computes all tokens of a request that
-//! have no keys and values yet. At first these tokens are the prompt. Then they are one token per
-//! step while the request answers, and after a preemption all tokens again. A step is composed of
-//! the running requests, in the order of their admission, and then of waiting requests:
+//! There is one rule, *catch up*: within the limits, a step computes all tokens of a request that do not have keys and
+//! values yet. At first, the missing tokens are the prompt. While the request answers, one token per step is missing;
+//! after a preemption, all tokens are missing again. A step is composed of the running requests, in the order of their
+//! admission, and then of waiting requests:
 //!
 //! 1. *Running.* If there are too few free blocks for a request, the last admitted request is
 //!    preempted. With priorities, the request with the greatest priority number is preempted. If
@@ -17,14 +16,14 @@
 //! 3. The step runs. If all tokens of a request are computed, the request gets one more token. A
 //!    request ends with its last token, and frees its blocks.
 //!
-//! With *prompts first*, a step has either the tokens of prompts, of running and then of waiting requests, or, if there are
-//! none, one token of each running request.
+//! With *prompts first*, a step with prompt tokens has no other tokens. It takes the prompt tokens first from running
+//! requests and then from waiting requests. If there are no prompt tokens, the step computes one token of each running
+//! request.
 //!
-//! With *asynchronous scheduling*, the next step is composed when a step begins. The number of
-//! tokens of the running step is known, but their content is not. The blocks that these tokens fill
-//! are therefore not shared yet. If the running step produces a request's last token, the request
-//! takes no part in the next step. The request keeps its place and its blocks until the running
-//! step ends.
+//! With *asynchronous scheduling*, the next step is composed when a step begins. At that time the scheduler knows how
+//! many tokens the running step computes, but not their content. The blocks that these tokens fill are therefore not
+//! shared yet. If the running step produces a request's last token, the request takes no part in the next step. The
+//! request keeps its slot and its blocks until the running step ends.
 
 use super::block_pool::KvBlockPool;
 use super::decode_run::BlockChangeSchedule;
@@ -35,14 +34,14 @@ use std::collections::{BTreeSet, VecDeque};
 /// Maximum number of tokens of a request, even if an engine's memory could store more.
 const MOST_TOKENS: u32 = 1 << 30;
 
-/// A request as submitted to an engine.
+/// A request as it is submitted to an engine.
 #[derive(Clone, Debug)]
 pub struct EngineRequest {
-    /// Number among all requests, in the order of arrival.
+    /// Index among all requests, in order of arrival.
     pub number: u64,
-    /// Number of tokens of the prompt, at least one.
+    /// Number of prompt tokens, at least one.
     pub prompt: u32,
-    /// Number of tokens of the answer, at least one.
+    /// Number of answer tokens, at least one.
     pub output: u32,
     /// Priority; lower numbers are more urgent.
     pub priority: i32,
@@ -71,11 +70,11 @@ struct RequestInEngine {
     blocks: Vec<u32>,
     /// Number of blocks whose content is registered.
     named: u32,
-    /// Number of tokens, from the first, whose full blocks other requests may find. If content
-    /// belongs to only one request, it is registered only when the request is preempted. No other
-    /// request can ask for it.
+    /// Number of tokens, from the first, whose full blocks may be registered. A block with tokens
+    /// that belong to this request alone is registered only when the request is preempted, because
+    /// only the request itself can find it again.
     findable: u32,
-    /// Hashes of the request's full blocks that have been computed.
+    /// Hashes that have been computed so far, one for each full block from the first.
     hashes: Vec<BlockHash>,
 }
 
@@ -99,7 +98,7 @@ impl RequestInEngine {
     }
 }
 
-/// A request's part of a step.
+/// The part of a step that one request takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestStepShare {
     /// Index of the request in the engine.
@@ -122,9 +121,10 @@ pub struct RequestStepShare {
 /// A composed step.
 #[derive(Clone, Debug, Default)]
 pub struct EngineStep {
-    /// Requests and their tokens, in the order in which the scheduler considered the requests.
+    /// The requests of the step with their tokens, in the order in which the scheduler considered
+    /// the requests.
     pub shares: Vec<RequestStepShare>,
-    /// Preempted requests, in order.
+    /// Preempted requests, in order of preemption.
     pub put_back: Vec<PreemptedRequest>,
     /// Total number of tokens.
     pub tokens: u32,
@@ -143,7 +143,7 @@ pub struct PreemptedRequest {
     pub lost: u32,
 }
 
-/// A token that a step has produced.
+/// A token that a step produced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducedToken {
     /// Index of the request in the engine.
@@ -163,7 +163,7 @@ pub struct ProducedToken {
 #[derive(Clone, Debug)]
 enum WaitingRequests {
     InOrder(VecDeque<u32>),
-    /// Priority number, request number and slot, in ascending order.
+    /// Entries (priority number, request number, slot), in ascending order.
     ByPriority(BTreeSet<(i32, u64, u32)>),
 }
 
@@ -197,13 +197,13 @@ impl WaitingRequests {
     }
 }
 
-/// Running requests that may take part in a step.
+/// Kind of running requests that may take part in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RunningPart {
     All,
-    /// Requests with several tokens that are not computed.
+    /// Requests for which several tokens must be computed.
     Prompts,
-    /// Requests with one such token.
+    /// Requests for which one token must be computed.
     Answers,
 }
 
@@ -340,7 +340,7 @@ impl StepScheduler {
         &self.pool
     }
 
-    /// Returns how many tokens at the prompt's beginning this engine caches.
+    /// Returns the number of tokens at the prompt's beginning that this engine caches.
     pub fn cached_prefix_length(&self, content: &TokenContent, prompt: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
@@ -391,8 +391,8 @@ impl StepScheduler {
         &self.step
     }
 
-    /// Begins the step that was composed last, so that another step can be composed before this
-    /// step ends. Used only with asynchronous scheduling.
+    /// Begins the step that was composed last, so that the next step can be composed while this
+    /// step runs. Used only with asynchronous scheduling.
     pub fn begin_composed_step(&mut self) {
         std::mem::swap(&mut self.launched, &mut self.step);
     }
@@ -435,8 +435,8 @@ impl StepScheduler {
             if is_async {
                 slot.coming -= 1;
                 if slot.is_waiting {
-                    // The running step still produced the request's token, although the request was
-                    // preempted during the step.
+                    // The running step still produced a token for the request, although the request
+                    // was preempted during the step.
                     if is_last {
                         ended_waiting = Some(slot.lost);
                         let (priority, number) = (slot.request.priority, slot.request.number);
@@ -475,8 +475,8 @@ impl StepScheduler {
         }
     }
 
-    /// Prepares [`allocate_repeated_step_blocks`](Self::allocate_repeated_step_blocks). Returns how many further steps, equal to the
-    /// last composed step, can run before a request ends. Returns 0 unless every running request
+    /// Prepares [`allocate_repeated_step_blocks`](Self::allocate_repeated_step_blocks). Returns how many further steps,
+    /// all equal to the last composed step, can run before a request ends. Returns 0 unless every running request
     /// generates one token per step and no waiting request can be admitted.
     pub fn begin_repeated_steps(&mut self) -> u32 {
         debug_assert!(
@@ -544,7 +544,7 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the number of a request's tokens that a step may compute, within the limits.
+    /// Returns the number of tokens of a request that a step may compute, within the limits.
     fn tokens_for_next_step(&self, tokens: u32, computed: u32, budget: u32) -> u32 {
         let mut wanted = tokens - computed;
         let threshold = self.rules.long_prefill_token_threshold;
@@ -648,8 +648,8 @@ impl StepScheduler {
         });
     }
 
-    /// Preempts a request that was removed from the running requests, and returns how many of its
-    /// tokens the step had taken.
+    /// Preempts a request that was removed from the running requests. Returns the number of its
+    /// tokens that the step being composed had included.
     fn preempt_request(&mut self, slot: u32) -> u32 {
         let of = &mut self.slots[slot as usize];
         let taken = std::mem::take(&mut of.taking);
@@ -674,8 +674,8 @@ impl StepScheduler {
         taken
     }
 
-    /// Allocates the blocks of a running request up to `tokens` tokens. Returns false, without any change, if too few
-    /// blocks are free.
+    /// Allocates blocks for the first `tokens` tokens of a running request. Returns false, without any change, if too
+    /// few blocks are free.
     fn allocate_blocks_up_to(&mut self, slot: u32, tokens: u32) -> bool {
         let of = &mut self.slots[slot as usize];
         let needed = tokens.div_ceil(self.rules.block_size) + self.rules.state_blocks;
@@ -762,8 +762,8 @@ impl StepScheduler {
         true
     }
 
-    /// Registers full blocks among the first `tokens` tokens of a request, so that other requests
-    /// can find them.
+    /// Registers the full blocks within the first `tokens` tokens of a request, so that other
+    /// requests can find them.
     fn publish_full_blocks(&mut self, slot: u32, tokens: u32) {
         let of = &mut self.slots[slot as usize];
         let tokens = match self.rules.async_scheduling {
@@ -775,8 +775,8 @@ impl StepScheduler {
         self.register_full_blocks(slot, own_from);
     }
 
-    /// Registers full blocks among the first `most` tokens of a request, if other requests may find
-    /// them.
+    /// Registers the full blocks within the first `most` tokens of a request, if other requests may
+    /// find them.
     fn register_full_blocks(&mut self, slot: u32, most: u32) {
         if !self.rules.prefix_caching {
             return;

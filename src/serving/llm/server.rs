@@ -1,8 +1,9 @@
 //! Runs engines over time. Requests arrive and are assigned to engines, and engines run steps.
 //!
-//! Events at the same instant are handled in this order: first, steps end; then requests arrive, in
-//! the order of their numbers, and are assigned; then idle engines begin their next step, in order.
-//! So if a request arrives when a step ends, it can take part in the next step.
+//! Events at the same instant are handled in three groups. First, steps end. Then requests arrive,
+//! in the order of their numbers, and are assigned to engines. Finally, idle engines begin their
+//! next steps, in the order of their indices. So a request that arrives when a step ends can take
+//! part in the next step.
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
@@ -18,7 +19,7 @@ use super::workload::LlmArrivals;
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeMap;
 
-/// A request in the system.
+/// A request that has been sent and is not complete.
 #[derive(Clone, Debug)]
 struct LiveRequest {
     number: u64,
@@ -35,7 +36,7 @@ struct LiveRequest {
     conversation: Option<ConversationTurn>,
 }
 
-/// An engine of the run.
+/// One engine, with its scheduler and its current step.
 #[derive(Debug)]
 struct RunningEngine {
     scheduler: StepScheduler,
@@ -68,7 +69,7 @@ pub(super) struct LlmServer<'s> {
     /// Pending events, ordered by instant and then by creation.
     timers: BTreeMap<(Time, u64), LlmServerEvent>,
     timer_number: u64,
-    /// True if an idle engine may have work for a step.
+    /// True if an idle engine may have requests for a step.
     is_due: bool,
     now: Time,
     arrived: u64,
@@ -76,7 +77,7 @@ pub(super) struct LlmServer<'s> {
     load: StepLoad,
     memo: StepCostCache,
     made: Vec<ProducedToken>,
-    /// Changes of the number of used blocks that runs of equal steps will make. The changes are
+    /// Changes to the number of used blocks that runs of equal steps will make. The changes are
     /// kept here so that the changes of several engines are applied in time order.
     block_changes: BTreeMap<Time, i64>,
     recorder: LlmRunRecorder,
@@ -331,8 +332,8 @@ impl<'s> LlmServer<'s> {
         });
     }
 
-    /// Composes the next step of an engine that has work. If the first request of a step preempts
-    /// itself, the step is empty and takes no time. The engine then composes another step.
+    /// Composes the next step of an engine that has requests. If the first request of a step
+    /// preempts itself, the step is empty and takes no time. The engine then composes another step.
     fn compose_next_step(&mut self, engine: usize) {
         loop {
             self.compose_step(engine);
@@ -343,7 +344,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Begins the next step of an engine; returns false if the engine has no work.
+    /// Begins the next step of an engine; returns false if the engine has no requests.
     fn begin_step(&mut self, engine: usize) -> bool {
         let now = self.now;
         let of = &mut self.engines[engine];
@@ -391,7 +392,7 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Begins the next step of all ranks of an engine; `first` is the engine's first rank. The step
-    /// takes as long as the slowest rank. Returns false if no rank has work.
+    /// ends when the slowest rank ends. Returns false if no rank has requests.
     fn begin_step_on_all_ranks(&mut self, first: usize) -> bool {
         let now = self.now;
         let wave = first..first + self.deployment.ranks as usize;
@@ -416,7 +417,8 @@ impl<'s> LlmServer<'s> {
             )));
             return false;
         }
-        // Ranks without requests compute a dummy step, which never takes longest.
+        // Ranks without requests compute a dummy step, which is never longer than the other ranks'
+        // steps.
         let mut slowest = None;
         for load in &mut loads {
             (load.wave_tokens, load.all_tokens) = (widest, all);
@@ -462,7 +464,7 @@ impl<'s> LlmServer<'s> {
             let Some(live) = &mut of.live[share.slot as usize] else {
                 continue;
             };
-            // Lost tokens that are in the cache are not computed again.
+            // Steps do not recompute lost tokens that are still in the cache.
             self.recorder
                 .record_cached_prompt_tokens(share.hit, live.scheduled.is_none());
             if live.scheduled.is_none() {
@@ -479,7 +481,8 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Simulates further steps after the step that ends at `end`, as long as the same requests
-    /// generate one token each and no other event occurs. Returns the end of the last step.
+    /// generate one token each and no other event affects the engine. Returns the end of the last
+    /// step.
     fn simulate_repeated_steps(&mut self, engine: usize, mut end: Time) -> Time {
         let until = self.next_affecting_event_time(engine);
         if end >= until {
@@ -523,7 +526,7 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Records, for each request of the step, the gap between its previous token and its token at
-    /// `now`. Returns the number of the step's requests that are not part of the warm-up.
+    /// `now`. Returns the number of requests in the step that are not part of the warm-up.
     fn record_step_token_gaps(&mut self, engine: usize, now: Time) -> u32 {
         let of = &self.engines[engine];
         let mut counted = 0;
@@ -548,8 +551,8 @@ impl<'s> LlmServer<'s> {
         if self.engines.len() == 1 || !self.scenario.workload.has_follow_up_requests() {
             return event;
         }
-        // When another engine completes a user's request, the user may send the next request to
-        // this engine.
+        // When another engine completes a user's request, the router may send the user's next
+        // request to this engine.
         let others = self.engines.iter().enumerate();
         let others = others.filter(|(other, _)| *other != engine);
         let ends = others.filter_map(|(_, of)| match of.step {
@@ -581,7 +584,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Applies all pending changes of the number of used blocks before `end`.
+    /// Applies all pending changes to the number of used blocks before `end`.
     fn apply_block_changes(&mut self, end: Time) {
         while let Some(entry) = self.block_changes.first_entry() {
             if *entry.key() >= end {
@@ -634,7 +637,7 @@ impl<'s> LlmServer<'s> {
                 None => ended += 1,
                 Some(lost) => {
                     // The running step produced the request's last token although the request was
-                    // preempted, so nothing is computed again.
+                    // preempted, so the lost tokens are not recomputed.
                     live.recomputed = live.recomputed.saturating_sub(lost.into());
                     self.recorder.lost_tokens -= u64::from(lost);
                     self.recorder.waiting.change_level(now, -1);

@@ -1,4 +1,4 @@
-//! Generates requests one by one, at random or from a file.
+//! Generates requests one by one: draws them at random, or reads them from a file.
 
 use super::super::error::ServeError;
 use super::super::random::{RandomPurpose, RandomStream};
@@ -17,14 +17,15 @@ pub struct RequestSource<'w> {
     sums: Vec<f64>,
     /// Number of generated requests, including later turns of conversations.
     drawn: u64,
-    /// Number of generated requests, without later turns of conversations.
+    /// Number of generated requests, excluding later turns of conversations.
     came: u64,
     last: Time,
     file: Option<RequestFile>,
 }
 
 impl<'w> RequestSource<'w> {
-    /// Creates the source of the requests of `workload`; `seed` determines the random numbers.
+    /// Creates a source that generates the requests of `workload`; `seed` determines the random
+    /// numbers.
     pub fn new(workload: &'w LlmWorkload, seed: u64) -> Result<Self, ServeError> {
         let mut sum = 0.0;
         let sums = workload.classes.iter().map(|class| {
@@ -48,8 +49,8 @@ impl<'w> RequestSource<'w> {
         })
     }
 
-    /// Returns the next request that does not follow an answer. Returns `None` if there are no more
-    /// requests, or if only users send requests (after each answer).
+    /// Returns the next request whose arrival does not depend on an answer. Returns `None` if there
+    /// are no more requests, or if all requests come from users (each request after an answer).
     pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         if self.workload.count.is_some_and(|most| self.came >= most) {
             return Ok(None);
@@ -59,7 +60,8 @@ impl<'w> RequestSource<'w> {
                 self.last + Span::from_seconds(self.gaps.next_exponential(1.0 / rate))
             }
             LlmArrivals::Constant(rate) => {
-                // Compute the time from the request's number, so that rounding does not accumulate.
+                // Compute the time from the number of requests, so that rounding errors do not
+                // accumulate.
                 Time::ZERO + Span::from_seconds(self.came as f64 / rate)
             }
             LlmArrivals::Bursts { burst, every } => {
@@ -97,7 +99,7 @@ impl<'w> RequestSource<'w> {
     }
 
     /// Returns the request that a user sends at `at`. Returns `None` if the scenario's maximum
-    /// number or duration of requests is reached.
+    /// number of requests or maximum duration is reached.
     pub fn make_user_request(&mut self, at: Time) -> Option<IncomingRequest> {
         let over = self.workload.count.is_some_and(|most| self.came >= most)
             || self.is_after_workload_end(at);
@@ -149,7 +151,7 @@ impl<'w> RequestSource<'w> {
         RandomStream::of_item(self.seed, RandomPurpose::Lengths, self.drawn - 1)
     }
 
-    /// Returns the turn after a turn with `prompt` and `output` tokens, if the conversation
+    /// Returns the turn that follows a turn with `prompt` and `output` tokens, if the conversation
     /// continues.
     pub fn next_conversation_turn(
         &mut self,

@@ -4,20 +4,20 @@
 //! A step has `T` tokens (including the padding of CUDA graphs), and an engine has `n` NPUs. On
 //! each NPU, the parts are:
 //!
-//! - `products` is each matrix product of a block, over all `T` tokens together. Only experts that
-//!   receive tokens count. If each expert is equally likely, the number of these experts is
-//!   `E (1 - (1 - k / E)^T)`.
-//! - `prefill` is attention over the computed tokens, for each request with several tokens. Linear
-//!   attention computes these tokens in chunks.
-//! - `decode` is attention over all tokens of a request, for each request with one token. For such
-//!   requests, linear attention reads and writes states.
-//! - `elementwise` is the norms with residual sums, the rotation of queries and keys, the writes of
+//! - `products`: the matrix products of each block, computed for all `T` tokens together. Experts
+//!   count only if they receive tokens. If all experts are equally likely, the expected number of
+//!   these experts is `E (1 - (1 - k / E)^T)`.
+//! - `prefill`: for each request with several tokens in the step, attention over these tokens and
+//!   all earlier tokens. Linear attention processes the tokens in chunks.
+//! - `decode`: for each request with one token in the step, attention over all tokens of the
+//!   request. For such requests, linear attention reads and writes states.
+//! - `elementwise`: the norms with residual sums, the rotation of queries and keys, the writes of
 //!   keys and values, and the activation.
-//! - `collectives` are two all-reduces of `2 T hidden` bytes per block, and one all-reduce after
-//!   the embedding.
-//! - `head` is the logits and the sampling of a token, for requests that produce a token.
-//! - `gaps` is the time between kernels within a graph.
-//! - `host-step` and `host-request` are the host's work between steps.
+//! - `collectives`: two all-reduces of `2 T hidden` bytes per block, and one all-reduce after the
+//!   embedding.
+//! - `head`: for requests that produce a token, the logits and the sampling.
+//! - `gaps`: the time between kernels within a CUDA graph.
+//! - `host-step` and `host-request`: the host's work between steps.
 
 use super::super::error::ServeError;
 use super::model_sizes::{
@@ -36,17 +36,17 @@ use chakram_hardware::compute::{ComputeModel, KernelProfile, KernelTiming};
 use chakram_hardware::machine::{Machine, NpuClass};
 use std::collections::BTreeMap;
 
-/// A part of the cost of a step, which a scenario may leave out.
+/// A part of a step's time, which a scenario may leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum StepCostPart {
-    /// Matrix products of blocks.
+    /// Matrix products of the blocks.
     Products,
-    /// Attention of requests with several tokens.
+    /// Attention of requests with several tokens in the step.
     Prefill,
-    /// Attention of requests with one token.
+    /// Attention of requests with one token in the step.
     Decode,
-    /// Kernels that move bytes.
+    /// Kernels that only move bytes.
     Elementwise,
     /// All-reduces of the tensor group.
     Collectives,
@@ -56,9 +56,9 @@ pub enum StepCostPart {
     Gaps,
     /// The host's time per step.
     HostStep,
-    /// The host's time per request of a step.
+    /// The host's time per request in the step.
     HostRequest,
-    /// Padding tokens that CUDA graphs add; their time is in the other parts.
+    /// Padding tokens that CUDA graphs add. The other parts include their time.
     Padding,
 }
 
@@ -79,7 +79,7 @@ impl StepCostPart {
     /// Number of parts.
     pub const COUNT: usize = 10;
 
-    /// Returns the name in files and reports.
+    /// Returns the part's name in files and reports.
     pub fn part_name(self) -> &'static str {
         Self::NAMES[self as usize].1
     }
@@ -91,66 +91,68 @@ pub type PartTimes = [Span; StepCostPart::COUNT];
 /// Time between kernels in a CUDA graph. Captures with a full queue show 1.0 to 1.4 us between
 /// kernels (`gap` in machine presets), and the host does not delay kernels of a graph.
 const GRAPH_GAP: Span = Span::from_ns(1000);
-/// Time per step for which the device waits for the host. vLLM 0.15's scheduler, input preparation
+/// Time per step in which the device waits for the host. vLLM 0.15's scheduler, input preparation
 /// and output handling take 126 us (documentation of inference-sim's trained model on H100).
 const HOST_STEP: Span = Span::from_us(126);
-/// Host time per request of a step; the value has the same source as [`HOST_STEP`].
+/// Host time per request in a step; the value has the same source as [`HOST_STEP`].
 const HOST_REQUEST: Span = Span::from_us(4);
-/// Fraction of the memory's bandwidth that attention with one query reaches on NPUs without a
-/// measured curve. The value comes from the measured curve of H100.
+/// Fraction of the memory bandwidth that attention with one query reaches on NPUs without a
+/// measured curve. The value comes from H100's measured curve.
 const DECODE_MEMORY: f64 = 0.93;
 /// Constants for decoding with latent vectors: the start time of a kernel, and the fractions of the
-/// memory's bandwidth and of the peak rate that kernels reach. The constants are derived from
+/// memory bandwidth and of the peak rate that kernels reach. The constants are derived from
 /// measurements of SGLang 0.5.10 on H100, with one to 128 heads and batches above 200 MB
-/// (aiconfigurator, Apache-2.0). Up to 32 heads, the median is 0.84 of the memory's bandwidth. With
-/// 128 heads, where products limit the time, the median is 0.56 of the peak.
+/// (aiconfigurator, Apache-2.0). Up to 32 heads, the median is 0.84 of the memory bandwidth. With
+/// 128 heads, where computation limits the time, the median is 0.56 of the peak rate.
 const LATENT_START: Span = Span::from_us(12);
 const LATENT_MEMORY: f64 = 0.85;
 const LATENT_PEAK: f64 = 0.6;
 /// Number of tokens in a chunk of linear attention (flash-linear-attention, which vLLM and SGLang
 /// use).
 const DELTA_CHUNK: u64 = 64;
-/// Fraction of the peak rate that products reach if their four-bit weights are converted first; the
-/// value is an assumption.
+/// Fraction of the peak rate that matrix products reach if their four-bit weights must be converted
+/// first; the value is an assumption.
 const WEIGHT_ONLY_PEAK: f64 = 0.7;
-/// NPUs on which TensorRT-LLM's all-reduces are taken to be as fast as on H100, where they were measured: their links are as
-/// fast or faster, and up to 256 KiB the time is mostly latency.
+/// NPUs on which TensorRT-LLM's all-reduces are assumed to be as fast as on H100, where they were measured. The links
+/// of these NPUs are at least as fast as H100's, and up to 256 KiB the time is mostly latency.
 const AS_H100: &[&str] = &["h200", "b200", "b300", "gb200", "gb300"];
-/// NPUs with the links of B200, whose curves their machines have too.
+/// NPUs with the same links as B200. Their machines also use B200's curves.
 const AS_B200: &[&str] = &["b300", "gb200", "gb300"];
-/// Largest step, in tokens, that vLLM pads to the size of a captured graph. Sizes above 4 are
-/// multiples of `GRAPH_STEP`.
+/// Largest step, in tokens, that vLLM pads to the size of a captured CUDA graph. Graph sizes above
+/// 4 are multiples of `GRAPH_STEP`.
 const LARGEST_GRAPH: u64 = 512;
 const GRAPH_STEP: u64 = 8;
 
-/// A kernel of a block that only moves bytes, and how many elements it reads and writes per token.
+/// A kernel of a block that only moves bytes, with the number of elements that it reads and writes
+/// per token.
 #[derive(Clone, Copy, Debug)]
 struct MemoryBoundWork {
     kernel: MemoryBoundKernel,
     elements: u64,
 }
 
-/// NPUs of an engine.
+/// The NPUs of an engine, and how they divide the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineShape {
-    /// NPUs that divide each block.
+    /// Number of NPUs that divide each block.
     pub npus: u32,
-    /// Ranks of attention that run in lockstep, each with `npus` NPUs; all share the experts.
+    /// Number of attention ranks that run in lockstep, each with `npus` NPUs; all ranks share the
+    /// experts.
     pub ranks: u32,
-    /// True if each NPU has whole experts, false if it has a part of each.
+    /// True if each NPU has whole experts, false if each NPU has a part of every expert.
     pub has_whole_experts: bool,
-    /// Kernels of all-reduces.
+    /// The kernels that all-reduces use.
     pub all_reduce: AllReduceKernels,
 }
 
 /// Number formats of a served model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepFormats {
-    /// Weights outside experts.
+    /// Format of the weights outside experts.
     pub weights: Dtype,
-    /// Weights of experts.
+    /// Format of the experts' weights.
     pub experts: Dtype,
-    /// Keys and values.
+    /// Format of keys and values.
     pub kv: Dtype,
 }
 
@@ -169,7 +171,7 @@ pub struct StepCost {
     all_reduce: AllReduceTimes,
 }
 
-/// Times of all-reduces among an engine's NPUs, as points (bytes, seconds).
+/// All-reduce times for an engine's NPUs, as points (bytes, seconds).
 #[derive(Clone, Debug, PartialEq)]
 struct AllReduceTimes {
     kernels: AllReduceKernels,
@@ -180,9 +182,9 @@ struct AllReduceTimes {
 }
 
 impl AllReduceTimes {
-    /// Returns the seconds of a token exchange among `npus` NPUs, for `bytes` bytes of tokens in
-    /// total. After the exchange, each NPU has the tokens of all NPUs or, for `ReduceScatter`, the
-    /// sums for its own tokens.
+    /// Returns the seconds that `npus` NPUs take to exchange tokens with `bytes` bytes in total.
+    /// After the exchange, each NPU has the tokens of all NPUs or, for `ReduceScatter`, the sums
+    /// for its own tokens.
     fn token_exchange_seconds(&self, kind: CollectiveKind, bytes: u64, npus: u32) -> f64 {
         let Some(machine) = self.machine.as_deref() else {
             return 0.0;
@@ -224,14 +226,15 @@ fn measured_or_ring_seconds(machine: &Machine, bytes: u64, npus: u32) -> f64 {
     }
     let dimension = &machine.topology().dimensions()[0];
     let steps = 2.0 * f64::from(npus - 1);
-    // A message between two NPUs passes a switch, so it crosses two links.
+    // A message between two NPUs passes through a switch, so it crosses two links.
     let latency = 2.0 * dimension.latency.as_seconds();
     let part = bytes as f64 / f64::from(npus) / dimension.bandwidth.bytes_per_second();
     steps * (latency + part)
 }
 
-/// Returns the times of an engine's own all-reduces `kernels` among `npus` NPUs called `npu`; TensorRT-LLM's were measured on
-/// H100 only, and are taken as no slower on NPUs whose vLLM kernels were measured and are of that or a later generation.
+/// Returns the times of the engine's own all-reduces with `kernels`, for `npus` NPUs of the class `npu`. TensorRT-LLM's
+/// kernels were measured on H100 only. NPUs of the same or a later generation use these times if vLLM's kernels were
+/// measured on them.
 fn load_engine_all_reduce_times(
     kernels: AllReduceKernels,
     npu: &str,
@@ -273,7 +276,8 @@ fn load_engine_all_reduce_times(
 }
 
 impl StepCost {
-    /// Creates the costs for a model on the NPUs of `shape` of `machine`.
+    /// Creates the costs for a model on the NPUs of `machine`; `shape` describes how these NPUs
+    /// divide the work.
     ///
     /// # Errors
     ///
@@ -338,8 +342,8 @@ impl StepCost {
         self.price_kernel(kernel).duration().as_seconds() * self.class.slowdown
     }
 
-    /// Returns the format in which products with weights in `weights` are computed: the weights' format, or BF16 for weights
-    /// of four bits on NPUs that do not compute in four bits.
+    /// Returns the format in which products with weights in `weights` are computed. This is the weights' format, except
+    /// that four-bit weights use BF16 on NPUs that do not compute in four bits.
     fn compute_format(&self, weights: Dtype) -> Dtype {
         match weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
@@ -347,25 +351,26 @@ impl StepCost {
         }
     }
 
-    /// Returns true if products in four bits are priced by the curve of FP8.
+    /// Returns true if the times of four-bit products come from the FP8 curve.
     fn prices_fp4_by_fp8(&self) -> bool {
         let known = |format: Dtype| self.class.curves.gemm[format as usize].is_some();
         known(Dtype::Fp4) && known(Dtype::Fp8)
     }
 
-    /// Returns the seconds of a product of activations and weights in `weights`.
+    /// Returns the seconds of a product of activations with weights in the format `weights`.
     fn weight_product_seconds(&self, [batch, m, n, k]: [u64; 4], weights: Dtype) -> f64 {
         let format = self.compute_format(weights);
         if format == Dtype::Fp4 && self.prices_fp4_by_fp8() {
-            // The measured curve of FP4 contains the kernel that quantizes activations, which engines fuse into the kernel
-            // before it. Without it, a product reads 9/16 of the bytes of FP8 and computes at twice the rate.
+            // The measured FP4 curve includes the kernel that quantizes the activations, but engines fuse this kernel
+            // into the kernel before it. Without quantization, a product reads 9/16 of the bytes of an FP8 product and
+            // computes at twice the rate.
             let columns = (n * 9).div_ceil(16);
             return self.kernel_seconds(gemm_kernel_profile([batch, m, columns, k], Dtype::Fp8));
         }
         if format == weights {
             return self.kernel_seconds(gemm_kernel_profile([batch, m, n, k], format));
         }
-        // The kernel reads 0.5625 bytes per weight instead of 2, and computes the same products.
+        // The kernel reads 0.5625 bytes per weight instead of 2, and does the same multiplications.
         let narrow = self.kernel_seconds(gemm_kernel_profile(
             [batch, m, (n * 9).div_ceil(32), k],
             format,
@@ -381,7 +386,7 @@ impl StepCost {
         self.left_out.contains(&part)
     }
 
-    /// Returns the number of tokens of a step, padded to the size of its captured graph.
+    /// Returns the number of tokens in a step after padding to the size of a captured graph.
     pub fn padded_token_count(&self, tokens: u64) -> u64 {
         if self.is_left_out(StepCostPart::Padding) || tokens > LARGEST_GRAPH {
             return tokens;
@@ -393,9 +398,9 @@ impl StepCost {
         }
     }
 
-    /// Returns the sizes of the experts' products on an NPU: the number of products, and for each
-    /// product its rows, columns and summed size. A step has `tokens` tokens, and at most `padded`
-    /// tokens per rank.
+    /// Returns the number of expert products on an NPU, and for each product its rows, its columns,
+    /// and the size of the dimension that it sums over. A step has `tokens` tokens, and at most
+    /// `padded` tokens per rank.
     fn expert_product_sizes(
         &self,
         kind: &EqualModelBlocks,
@@ -415,8 +420,8 @@ impl StepCost {
         [own, rows, product.outputs, product.inputs]
     }
 
-    /// Returns, by part, the seconds of all work whose amount depends only on the number of tokens:
-    /// `tokens` is the number on this rank, and `all` the number on all ranks.
+    /// Returns, by part, the seconds of all work whose amount depends only on the number of tokens.
+    /// `tokens` is the number of tokens on this rank, and `all` is the number on all ranks.
     fn token_work_seconds_by_part(&self, tokens: u64, all: u64) -> [f64; StepCostPart::COUNT] {
         let mut parts = [0.0; StepCostPart::COUNT];
         let padded = self.padded_token_count(tokens);
@@ -449,8 +454,8 @@ impl StepCost {
                 self.memory_bound_seconds(work.kernel, bytes)
             });
             parts[StepCostPart::Elementwise as usize] += count * each.sum::<f64>();
-            // Add no gaps to products, because products were measured one after another, so their
-            // times include gaps.
+            // Add no gaps after products: products were measured one after another, so their times
+            // include gaps.
             let kernels = moving.len() as u64 + 1 + if self.npus > 1 { 2 } else { 0 };
             parts[StepCostPart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.as_seconds();
         }
@@ -466,8 +471,8 @@ impl StepCost {
         };
         if self.npus > 1 {
             let each = self.all_reduce.seconds_for(bytes);
-            // If ranks exchange tokens, the exchange also computes the sums, so a block has only
-            // one all-reduce.
+            // If ranks exchange tokens, the exchange also adds up the NPUs' results, so a block has
+            // only one all-reduce.
             let reduces = 2 * self.sizes.layers - exchanging + 1;
             parts[StepCostPart::Collectives as usize] = reduces as f64 * each;
         }
@@ -511,8 +516,8 @@ impl StepCost {
             elements: (kind.widest + kind.widest / 2) / parts,
         }];
         if !self.fuses_norms() {
-            // Each of the two norms includes the residual sum before it, so it has two reads and
-            // two writes.
+            // A block has two norms. Each includes the residual sum before it, so each has two
+            // reads and two writes.
             work.extend(
                 [MemoryBoundWork {
                     kernel: MemoryBoundKernel::Normalization,
@@ -524,7 +529,7 @@ impl StepCost {
             TokenMixing::Attention(attention) => self.add_attention_work(attention, &mut work),
             TokenMixing::Delta(delta) => {
                 let [_, values] = delta.own_heads(self.npus);
-                // This work is the convolution, and the norm of the results with their gate.
+                // This work is the convolution, and the norm and gate of the results.
                 work.push(MemoryBoundWork {
                     kernel: MemoryBoundKernel::ElementWise,
                     elements: 2 * delta.convolved_columns(self.npus),
@@ -536,7 +541,7 @@ impl StepCost {
             }
         }
         if let Some([experts, chosen]) = kind.experts {
-            // The router chooses experts, and the experts' results are added up.
+            // The router chooses experts, and a later kernel adds up the experts' results.
             work.push(MemoryBoundWork {
                 kernel: MemoryBoundKernel::Softmax,
                 elements: 3 * experts,
@@ -549,7 +554,7 @@ impl StepCost {
         work
     }
 
-    /// Returns true if norms are part of the all-reduces before them.
+    /// Returns true if the all-reduces before norms also compute the norms.
     fn fuses_norms(&self) -> bool {
         self.npus > 1
             && self.all_reduce.kernels == AllReduceKernels::TensorrtLlm
@@ -594,17 +599,17 @@ impl StepCost {
         self.memory_bound_seconds(MemoryBoundKernel::ElementWise, bytes)
     }
 
-    /// Returns the seconds of linear attention in a block for prompts. The time is the roofline of
-    /// two costs: the products inside chunks and with states, and the vectors and states that
-    /// kernels pass to one another.
+    /// Returns the seconds of linear attention in a block for prompts. The time is the larger of
+    /// compute time and memory time (roofline). Compute covers the products inside chunks and with
+    /// states; memory covers the vectors and states that kernels pass to one another.
     fn delta_prefill(&self, of: &BlockDelta, chunks: &[(u32, u32)]) -> f64 {
         let tokens: u64 = chunks.iter().map(|(tokens, _)| u64::from(*tokens)).sum();
         let [keys, values] = of.own_heads(self.npus);
         let (k, v) = (of.key_width, of.value_width);
         let inside = DELTA_CHUNK * (3 * k + 2 * v);
         let with_states = 3 * k * v;
-        // Each of the chunk's keys, corrected keys and corrected values is written once and read
-        // once. States in BF16 are stored once per chunk.
+        // Each key, corrected key and corrected value of a chunk is written once and read once.
+        // States in BF16 are stored once per chunk.
         let vectors = 2 * keys * k + values * (2 * k + 4 * v);
         let states = values * k * v / DELTA_CHUNK;
         self.kernel_seconds(KernelProfile {
@@ -615,7 +620,7 @@ impl StepCost {
         })
     }
 
-    /// Returns the seconds of attention in a block, for `batch` sequences. Each sequence has
+    /// Returns the seconds of one block's attention, for `batch` sequences. Each sequence has
     /// `queries` tokens in this step, and `keys` tokens at the end of the step.
     fn attention_seconds(
         &self,
@@ -635,8 +640,8 @@ impl StepCost {
             None => of.kv_heads_per_npu(self.npus),
         };
         let width = of.width;
-        // With a window, the first query reads `window` tokens up to its own, and each later query
-        // reads one new token.
+        // With a window, the first query reads `window` tokens, the last of which is its own, and
+        // each later query reads one new token.
         let keys = match of.window {
             Some(window) => keys.min(window + queries - 1),
             None => keys,
@@ -674,7 +679,7 @@ impl StepCost {
     }
 
     /// Returns the seconds of attention with latent vectors, for one query per sequence. All heads
-    /// read the same latent vector.
+    /// read the same latent vectors.
     fn latent_decode_seconds(
         &self,
         heads: u64,
@@ -693,10 +698,10 @@ impl StepCost {
         (LATENT_START.as_seconds() + memory.max(products)) * self.class.slowdown
     }
 
-    /// Returns the seconds of attention with one query per sequence, if the NPU has no measured
-    /// curve for this case. The kernel reads keys and values at [`DECODE_MEMORY`] of the memory's
-    /// bandwidth. Returns `None` if the NPU has a curve for one query, or no curve of attention at
-    /// all.
+    /// Returns the seconds of attention with one query per sequence, on NPUs without a measured
+    /// curve for one query. The kernel reads keys and values at [`DECODE_MEMORY`] of the memory's
+    /// bandwidth. Returns `None` if the NPU has a curve for one query, or if it has no attention
+    /// curve at all.
     fn unmeasured_decode_seconds(
         &self,
         of: &BlockAttentionSizes,
@@ -754,8 +759,8 @@ impl StepCost {
                 span.map_or_else(ring, Span::as_seconds)
             }
         };
-        // This kernel converts logits to single precision and then to probabilities, and chooses a
-        // token: three reads or writes.
+        // This kernel converts logits to single precision and then to probabilities, and samples a
+        // token; it makes three passes over the logits.
         let chosen = self.memory_bound_seconds(
             MemoryBoundKernel::Softmax,
             3 * 4 * rows * self.sizes.vocabulary,
@@ -809,7 +814,7 @@ impl StepCost {
         parts
     }
 
-    /// Describes the source of the times of products with weights in `weights`.
+    /// Describes the source of the times for products with weights in the format `weights`.
     fn describe_products(&self, weights: Dtype) -> Vec<String> {
         let computes_in = self.compute_format(weights);
         let mut all = Vec::new();
@@ -836,7 +841,7 @@ impl StepCost {
         all
     }
 
-    /// Describes the sources of the times.
+    /// Describes the sources of all times.
     pub fn describe_basis(&self) -> Vec<String> {
         let curves = &self.class.curves;
         let mut all = Vec::new();
@@ -931,7 +936,7 @@ impl StepCost {
 /// Cached times that depend only on the number of tokens.
 #[derive(Clone, Debug, Default)]
 pub struct StepCostCache {
-    /// Times by two numbers of tokens: the largest of any rank, and the sum over all ranks.
+    /// Key: the largest number of tokens on any rank, and the number of tokens on all ranks.
     of_tokens: BTreeMap<(u64, u64), PartTimes>,
     of_rows: BTreeMap<u64, Span>,
 }
@@ -1016,8 +1021,8 @@ mod tests {
         parts.iter().map(|span| span.as_seconds()).sum()
     }
 
-    /// With 256 experts and 8 per token, the formula E (1 - (1 - k / E)^B) gives 57 used experts
-    /// for 8 tokens, 163 for 32, and 222 for 64.
+    /// With 256 experts and 8 per token, the formula E (1 - (1 - k / E)^B) yields 57 active experts
+    /// for 8 tokens, 163 for 32 tokens, and 222 for 64 tokens.
     #[test]
     fn experts_are_touched_as_by_chance() {
         let touched = [8, 32, 64].map(|tokens| expected_active_experts(256, 8, tokens));
@@ -1028,9 +1033,9 @@ mod tests {
 
     #[test]
     fn decode_steps_are_above_the_roofline_and_not_far() {
-        // The weights of the model without the embedding table take 15.0 GB. The keys and values of
-        // 32 requests of 1,024 tokens, with 131,072 bytes per token, take 4.3 GB. Reading both at
-        // 3.35 TB/s takes 5.77 ms.
+        // The model's weights, without the embedding table, take 15.0 GB. The keys and values of 32
+        // requests of 1,024 tokens, with 131,072 bytes per token, take 4.3 GB. Reading both at 3.35
+        // TB/s takes 5.77 ms.
         let step = total(&cost("llama3-8b", "dgx-h100", 1, &[]), &decode(32, 1024));
         let bound = (15.01e9 + 4.29e9) / 3.35e12;
         assert!(step > bound && step < 1.8 * bound, "{step} and {bound}");
@@ -1060,8 +1065,8 @@ mod tests {
         let [short, long] = [1000, 8000].map(|keys| cost.attention_seconds(&full, 128, 1, keys));
         let grown = part(8000) - part(1000);
         assert!((grown - 12.0 * (long - short)).abs() < 1e-9);
-        // Each of the 8,192 tokens in a step takes 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs, at
-        // no more than 989 TFLOP/s.
+        // Each of the 8,192 tokens in a step requires 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs,
+        // at no more than 989 TFLOP/s.
         let flops = 8192.0 * 2.0 * 8.0 * (64.0 * 5.0 * 128.0 + 3.0 * 128.0 * 128.0);
         assert!(cost.delta_prefill(&delta, &[(8192, 0)]) >= flops / 989.5e12);
         let alone = cost.delta_prefill(&delta, &[(100, 900)]);
@@ -1098,7 +1103,8 @@ mod tests {
         assert_eq!(padded, [1, 2, 4, 8, 16, 512, 513]);
     }
 
-    /// The curve of FP4 on B200 starts at 7.1 us, with the quantization of activations; that of FP8 at 1.9 us.
+    /// B200's FP4 curve, which includes the quantization of activations, starts at 7.1 us; its FP8 curve
+    /// starts at 1.9 us.
     #[test]
     fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
         let blackwell = cost("llama3-70b", "dgx-b200", 1, &[]);
@@ -1108,15 +1114,16 @@ mod tests {
         assert!((1.4..1.78).contains(&gain), "{gain}");
         let start = seconds(Dtype::Fp4, 1) - 8192.0 * 8192.0 * 9.0 / 16.0 / 8e12;
         assert!(start < 7.1e-6, "{start}");
-        // H100 does not compute in four bits: weights are read as such, and products computed in BF16.
+        // H100 does not compute in four bits, so it reads weights in four bits but computes products
+        // in BF16.
         let hopper = cost("llama3-70b", "dgx-h100", 1, &[]);
         let hopper = |format, rows| hopper.weight_product_seconds([1, rows, 8192, 8192], format);
         assert!(hopper(Dtype::Fp4, 16) < hopper(Dtype::Fp8, 16));
         assert!(hopper(Dtype::Fp4, 8192) > hopper(Dtype::Bf16, 8192));
     }
 
-    /// Eight NPUs with whole experts have an eighth of the experts with all their columns, instead of an eighth of the
-    /// columns of all.
+    /// Each of eight NPUs with whole experts has an eighth of the experts, with all their columns. Otherwise, each NPU
+    /// has an eighth of the columns of every expert.
     #[test]
     fn whole_experts_are_fewer_and_wider() {
         let mut cost = cost("qwen3-235b-a22b", "dgx-h100", 8, &[]);
@@ -1132,7 +1139,7 @@ mod tests {
         assert_eq!(sizes(&cost), [16, 256, 2 * 1536, 4096]);
     }
 
-    /// TensorRT-LLM's kernels take 4.3 us for 128 KiB on four H100, and contain the norms.
+    /// On four H100, TensorRT-LLM's kernels take 4.3 us for 128 KiB, including the norms.
     #[test]
     fn norms_are_part_of_fused_all_reduces() {
         let definition = ModelSource::find_source("llama3-70b")
@@ -1161,7 +1168,7 @@ mod tests {
         assert!((fused.all_reduce.seconds_for(131_072) - 4.3e-6).abs() < 1e-9);
         let kernels = |cost: &StepCost| cost.memory_bound_work_of_block(&cost.sizes.kinds[0]).len();
         assert_eq!(kernels(&own) - kernels(&fused), 2);
-        // One NPU has nothing to reduce, so its norms are kernels.
+        // A single NPU needs no all-reduce, so its norms are separate kernels.
         let alone = cost(1, AllReduceKernels::TensorrtLlm);
         assert_eq!(kernels(&alone), kernels(&own));
     }
@@ -1172,8 +1179,8 @@ mod tests {
         // The table has 7.9 us for 128 KiB, and 15.0 us for 1 MiB.
         assert!((prices.seconds_for(131_072) - 7.9e-6).abs() < 1e-9);
         assert!((prices.seconds_for(1 << 20) - 15.0e-6).abs() < 1e-9);
-        // The table does not reach 32 MiB, so the machine's NCCL curve applies: 199.8 us at
-        // 33,554,432 bytes.
+        // The table ends below 32 MiB, so the machine's NCCL curve is used: 199.8 us at 33,554,432
+        // bytes.
         assert!((prices.seconds_for(33_554_432) - 199.8e-6).abs() < 1e-9);
     }
 }

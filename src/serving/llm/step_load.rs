@@ -1,4 +1,4 @@
-//! Describes the work of a step, and computes step times that are linear in this work.
+//! Describes the work of a step, and computes step times as a linear function of this work.
 
 use super::scheduler::RequestStepShare;
 use chakram_base::units::Span;
@@ -6,33 +6,33 @@ use chakram_base::units::Span;
 /// Quantities from which the time of a step is computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepLoad {
-    /// Number of tokens of all requests in the step.
+    /// Total number of tokens that the step computes.
     pub tokens: u64,
-    /// Number of requests of the step.
+    /// Number of requests in the step.
     pub requests: u64,
     /// Number of requests that produce a token in the step.
     pub sampled: u64,
     /// Number of requests that compute exactly one token, after earlier tokens (decode).
     pub decodes: u64,
-    /// Number of tokens whose keys and values the decoding requests read, including their own
+    /// Number of tokens whose keys and values the decoding requests read, including their own new
     /// tokens.
     pub decode_context: u64,
     /// Largest number of tokens whose keys and values a single decoding request reads.
     pub longest_context: u64,
-    /// For each request that computes several tokens: (tokens in the step, tokens computed
-    /// earlier).
+    /// For each request that computes several tokens: (number of tokens in the step, number of
+    /// tokens computed earlier).
     pub chunks: Vec<(u32, u32)>,
     /// Number of tokens whose keys and values all requests read.
     pub context: u64,
-    /// Largest number of tokens of any rank, if ranks run in lockstep; every rank is padded to
-    /// this number.
+    /// Largest number of tokens on any rank, if ranks run in lockstep; every rank is padded to this
+    /// number.
     pub wave_tokens: u64,
-    /// Number of tokens of all ranks together, if ranks run in lockstep.
+    /// Number of tokens on all ranks together, if ranks run in lockstep.
     pub all_tokens: u64,
 }
 
 impl StepLoad {
-    /// Sets the load to the work of a step with these shares.
+    /// Sets the load to the work of a step that consists of `shares`.
     pub fn set_work_from_shares(&mut self, shares: &[RequestStepShare]) {
         let mut chunks = std::mem::take(&mut self.chunks);
         chunks.clear();
@@ -75,7 +75,7 @@ pub struct LinearStepTime {
     pub base: Span,
     /// Time per token that the step computes.
     pub token: Span,
-    /// Time per request of the step.
+    /// Time per request in the step.
     pub request: Span,
     /// Time per token whose keys and values a request reads.
     pub context: Span,

@@ -5,12 +5,12 @@ use super::step_load::{LinearStepTime, StepLoad};
 use super::step_profile::MeasuredStepProfile;
 use chakram_base::units::Span;
 
-/// Where step times come from.
+/// Source of step times.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepTimeSource {
     /// The scenario states a linear function of the step's work.
     Linear(LinearStepTime),
-    /// Times from a table of measured operations.
+    /// Times are interpolated in a table of measured operations.
     Profile(Box<MeasuredStepProfile>),
     /// Times are computed from a model's sizes and a machine's kernel times.
     Model(Box<StepCost>),

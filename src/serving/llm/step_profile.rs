@@ -1,13 +1,14 @@
 //! Computes step times from a table of measured operations.
 //!
-//! A table has columns `op`, `us` and four sizes `a` to `d`. The size `a` is the number of tokens
-//! of a step or, if the operation's name ends in `@seq`, the number of requests that produce a
-//! token. `attention` is measured for a chunk of `a` tokens of a prompt after `b` earlier tokens,
-//! together with one token of each of `c` requests that read `d` tokens each. Operations outside
-//! blocks are `embedding`, `final_layernorm`, and all operations with `@seq`; `layernorm` occurs
-//! twice in each block, and every other operation once. `moe` is the time of all experts of a block
-//! on one NPU, for `a` tokens and `b` experts with at least one token. Times are interpolated
-//! linearly along each size.
+//! A table has the columns `op` and `us`, and four sizes in the columns `a` to `d`. The size `a` is
+//! the number of tokens in the step. For operations whose name ends in `@seq`, `a` is the number of
+//! requests that produce a token. `attention` is measured for a batch with one prompt chunk and `c`
+//! other requests. The chunk has `a` tokens, which follow `b` earlier tokens. Each other request
+//! computes one token and reads `d` tokens. Operations outside blocks are `embedding`,
+//! `final_layernorm`, and all operations with `@seq`; `layernorm` occurs twice in each block, and
+//! every other operation once. `moe` is the time of all experts of a block on one NPU, for `a`
+//! tokens and for `b` experts that receive at least one token. Times are interpolated linearly
+//! along each size.
 
 use super::super::error::ServeError;
 use super::super::tables::{LatencyCurve, TableReader};
@@ -24,18 +25,17 @@ pub struct StepProfileChoice {
     pub path: PathBuf,
     /// Pairs (column, value). Only rows that match all pairs are read.
     pub rows: Vec<(String, String)>,
-    /// Number of blocks of the model.
+    /// Number of blocks in the model.
     pub layers: u32,
-    /// Number of experts of each block, and number of experts per token; needed if the table has
-    /// operations `moe`.
+    /// Number of experts per block, and number of experts per token; required if the table has
+    /// `moe` operations.
     pub experts: Option<[u32; 2]>,
-    /// Weight of the longest context in the time of attention: 0 for the mean context only, 1 for
-    /// the longest context only. A kernel whose contexts have different lengths waits for the
-    /// longest context.
+    /// Weight of the longest context in the attention time: 0 uses only the mean context, 1 only
+    /// the longest context.
     pub skew: f64,
-    /// Time per step that a captured graph saves, compared with operations measured one by one.
+    /// Time per step that a captured graph saves, compared with separately measured operations.
     pub graph_saving: Span,
-    /// Maximum number of tokens of a step that still runs as a captured graph.
+    /// Maximum number of tokens in a step that runs as a captured graph.
     pub graph_tokens: u32,
 }
 
@@ -43,30 +43,30 @@ pub struct StepProfileChoice {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredStepProfile {
     choice: StepProfileChoice,
-    /// Times of all operations, by the number of tokens of a step. The time of an operation inside
-    /// blocks is summed over all blocks.
+    /// Times of all operations, by the number of tokens in the step. The time of an operation
+    /// inside blocks is summed over all blocks.
     of_tokens: Vec<LatencyCurve>,
-    /// Times of operations, by the number of requests that produce a token.
+    /// Times of `@seq` operations, by the number of requests that produce a token.
     of_rows: Vec<LatencyCurve>,
     attention: AttentionTimeGrid,
-    /// Time of all experts of a block, by the number of tokens and by the number of experts that
+    /// Time of all experts in a block, by the number of tokens and by the number of experts that
     /// receive tokens.
     experts: AttentionTimeGrid,
     ranks: u32,
     layers: u64,
-    /// Stated times that are added to each step.
+    /// Times from the scenario that are added to each step.
     besides: LinearStepTime,
 }
 
-/// Times of attention for all measured combinations of sizes.
+/// Attention times for all measured combinations of sizes.
 ///
-/// If combinations around a point are missing, the time is the weighted mean of the known
-/// combinations.
+/// If combinations around a point are missing, its time is the weighted mean of the combinations
+/// that exist.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AttentionTimeGrid {
     times: BTreeMap<[u32; 4], f64>,
-    /// Measured sizes for each of four kinds of points. Kinds differ in whether they have prompt
-    /// tokens, and single tokens.
+    /// Measured sizes for each of four kinds of batches. A batch may or may not have prompt tokens,
+    /// and may or may not have decoding requests.
     axes: [[Vec<u32>; 4]; 4],
 }
 
@@ -85,7 +85,7 @@ impl AttentionTimeGrid {
         }
     }
 
-    /// Returns the seconds at `place`, interpolated linearly along each axis between points of the
+    /// Returns the seconds at `place`, interpolated linearly along each axis between batches of the
     /// same kind.
     fn interpolate_seconds(&self, place: [f64; 4]) -> f64 {
         let kind = Self::point_kind_index([place[0] > 0.0, place[2] > 0.0]);
@@ -154,8 +154,8 @@ impl MeasuredStepProfile {
     ///
     /// # Errors
     ///
-    /// Fails if the table cannot be read, or if it lacks operations by tokens, operations by
-    /// requests (`@seq`), or attention.
+    /// Fails if the table cannot be read, or if it has no token operations, no `@seq` operations,
+    /// or no attention.
     pub fn load_chosen_table(
         choice: &StepProfileChoice,
         besides: LinearStepTime,
@@ -278,8 +278,8 @@ impl MeasuredStepProfile {
             attention += self.choice.skew * (longest - attention).max(0.0);
         }
         let experts = self.choice.experts.map_or(0.0, |[experts, chosen]| {
-            // Ranks in lockstep share the experts equally, and each rank computes the tokens of all
-            // ranks for its experts.
+            // Ranks in lockstep divide the experts equally, and each rank computes its experts for
+            // the tokens of all ranks.
             let touched = expected_active_experts(experts.into(), chosen.into(), load.all_tokens);
             let share = f64::from(self.ranks);
             let place = [load.all_tokens as f64 / share, touched as f64 / share];
@@ -336,9 +336,9 @@ impl MeasuredStepProfile {
     }
 }
 
-/// Replaces several chunks of prompts by one chunk that has the same number of tokens and equally
-/// many products: `a` tokens after `b` tokens, where `a (b + a / 2)` is the sum over the chunks;
-/// `b` is at least 0.
+/// Replaces several prompt chunks by one chunk with the same number of tokens and the same number
+/// of query-key pairs. The chunk has `a` tokens after `b` earlier tokens, so that `a (b + a / 2)`
+/// equals the sum of this product over the chunks; `b` is at least 0.
 fn merge_prompt_chunks(chunks: &[(u32, u32)]) -> (f64, f64) {
     let tokens: f64 = chunks.iter().map(|(tokens, _)| f64::from(*tokens)).sum();
     let pairs = chunks
@@ -352,8 +352,8 @@ fn merge_prompt_chunks(chunks: &[(u32, u32)]) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    /// The times are 3 us + 2 ns per pair, which is linear along each axis, so interpolation and
-    /// extrapolation are exact.
+    /// The measured times are 3 us + 2 ns per query-key pair, which is linear along each axis, so
+    /// interpolation and extrapolation are exact.
     #[test]
     fn grids_are_linear_along_each_axis() {
         let time = |a: f64, b: f64, c: f64, d: f64| 3e-6 + 1e-9 * a * (b + 1.0) + 2e-9 * c * d;
@@ -384,8 +384,8 @@ mod tests {
             );
         }
         assert_eq!(merge_prompt_chunks(&[(100, 50)]), (100.0, 50.0));
-        // Two chunks of 100 tokens after 250 tokens become 200 tokens: 2 x 100 x 300 = 200 x (b +
-        // 100).
+        // Two chunks of 100 tokens, each after 250 tokens, become one chunk of 200 tokens: 2 x 100
+        // x 300 = 200 x (b + 100).
         assert_eq!(
             merge_prompt_chunks(&[(100, 250), (100, 250)]),
             (200.0, 200.0)

@@ -1,10 +1,10 @@
-//! Describes the tokens of requests as pieces of token streams that requests may share, and hashes
-//! their blocks in chains.
+//! Describes the tokens of requests as pieces of token streams that requests may share. Computes
+//! chained hashes of their blocks.
 
 use chakram_base::random::{GAMMA, mix_bits};
 use std::num::NonZeroU64;
 
-/// Hash of the content of a block and of all earlier blocks of the request.
+/// Hash of a block's content and of all earlier blocks of the request.
 ///
 /// Among ten million blocks, the probability that two different blocks have the same hash is 3 in a
 /// million.
@@ -15,7 +15,8 @@ impl BlockHash {
     /// The hash before the first block.
     pub const START: Self = Self(NonZeroU64::MIN);
 
-    /// Returns the hash with these bits; 0 counts as 1, so that an optional hash takes no more memory.
+    /// Returns the hash with these bits; 0 becomes 1, so that `Option<BlockHash>` takes no more memory
+    /// than the hash.
     pub fn from_bits(bits: u64) -> Self {
         Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MIN))
     }
@@ -41,7 +42,7 @@ impl TokenStream {
         Self::of_kind(1, number)
     }
 
-    /// Returns the stream of a prefix that several requests share.
+    /// Returns the stream of a prefix with the number `number`, which several requests share.
     pub fn from_prefix_number(number: u64) -> Self {
         Self::of_kind(2, number)
     }
@@ -52,13 +53,13 @@ impl TokenStream {
         Self::of_kind(3, number)
     }
 
-    /// Returns the stream of a block in a trace that states hashes of blocks.
+    /// Returns the stream of a block in a trace that identifies blocks by hashes.
     pub fn from_trace_block_hash(hash: u64) -> Self {
         Self::of_kind(4, hash)
     }
 
-    /// Returns the stream of the tokens after a request's last whole block, in a trace that states
-    /// hashes of blocks.
+    /// Returns the stream of the tokens after a request's last whole block, in a trace that
+    /// identifies blocks by hashes.
     pub fn from_trace_remainder(number: u64) -> Self {
         Self::of_kind(5, number)
     }
@@ -86,13 +87,13 @@ pub struct TokenPiece {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenContent {
     pieces: Vec<TokenPiece>,
-    /// Position from which on all tokens belong to this request alone; `u32::MAX` if there is no
-    /// such position.
+    /// Position after which all tokens belong to this request alone; `u32::MAX` if there is no such
+    /// position.
     own_from: u32,
 }
 
 impl TokenContent {
-    /// Creates content from `pieces`; other requests may share all of them.
+    /// Creates content from `pieces`, all of which other requests may share.
     pub fn from_pieces(pieces: Vec<TokenPiece>) -> Self {
         Self {
             pieces,
@@ -109,15 +110,15 @@ impl TokenContent {
         }
     }
 
-    /// Returns the position from which on all tokens of the prompt and the answer belong to this
-    /// request alone. No other request can find a block with one of these tokens.
+    /// Returns the position from which all tokens of the prompt and the answer belong to this
+    /// request alone. Other requests cannot find a block with one of these tokens.
     pub fn own_from(&self) -> u32 {
         self.own_from
     }
 
-    /// Creates the content of a prompt of `tokens` tokens. The first tokens are `shared`: a stream,
-    /// and the number of tokens taken from it. All other tokens of the prompt belong only to
-    /// request `number`.
+    /// Creates the content of a request with a prompt of `tokens` tokens. The prompt begins with
+    /// `shared`: a stream, and the number of tokens that come from it. All other tokens of the
+    /// prompt belong only to request `number`.
     pub fn from_prompt_tokens(
         shared: Option<(TokenStream, u32)>,
         number: u64,
@@ -148,8 +149,9 @@ impl TokenContent {
         self.pieces.iter().map(|piece| piece.tokens).sum()
     }
 
-    /// Returns the hash of the `size` tokens from position `from` on. The block before them has the
-    /// hash `before`. Tokens after the prompt belong to the last piece's stream.
+    /// Returns the hash of the block with `size` tokens that begins at position `from`. The
+    /// previous block has the hash `before`. Tokens after the prompt belong to the last piece's
+    /// stream.
     pub fn hash(&self, before: BlockHash, from: u32, size: u32) -> BlockHash {
         let (mut at, end) = (0_u32, from + size);
         let mut hash = before;
@@ -193,7 +195,7 @@ mod tests {
             blocks.collect()
         };
         let (first, second) = (chain(&a), chain(&b));
-        // With blocks of eight tokens, the requests share two whole blocks, and half of the third
+        // With blocks of eight tokens, the requests share two whole blocks and half of the third
         // block.
         assert_eq!(first[..2], second[..2]);
         for k in 2..5 {

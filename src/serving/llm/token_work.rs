@@ -1,4 +1,4 @@
-//! Computes an NPU's work per token, for formulas and bounds that do not use kernel times.
+//! Computes the work per token on one NPU, for formulas and bounds that do not use kernel times.
 
 use super::super::error::ServeError;
 use super::deployment::EngineMachineAndMemory;
@@ -8,12 +8,12 @@ use super::step_cost::expected_active_experts;
 use chakram_base::dtype::Dtype;
 use chakram_hardware::machine::NpuClass;
 
-/// The weights that a step reads and that a token uses, and the model's number of blocks.
+/// Bytes of weights that a step reads, weights that a token uses, and the number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenWeightCounts {
-    /// Bytes of weights that each NPU reads in a step. Experts count only if they receive tokens.
+    /// Bytes of weights that each NPU reads in a step. Only experts that receive tokens count.
     pub weight_bytes: f64,
-    /// Number of weights of the whole model that one token uses.
+    /// Number of weights, in the whole model, that one token uses.
     pub active: f64,
     /// Number of blocks.
     pub layers: f64,
@@ -21,7 +21,7 @@ pub struct TokenWeightCounts {
 }
 
 impl TokenWeightCounts {
-    /// Returns the work of `model` on the NPUs of `place`, in steps of `batch` tokens.
+    /// Returns the work of `model` on the NPUs that `place` describes, in steps of `batch` tokens.
     ///
     /// # Errors
     ///

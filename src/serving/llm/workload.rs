@@ -9,17 +9,17 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Requests that arrive over time.
+/// The requests of a run, with their arrivals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmWorkload {
     /// How requests arrive over time.
     pub arrivals: LlmArrivals,
-    /// Maximum number of requests, without later turns of conversations. `None` for no maximum, for
-    /// example for all requests of a file.
+    /// Maximum number of requests, excluding later turns of conversations. `None` for no maximum: a
+    /// file then yields all of its requests.
     pub count: Option<u64>,
     /// Instant after which no request arrives.
     pub duration: Option<Span>,
-    /// Kinds of requests, at least one.
+    /// Classes of requests, at least one.
     pub classes: Vec<RequestClass>,
 }
 
@@ -30,7 +30,7 @@ pub enum LlmArrivals {
     Poisson(f64),
     /// Requests arrive at equal intervals, at this rate in requests per second.
     Constant(f64),
-    /// Several requests arrive together, and the bursts are equally spaced.
+    /// Several requests arrive together as a burst, and bursts have equal intervals.
     Bursts {
         /// Number of requests that arrive together.
         burst: u32,
@@ -50,29 +50,29 @@ pub enum LlmArrivals {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Factor by which arrivals are faster than in the file.
+        /// Factor by which arrivals are faster than the file's.
         speed: f64,
     },
 }
 
-/// A kind of requests.
+/// A class of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestClass {
-    /// Name in reports.
+    /// Name that reports show.
     pub name: String,
     /// Relative frequency of this class among all requests.
     pub weight: f64,
     /// Number of prompt tokens after the shared prefix.
     pub input: LengthDistribution,
-    /// Number of tokens of an answer.
+    /// Number of answer tokens.
     pub output: LengthDistribution,
     /// Priority; lower numbers are more urgent.
     pub priority: i32,
-    /// Number of tokens of the prefix that prompts of the class share.
+    /// Number of tokens in the prefix that prompts of the class share.
     pub shared_prefix: u32,
     /// Number of distinct prefixes. Each request begins with one of these prefixes.
     pub prefixes: u32,
-    /// Number of requests of a conversation. Each request begins with all earlier prompts and
+    /// Number of requests in a conversation. Each request begins with all earlier prompts and
     /// answers of its conversation.
     pub turns: u32,
     /// Time from an answer to the next turn.
@@ -103,11 +103,12 @@ impl RequestClass {
     }
 }
 
-/// Distribution of a number of tokens, written as `1024`, `512..1024`, `lognormal MEAN DEVIATION`
-/// (deviation of the logarithm), or `empirical 128 512 4096` (measured lengths).
+/// Distribution of a number of tokens. A scenario writes it as `1024`, `512..1024`,
+/// `lognormal MEAN DEVIATION` (deviation of the logarithm), or `empirical 128 512 4096` (measured
+/// lengths).
 #[derive(Clone, Debug, PartialEq)]
 pub enum LengthDistribution {
-    /// All lengths are equal to this number.
+    /// All lengths equal this number.
     Fixed(u32),
     /// Every length in this range, including both ends, is equally probable.
     Uniform(u32, u32),
@@ -158,12 +159,12 @@ impl LengthDistribution {
         }
     }
 
-    /// Returns a length that few requests exceed. This length is used to size memory.
+    /// Returns a length that few requests exceed, which is used to size memory.
     pub fn typical_max_length(&self) -> u32 {
         match *self {
             Self::Fixed(length) | Self::Uniform(_, length) => length,
             Self::LogNormal { mean, deviation } => {
-                // 99 of 100 lengths are below this value.
+                // This is the 99th percentile of the distribution.
                 (log_normal_value_at(mean, deviation, 2.326) as u32).clamp(1, MOST_LENGTH)
             }
             Self::Empirical(ref lengths) => lengths.iter().copied().max().unwrap_or(1),
@@ -243,8 +244,8 @@ impl LlmWorkload {
             || self.classes.iter().any(|class| class.turns > 1)
     }
 
-    /// Returns the number of requests per second in the long run. Returns `None` if answers or a
-    /// file determine the arrivals.
+    /// Returns the mean number of requests per second in the long run. Returns `None` if answers or
+    /// a file determine the arrivals.
     pub fn mean_rate(&self) -> Option<f64> {
         match self.arrivals {
             LlmArrivals::Poisson(rate) | LlmArrivals::Constant(rate) => Some(rate),
@@ -253,7 +254,7 @@ impl LlmWorkload {
         }
     }
 
-    /// Returns the workload at another rate, or `None` if the workload has no rate.
+    /// Returns the workload with its rate changed to `rate`, or `None` if the workload has no rate.
     pub fn with_rate(&self, rate: f64) -> Option<Self> {
         let arrivals = match self.arrivals {
             LlmArrivals::Poisson(_) => LlmArrivals::Poisson(rate),

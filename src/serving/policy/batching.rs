@@ -1,7 +1,7 @@
 //! Serves batches of queued requests; all requests of a batch have the same model. A batch is
 //! served when it is full, or when one of its requests has waited long enough.
 //!
-//! If several models have such a batch, the batch with the oldest request is served first.
+//! If several models have such a batch, the batch that contains the oldest request is served first.
 
 use super::{QueuedRequest, ServiceQueue};
 use chakram_base::units::{Span, Time};
@@ -16,8 +16,8 @@ pub struct BatchQueue {
 }
 
 impl BatchQueue {
-    /// Creates the queue for batches of at most `most` requests. A request waits at most `wait` for
-    /// its batch to fill.
+    /// Creates the queue for batches of at most `most` requests. A batch that is not full is served
+    /// once its oldest request has waited for `wait`.
     pub fn new(most: u32, wait: Span, models: usize) -> Self {
         Self {
             most: most as usize,

@@ -5,7 +5,7 @@ use super::{QueuedRequest, ServiceQueue};
 use chakram_base::units::Time;
 use std::collections::VecDeque;
 
-/// Queued requests in the order of their arrival.
+/// Queued requests, in order of arrival.
 #[derive(Debug, Default)]
 pub struct ArrivalOrderQueue(VecDeque<QueuedRequest>);
 

@@ -8,11 +8,11 @@ use chakram_report::text::{TextStyle, write_paragraph};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// A scenario at several rates.
+/// Results of a scenario at several rates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RateSweep {
-    /// Results at each rate, in ascending order of rates.
+    /// Results at each rate, in ascending order.
     pub points: Vec<RatePoint>,
     /// Highest rate at which enough requests meet their limit; `None` if the capacity was not
     /// computed.
@@ -29,13 +29,13 @@ pub struct RatePoint {
     pub report: ServeReport,
 }
 
-/// Highest rate at which enough requests meet their limit, between two tried rates.
+/// The capacity of the processors, which is between two tried rates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeCapacity {
     /// Highest tried rate at which enough requests met their limit.
     pub rate_per_s: f64,
-    /// Lowest tried rate at which too few requests met their limit.
+    /// Lowest tried rate at which too few requests met the limit.
     pub too_much_per_s: f64,
     /// Fraction of the requests that must meet their limit.
     pub attain: f64,
@@ -50,7 +50,7 @@ impl RateSweep {
     }
 }
 
-/// Renders the reports of one scenario on several platforms side by side.
+/// Renders the reports of one scenario on several platforms, side by side.
 pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
     let mut out = String::new();
     let Some(first) = reports.first() else {

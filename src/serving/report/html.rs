@@ -11,7 +11,7 @@ use chakram_report::html::page::{
     escape_html, render_figure, render_page, render_report_number, render_section, render_table,
 };
 
-/// Parts of a serve time: index of the colour, and name on pages.
+/// Parts of a serve time: the index of the colour, and the name that pages show.
 const PARTS: [(usize, &str); 4] = [
     (4, "datapath"),
     (1, "queue"),
@@ -19,7 +19,8 @@ const PARTS: [(usize, &str); 4] = [
     (6, "preempted"),
 ];
 
-/// Renders all `reports` side by side, then each report, and then the runs at several rates.
+/// Renders all `reports` side by side, then each report by itself, and then the runs at several
+/// rates.
 pub fn render_html(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -> String {
     let mut body = format!("<h1>{}</h1>", escape_html(title));
     body += &render_section(
@@ -237,7 +238,7 @@ fn draw_serve_time_parts(report: &ServeReport) -> String {
     draw_time_part_bars("Mean serve time of each model", &bars.collect::<Vec<_>>())
 }
 
-/// Returns a line through the means of the intervals. Charts need whole numbers, so values are in
+/// Returns a line through the mean level of each interval. Charts need integers, so values are in
 /// thousandths of a request.
 fn level_series(label: &str, level: &LevelSummary) -> LineSeries {
     let means = (0_u64..).zip(&level.means);
@@ -281,11 +282,12 @@ const CURVES: [RateCurve; 3] = [
     ("p99", |all| all.percentiles.get(3).map(|one| one.value)),
 ];
 
-/// Colours of the curves of a single platform.
+/// Colour indices of the curves if there is only one platform.
 const CURVE_SERIES: [usize; 3] = [0, 1, 6];
 
-/// Draws the serve times at each rate as curves. A single platform has three curves. If there are
-/// several platforms, each has two curves: the mean and the last percentile.
+/// Draws serve times as curves over the rate. A single platform has three curves in one chart.
+/// Several platforms share two charts, one for the mean and one for the last percentile, with one
+/// curve per platform.
 fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {
     let mut body = String::new();
     let several = sweeps.len() > 1;
@@ -376,7 +378,7 @@ fn curve_over_rates(
     }
 }
 
-/// Renders the values in the charts of rates as a table.
+/// Renders the values of the rate charts as a table.
 fn render_rate_table(sweeps: &[RateSweep]) -> String {
     let mut rows = Vec::new();
     for sweep in sweeps {

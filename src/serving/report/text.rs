@@ -14,7 +14,7 @@ pub fn render_text(report: &ServeReport, style: TextStyle) -> String {
     out
 }
 
-/// Formats a number per second.
+/// Formats a rate per second.
 pub(super) fn format_rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e6 => format!("{rate:.3e}"),
@@ -131,7 +131,7 @@ pub(super) fn longest_name(style: TextStyle) -> usize {
     16 + style.width.saturating_sub(WIDTH)
 }
 
-/// Returns the width of the column that contains the names of `rows`; at least `least`.
+/// Returns the width of the column that contains the names of `rows`, which is at least `least`.
 pub(super) fn name_column_width(rows: &[ServeRow], style: TextStyle, least: usize) -> usize {
     let widths = rows.iter().map(|row| {
         style

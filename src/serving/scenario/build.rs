@@ -1,4 +1,4 @@
-//! Builds a [`Scenario`] from the tables of a scenario's file.
+//! Builds a [`Scenario`] from the tables of a scenario file.
 
 use super::*;
 
@@ -27,9 +27,9 @@ const STREAM: &[&str] = &[
 ];
 const POLICY: &[&str] = &["kind", "slots", "aging", "preemption", "batch", "wait"];
 
-/// Example of a duration, for error messages.
+/// Example duration for error messages.
 const DURATION: &str = "10 ms";
-/// Maximum number of requests of a run.
+/// Maximum number of requests in a run.
 const MOST_REQUESTS: u64 = 1_000_000_000_000;
 
 /// Name of a kind of arrivals, before its parameters are parsed.
@@ -144,8 +144,7 @@ pub(super) fn build_scenario(
     })
 }
 
-/// Rejects keys in `table` that belong only to variants other than the chosen
-/// one.
+/// Rejects keys in `table` that only variants other than the chosen one have.
 fn reject_keys_of_other_variants(
     table: &ConfigTable<'_>,
     all: &[&str],

@@ -1,4 +1,4 @@
-//! Parses the models in a scenario's file, and the tables that they name.
+//! Parses the models in a scenario file, and the tables that they name.
 
 use super::*;
 use crate::jobs::{ConvolutionTaskSplit, JobLoweringOptions, ParallelBranchRule, VectorJob};
@@ -31,7 +31,7 @@ pub(super) const KEYS: &[&str] = &[
     "measured",
     "trace",
 ];
-/// Sources of a model's work, each with the further keys that it uses.
+/// Sources of a model's work, each with the additional keys that it uses.
 const SOURCES: [(&str, &[&str]); 7] = [
     (
         "preset",
@@ -52,7 +52,7 @@ const SOURCES: [(&str, &[&str]); 7] = [
     ("measured", &[]),
     ("trace", &[]),
 ];
-/// Maximum number of multiplications of a request.
+/// Maximum number of multiplications per request.
 const MOST_WORK: u64 = 1 << 62;
 
 /// Parses a model.
@@ -106,8 +106,8 @@ pub(super) fn parse_model(
     }
     Ok(ServedModel {
         class: table.read_optional("class", |field| field.read_line().map(str::to_owned))?,
-        // A model with weight zero is not in the random mix, but a file of arrivals may still name
-        // it.
+        // Arrivals drawn at random never use a model with weight zero, but an arrival file may
+        // still name it.
         weight: table.read_or_default("weight", 1.0, |field| match field.as_whole_number() {
             Some(0) => Ok(0.0),
             _ => field.read_positive(1e9),
@@ -126,7 +126,7 @@ pub(super) fn parse_model(
     })
 }
 
-/// Rejects keys that belong to other sources of work than `source`.
+/// Rejects keys that only sources of work other than `source` use.
 fn reject_unused_work_keys(
     table: &ConfigTable<'_>,
     source: &str,
@@ -294,7 +294,7 @@ fn parse_job_graph(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
 }
 
 /// Opens the table that `source` names, restricted to the rows that `where` selects. `keys` are the
-/// keys that are allowed in addition to `file` and `where`.
+/// keys allowed in addition to `file` and `where`.
 fn open_selected_table<'d>(
     source: &ConfigField<'d>,
     keys: &[&str],

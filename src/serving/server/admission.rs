@@ -8,7 +8,7 @@ use crate::policy::QueuedRequest;
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 
-/// An event that no job triggers.
+/// An event that does not follow from a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RequestTimerEvent {
     /// The datapath latency of a request has ended. The values are the request's number and the
@@ -46,8 +46,8 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Schedules a user's next request, unless the scenario's number of requests or its duration
-    /// is reached.
+    /// Schedules a user's next request, unless the scenario's maximum number of requests or maximum
+    /// duration is reached.
     pub(super) fn ask_at(&mut self, at: Time) {
         let stop = &self.prepared.scenario.stop;
         let over = stop.requests.is_some_and(|most| self.asked >= most)

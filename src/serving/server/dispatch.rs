@@ -1,4 +1,4 @@
-//! Assigns queued requests to processors, and preempts requests between two jobs.
+//! Assigns queued requests to processors, and preempts requests between two of their jobs.
 
 use super::{BatchLaunch, JobTimesWithToken, Server};
 use crate::policy::QueuedRequest;
@@ -26,10 +26,11 @@ impl Server<'_> {
         }
     }
 
-    /// Fills the free slots of a processor from the queue. If preempted batches continue, appends
-    /// their jobs whose times are known to `answered`. `answered` may be absent only if the queue
-    /// contains no preempted batch. A processor with a free slot would already have continued it.
-    /// Returns false if the queue had too few requests to fill the slots.
+    /// Fills the free slots of a processor from the queue. If preempted batches continue, their
+    /// jobs with known times are appended to `answered`. Pass no `answered` only if the queue
+    /// contains no preempted batch. This is the case if the processor already had a free slot,
+    /// because it would have continued such a batch. Returns false if the queue had too few
+    /// requests to fill the slots.
     pub(super) fn fill_processor_slots(
         &mut self,
         processor: u32,
@@ -59,7 +60,7 @@ impl Server<'_> {
         true
     }
 
-    /// Begins the chosen batch on a processor.
+    /// Begins the batch that the policy chose on a processor.
     fn start_batch(&mut self, processor: u32) {
         let first = self.batch[0];
         let model = self.model_by_index(first.model);
@@ -112,8 +113,8 @@ impl Server<'_> {
         self.flights[flight].preempted += start.since(since);
     }
 
-    /// Returns true if a job must be held back because its batch is preempted, either earlier or
-    /// by this call. If this call preempts the batch, another batch may begin in its place.
+    /// Returns true if a job must be held back because its batch has been preempted, earlier or by
+    /// this call. If this call preempts the batch, another batch may begin in its place.
     pub(super) fn is_job_held_back(
         &mut self,
         flight: u32,
@@ -134,9 +135,9 @@ impl Server<'_> {
             state.kept.push((job, token));
             return true;
         }
-        // Computing the remaining work is slow, so first compare queued requests with the batch's
-        // whole work. If no queued request is more urgent than the whole work, none is more urgent
-        // than the remaining work, which is smaller.
+        // The remaining work is slow to compute, so first compare queued requests with the batch's
+        // whole work. The remaining work is less than the whole work. So if no queued request is
+        // more urgent than the whole work, no request is more urgent than the remaining work.
         if !state.ended.is_empty() && !self.policy.has_urgent_request(&state.first) {
             return false;
         }

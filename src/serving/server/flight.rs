@@ -6,7 +6,7 @@ use chakram_base::units::{Span, Time};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-/// Items that are addressed by index. The index of a removed item is assigned to a later item.
+/// A slab: items with stable indices. A later item reuses the index of a removed item.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     items: Vec<Option<T>>,
@@ -65,40 +65,40 @@ impl<T> IndexMut<u32> for Slab<T> {
 /// A batch: requests for one model that are served together.
 #[derive(Debug, Default)]
 pub(super) struct BatchInFlight {
-    /// The batch's earliest request, as it was queued.
+    /// The earliest request in the batch, as it was queued.
     pub first: QueuedRequest,
-    /// Indices of the states of the batch's requests.
+    /// State indices of the batch's requests.
     pub requests: Vec<u32>,
     pub processor: u32,
     /// Number of jobs that are not complete yet.
     pub left: u32,
-    /// Number of jobs that have times but are not complete yet.
+    /// Number of incomplete jobs whose times are known.
     pub running: u32,
-    /// Number of jobs that have times, complete or not.
+    /// Number of jobs whose times are known, complete or not.
     pub dealt: u64,
-    /// Core time of all jobs that have times, in picoseconds.
+    /// Core time of all jobs whose times are known, in picoseconds.
     pub core_ps: u128,
     /// Time of the incomplete jobs on an unloaded processor, if the jobs form a chain.
     pub work_left: Span,
-    /// For each job, true if it is complete. Used only if the jobs form no chain, and empty until
-    /// the first job is complete.
+    /// For each job, true if the job is complete. Used only if the jobs do not form a chain; empty
+    /// until the first job is complete.
     pub ended: Vec<bool>,
     /// Durations of the batch's jobs, unless they are vector products.
     pub lengths: [Span; 2],
-    /// Instant at which the batch was preempted; `None` if the batch is not preempted.
+    /// Time at which the batch was preempted; `None` if the batch is not preempted.
     pub put_back: Option<Time>,
     /// Ready jobs that were held back, each with the token that identifies it in the event loop.
     pub kept: Vec<(u32, u64)>,
     /// Total time from each preemption until the batch continued.
     pub preempted: Span,
-    /// Instant at which a processor took the batch.
+    /// Time at which a processor took the batch.
     pub began: Time,
     pub run: AnyJobRunningTime,
 }
 
 impl BatchInFlight {
-    /// Turns an ended batch into a new batch, which begins at `now` and has `jobs` jobs and no
-    /// requests. The new batch reuses the allocations of the ended batch.
+    /// Reuses an ended batch for a new batch, which begins at `now` and has `jobs` jobs and no
+    /// requests. The new batch keeps the allocations.
     pub fn begin_batch(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
         let mut room = std::mem::take(self);
         room.requests.clear();
@@ -123,8 +123,8 @@ impl BatchInFlight {
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnyJobRunningTime {
     done: Span,
-    /// Disjoint intervals in which jobs run, in order of time. When the last interval was added,
-    /// none of these intervals had ended.
+    /// Disjoint intervals in which jobs run, in time order. None of these intervals had ended when
+    /// the last interval was added.
     open: VecDeque<(Time, Time)>,
     /// Start of the first job.
     pub first: Option<Time>,
@@ -186,8 +186,8 @@ mod tests {
         time.add_job(Time(2), job(8, 22));
         // This job runs from 3 to 4, before the open interval begins.
         time.add_job(Time(3), job(3, 4));
-        // All intervals that ended by 40 are closed. This job runs from 50 to 60, so it starts a
-        // new interval.
+        // All intervals that ended by 40 are closed already. This job runs from 50 to 60, so it
+        // starts a new interval.
         time.add_job(Time(40), job(50, 60));
         assert_eq!(time.first, Some(Time(3)));
         assert_eq!(time.total_time(), Span(25 + 1 + 10));

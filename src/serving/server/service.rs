@@ -29,8 +29,8 @@ impl Server<'_> {
         }
     }
 
-    /// Returns how long the rest of a batch would take on an unloaded processor. No job of
-    /// the batch may be running.
+    /// Returns the time that the rest of a batch would take on an unloaded processor. No job of the
+    /// batch may be running.
     pub(super) fn work_left(&mut self, flight: u32) -> Span {
         let state = &self.flights[flight];
         if state.ended.is_empty() {
@@ -43,7 +43,7 @@ impl Server<'_> {
         model.unloaded_time(self.prepared, &self.states, &state.ended)
     }
 
-    /// Returns the number of tasks of a job, and the duration of a task.
+    /// Returns the number of tasks of a job, and the duration of each task.
     fn job_tasks_and_duration(&self, flight: &BatchInFlight, job: u32) -> (u64, Span) {
         let numbers = flight
             .requests

@@ -7,19 +7,19 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{Dtype, Op, TraceError};
 
-/// Chains of kernels, the same on every rank. Node `i` of a rank (from 0) belongs to chain `i %
-/// chains` and waits for node `i - chains`; chain `c` uses lane `c`.
+/// Chains of kernels, which are equal on every rank. Node `i` of a rank (from 0) belongs to chain
+/// `i % chains` and waits for node `i - chains`; chain `c` uses lane `c`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelChainPattern {
     /// Number of ranks.
     pub ranks: u32,
-    /// Kernels per rank, in all its chains together.
+    /// Number of kernels per rank, summed over its chains.
     pub nodes: u32,
     /// Number of chains per rank, from 1 to `nodes`.
     pub chains: u32,
     /// Recorded duration of each kernel; whole nanoseconds.
     pub duration: Span,
-    /// FLOPs of each kernel.
+    /// FLOPs per kernel.
     pub flops: u64,
     /// Bytes that each kernel reads and writes.
     pub bytes: u64,
@@ -28,8 +28,8 @@ pub struct KernelChainPattern {
 }
 
 impl KernelChainPattern {
-    /// Returns one chain per rank, of `nodes` kernels that take 1 us each and have no FLOPs or
-    /// bytes.
+    /// Returns one chain per rank with `nodes` kernels, each of which takes 1 us and has no FLOPs
+    /// or bytes.
     pub fn new(ranks: u32, nodes: u32) -> Self {
         Self {
             ranks,
@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn nodes_take_turns_among_the_chains() {
-        // 7 nodes in 3 chains: ids 1, 4, 7 on lane 0, ids 2, 5 on lane 1, and ids 3, 6 on lane 2.
+        // With 7 nodes in 3 chains, lane 0 has the ids 1, 4 and 7, lane 1 has 2 and 5, and lane 2
+        // has 3 and 6.
         let mut options = KernelChainPattern::new(2, 7);
         options.chains = 3;
         options.flops = 5;

@@ -1,4 +1,4 @@
-//! One or more collectives of the same kind among all ranks or a group of ranks.
+//! One or more collectives of the same kind, among all ranks or among a group of ranks.
 
 use super::{
     GenerateError, MOST_NODES, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -8,17 +8,17 @@ use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 
-/// Number of the declared group. If no group is declared, all ranks take part.
+/// Number of the declared group. If no group is declared, all ranks are members.
 const GROUP: u64 = 1;
 
 /// `count` collectives that differ only in their names. A rank outside the group has one empty kernel, so
 /// that every rank has a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectivePattern {
-    /// Kind of collective; rooted kinds use `root`.
+    /// Kind of collective; the rooted kinds use `root`.
     pub kind: CollectiveKind,
-    /// Size in bytes, defined like `comm_size` in trace files: the whole buffer, or one rank's
-    /// shard for all-gather and gather. A barrier has no size.
+    /// Size in bytes, defined like `comm_size` in trace files: the whole buffer, except that
+    /// all-gather and gather count one rank's shard. A barrier has no size.
     pub bytes: u64,
     /// Number of ranks.
     pub ranks: u32,
@@ -26,19 +26,18 @@ pub struct CollectivePattern {
     pub group: Option<Vec<u32>>,
     /// Number of collectives.
     pub count: u32,
-    /// True if each collective waits for the previous one; false if all collectives are ready at
-    /// the same time.
+    /// True if each collective waits for the previous collective; false if all collectives are
+    /// ready at the same time.
     pub chained: bool,
-    /// Root of rooted collectives; if absent, the group's first member.
+    /// Root of rooted collectives, by default the group's first member.
     pub root: Option<u32>,
-    /// Bit mask of the machine's dimensions that the collective uses (lowest bit: the innermost
-    /// dimension); if absent, all dimensions.
+    /// Bit mask of the machine's dimensions that the collective uses; the lowest bit is the
+    /// innermost dimension. `None` means all dimensions.
     pub dimensions: Option<u32>,
-    /// Time that every member computes before its first collective; whole nanoseconds.
+    /// Time that every member computes before its first collective, in whole nanoseconds.
     pub before: Span,
-    /// Additional computing time of each rank compared with the rank before it: rank r computes for
-    /// `before + r * skew` before its first collective; whole nanoseconds. Like `before`, the
-    /// additional time is a recorded duration.
+    /// Additional computing time per rank: rank r computes for `before + r * skew` before its first
+    /// collective. Whole nanoseconds. Like `before`, the additional time is a recorded duration.
     pub skew: Span,
 }
 
@@ -139,8 +138,8 @@ impl CollectivePattern {
 #[derive(Debug)]
 struct CollectiveMembers {
     sorted: Vec<u32>,
-    /// The lowest rank outside the group, which represents all ranks outside; `None` if the group
-    /// contains every rank.
+    /// The lowest rank outside the group, which represents all ranks outside the group; `None` if
+    /// the group contains every rank.
     outsider: Option<u32>,
 }
 
@@ -221,7 +220,7 @@ impl TraceGenerator for CollectiveGenerator {
     fn class_of(&self, rank: u32) -> u32 {
         match &self.members {
             Some(members) if !members.contains(rank) => members.outsider.unwrap_or(rank),
-            // With a skew, each member has its own delay, so it represents only itself.
+            // With a skew, each member has a different delay, so it represents only itself.
             _ if self.options.skew != Span::ZERO => rank,
             Some(members) => members.sorted[0],
             None => 0,
@@ -309,7 +308,7 @@ mod tests {
         assert_eq!(classes, [0, 1, 0, 1, 1, 0]);
         let ranks = record_every_rank(pattern);
         assert_eq!(ranks[5][0].name, "idle");
-        // Position 0 of the group is rank 4, so the broadcast starts there.
+        // Position 0 in the group is rank 4, so the broadcast starts there.
         assert!(ranks[3][0].op.contains("group: Number(1), root: Some(4)"));
     }
 
@@ -335,8 +334,8 @@ mod tests {
         let mut options = CollectivePattern::new(CollectiveKind::Barrier, 0, 3);
         options.skew = Span::from_ns(500);
         let ranks = record_every_rank(WorkloadPattern::Collective(options.clone()));
-        // Rank 0 computes for 0 x 500 ns, which needs no node; rank 2 first computes for 2 x 500
-        // ns.
+        // Rank 0 computes for 0 x 500 ns, so it needs no node for this; rank 2 first computes for 2
+        // x 500 ns.
         assert_eq!((ranks[0].len(), ranks[2].len()), (1, 2));
         assert_eq!(ranks[2][0].recorded, Span::from_us(1));
         assert_eq!(ranks[2][1].data, [1]);
@@ -370,8 +369,8 @@ mod tests {
         assert!(why(&|o| o.kind = CollectiveKind::Barrier).contains("moves nothing"));
         assert!(why(&|o| o.ranks = 0).contains("`ranks` is 0"));
         assert!(why(&|o| o.count = u32::MAX).contains("4294967296"));
-        // 4 ranks with 2^62 bytes each have 2^64 bytes in total, one more than 64 bits can
-        // represent.
+        // Four ranks with 2^62 bytes each have 2^64 bytes in total, one more than the maximum of 64
+        // bits.
         let text = why(&|o| (o.kind, o.bytes) = (CollectiveKind::AllGather, 1 << 62));
         assert!(text.contains("below 2^63"), "{text}");
         // The last rank's delay, 3 x (2^63 - 808) ps, exceeds 2^64 ps.

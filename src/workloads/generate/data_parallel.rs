@@ -3,10 +3,10 @@
 //!
 //! # Work
 //!
-//! A layer runs six kernels. Below, `t` is the number of tokens per rank, `s` the sequence length,
-//! `h` the hidden size, and `d` the bytes per number. The product of an `a x b` and a `b x c`
-//! matrix takes `2abc` FLOPs (`abc` multiplications and the same number of additions) and moves
-//! each of its `ab + bc + ac` numbers once.
+//! A layer has six kernels. Below, `t` is the number of tokens per rank, `s` is the sequence
+//! length, `h` is the hidden size, and `d` is the number of bytes per value. A product of an
+//! `a x b` matrix and a `b x c` matrix takes `2abc` FLOPs (`abc` multiplications and the same
+//! number of additions). It moves each of its `ab + bc + ac` values once.
 //!
 //! | kernel | forward FLOPs | forward bytes | operation |
 //! |---|---|---|---|
@@ -18,21 +18,22 @@
 //! | `mlp2` | `2 t 4h h = 8th²` | `d (5th + 4h²)` | `t x 4h` by `4h x h` |
 //!
 //! A backward kernel does twice the work of its forward kernel, because the gradients of the input
-//! and of the weights each need a product of the same size. A layer's parameters are the matrices
-//! above, `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient all-reduce has `12h²d` bytes. The
-//! optimizer is Adam with two moments and a master copy in single precision. A step of Adam takes
-//! `12p` FLOPs (3 for the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the
-//! update). The optimizer moves `p (2d + 24)` bytes: it reads the gradient, writes the weight, and
-//! reads and writes three numbers of 4 bytes.
+//! and of the weights each need a product of the forward size. A layer's parameters are the
+//! matrices above: `p = 3h² + h² + 4h² + 4h² = 12h²`. So its gradient all-reduce has `12h²d` bytes.
+//! The optimizer is Adam, with two moments and a master copy of the weights in single precision.
+//! One Adam update takes `12p` FLOPs (3 for the first moment, 4 for the second, 2 for the root and
+//! its epsilon, 3 for the update). The update moves `p (2d + 24)` bytes: it reads the gradient,
+//! writes the weight, and reads and writes three values of 4 bytes.
 //!
 //! # Order
 //!
-//! A step runs the forward kernels from the first layer to the last, then the backward kernels from
-//! the last to the first, one at a time. When a layer's backward pass ends, its all-reduce starts
-//! on a separate lane, so that it overlaps the backward pass of the layers below. The layer's
-//! optimizer waits for this all-reduce, and the layer's forward pass in the next step waits for the
-//! optimizer. A step of `L` layers has `6L + 6L + L + L = 14L` nodes: the forward kernels, the
-//! backward kernels with the all-reduces between them, and the optimizers from the top layer down.
+//! A step first runs the forward kernels from the first layer to the last, and then the backward
+//! kernels from the last layer to the first, one kernel at a time. When a layer's backward pass
+//! ends, its all-reduce starts on a separate lane. So it overlaps the backward pass of the layers
+//! below. The layer's optimizer waits for this all-reduce. In the next step, the layer's forward
+//! pass waits for the optimizer. A step with `L` layers has `6L + 6L + L + L = 14L` nodes: first
+//! the forward kernels, then the backward kernels with the all-reduces between them, and finally
+//! the optimizers from the top layer down.
 
 use super::{
     GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
@@ -41,7 +42,7 @@ use super::{
 use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 
-/// Lane of all kernels, which run one after another.
+/// Lane of all kernels; the kernels run one after another.
 pub const COMPUTE_LANE: i64 = 0;
 /// The lane of gradient all-reduces.
 pub const COMMUNICATION_LANE: i64 = 1;
@@ -52,14 +53,14 @@ pub const NODES_PER_LAYER: u32 = 14;
 const KERNELS: [&str; 6] = ["qkv", "attention", "projection", "norm", "mlp1", "mlp2"];
 const K: u64 = KERNELS.len() as u64;
 
-/// Training steps, the same on every rank. The module's documentation derives all numbers.
+/// Training steps, which are equal on every rank. The module's documentation derives all numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataParallelPattern {
     /// Number of ranks, each with a replica.
     pub ranks: u32,
     /// Number of transformer layers.
     pub layers: u32,
-    /// Hidden size: numbers per token.
+    /// Hidden size, in values per token.
     pub hidden: u32,
     /// Tokens per rank and step; a multiple of `sequence`.
     pub tokens: u32,
@@ -67,19 +68,19 @@ pub struct DataParallelPattern {
     pub sequence: u32,
     /// Number format of weights, activations and gradients. Optimizer nodes also have this format,
     /// although the optimizer computes in single precision: memory bandwidth limits these nodes,
-    /// and some NPUs have no published single-precision peak.
+    /// and some NPUs have no published peak rate in single precision.
     pub dtype: Dtype,
     /// Number of training steps.
     pub steps: u32,
-    /// Peak rate of the reference NPU, for which kernels' durations are recorded.
+    /// Peak rate of the reference NPU, whose kernel durations are recorded.
     pub reference_flops: FlopRate,
-    /// Memory bandwidth of the reference NPU. A kernel's recorded duration is the longer of its compute time
+    /// Memory bandwidth of the reference NPU. A kernel's recorded duration is the larger of its compute time
     /// and its memory time, rounded to nanoseconds, but at least 1 ns.
     pub reference_bandwidth: Bandwidth,
 }
 
 impl DataParallelPattern {
-    /// Returns a plan for one step of a 32-layer model with hidden size 4,096 in bf16, on one
+    /// Returns a plan for one step of a 32-layer model with hidden size 4,096 in bf16, and one
     /// sequence of 4,096 tokens. Durations are for an A100 with 80 GB (312 TFLOP/s dense, 2.039
     /// TB/s).
     pub fn new(ranks: u32) -> Self {
@@ -96,9 +97,9 @@ impl DataParallelPattern {
         }
     }
 
-    /// Returns the defaults, but with the fewest steps that give at least `nodes` nodes per rank.
-    /// If one step of 32 layers already has more nodes, the pattern has one step of fewer layers
-    /// (at least one).
+    /// Returns the defaults, with the smallest number of steps that produces at least `nodes` nodes
+    /// per rank. If one step with 32 layers already has more nodes, the pattern has one step and
+    /// fewer layers (at least one).
     pub fn defaults_with_min_node_count(ranks: u32, nodes: u32) -> Self {
         let layers = (nodes / NODES_PER_LAYER).clamp(1, 32);
         Self {
@@ -135,7 +136,8 @@ impl DataParallelPattern {
         )?;
         let [t, s, h] = [self.tokens, self.sequence, self.hidden].map(u128::from);
         let (th, hh) = (t * h, h * h);
-        // For each kernel in KERNELS: its FLOPs, and the count of numbers that it reads or writes.
+        // For each kernel in `KERNELS`: its FLOPs, and the number of values that it reads or
+        // writes.
         let forward = [
             (6 * t * hh, 4 * th + 3 * hh),
             (4 * th * s, 4 * th),
@@ -202,7 +204,7 @@ impl DataParallelPattern {
 
 const SMALLER: &str = "a smaller hidden size or fewer tokens";
 
-/// FLOPs, bytes and recorded duration of one kernel.
+/// FLOPs, bytes and recorded duration of a kernel.
 #[derive(Clone, Copy, Debug, Default)]
 struct KernelCost {
     flops: u64,
@@ -215,7 +217,7 @@ struct KernelCost {
 pub(super) struct DataParallelGenerator {
     options: DataParallelPattern,
     nodes: u64,
-    /// Costs of each kernel, in the forward and in the backward pass.
+    /// Costs of each kernel in the forward pass and in the backward pass.
     kernels: [[KernelCost; 2]; KERNELS.len()],
     optimizer: KernelCost,
     gradient: u64,
@@ -269,14 +271,14 @@ impl TraceGenerator for DataParallelGenerator {
     fn emit_nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let layers = u64::from(self.options.layers);
         for step in 0..self.options.steps {
-            // Ids are consecutive within a step, so the ids of earlier nodes are computed instead
-            // of stored.
+            // Ids are consecutive within a step, so the ids of earlier nodes can be computed
+            // instead of stored.
             let first = out.last + 1;
             for layer in 0..layers {
                 for (k, (kernel, [cost, _])) in KERNELS.iter().zip(self.kernels).enumerate() {
                     out.set_name(format_args!("step{step}/layer{layer}/fwd/{kernel}"));
-                    // The optimizers of the previous step, if any, are emitted just before `first`, with
-                    // layer 0 last.
+                    // The optimizers of the previous step, if any, come just before `first`, with layer
+                    // 0 last.
                     let data = [out.last, (first - 1).saturating_sub(layer)];
                     let data = match (k, layer, step) {
                         (0, 0, 0) => &[],
@@ -356,11 +358,11 @@ mod tests {
             assert_eq!((forward.flops, forward.bytes), (flops, bytes));
             assert_eq!((backward.flops, backward.bytes), (2 * flops, 2 * bytes));
         }
-        // 12 x 100 parameters have 2,400 B of gradients, and their update takes 14,400 FLOPs and
+        // The 12 x 100 parameters have 2,400 B of gradients. Their update takes 14,400 FLOPs and
         // moves 1,200 x (4 + 24) = 33,600 B.
         let optimizer = (prepared.optimizer.flops, prepared.optimizer.bytes);
         assert_eq!((prepared.gradient, optimizer), (2400, (14_400, 33_600)));
-        // Two 4-bit numbers share a byte: 12 x 100 / 2 = 600 B.
+        // Two 4-bit values share a byte: 12 x 100 / 2 = 600 B.
         let mut options = tiny();
         options.dtype = Dtype::Fp4;
         assert_eq!(options.prepare_generator().unwrap().gradient, 600);
@@ -373,8 +375,8 @@ mod tests {
         assert_eq!(prepared.kernels[4][0].recorded, Span::from_ns(1_762_038));
         // Memory limits norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns.
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(65_825));
-        // 480 B of the tiny model take 0.24 ns. The trace records 1 ns, because 0 would mean an
-        // unknown duration.
+        // Moving the tiny model's 480 B takes 0.24 ns. The trace records 1 ns instead, because 0
+        // would mean an unknown duration.
         let prepared = tiny().prepare_generator().unwrap();
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(1));
     }
@@ -415,9 +417,9 @@ mod tests {
 
     #[test]
     fn node_targets_are_met_in_whole_steps() {
-        // A step of 32 layers has 448 nodes: 23 steps have 10,304 nodes, 22 steps only 9,856. For
-        // 100 nodes, the result has 7 layers: a step then has 98 nodes, so 2 steps are needed. For
-        // 0 nodes, the result is one layer and one step.
+        // A step with 32 layers has 448 nodes, so 23 steps have 10,304 nodes, but 22 steps have
+        // only 9,856. For 100 nodes, the result has 7 layers. A step then has 98 nodes, so two
+        // steps are needed. For 0 nodes, the result is one layer and one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = GeneratedJob::new(WorkloadPattern::DataParallel(
                 DataParallelPattern::defaults_with_min_node_count(8, nodes),

@@ -1,12 +1,12 @@
-//! Neighbouring ranks that one trace can represent, because they differ only in peers, groups and
-//! cores.
+//! Finds neighbouring ranks that one trace can represent, because they differ only in peers, groups
+//! and cores.
 
 use super::GeneratedJob;
 use chakram_trace::format::members::TraceMemberRanks;
 use chakram_trace::format::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
-/// A rank's peers and groups, in the order of first use in its trace.
+/// A rank's peers and groups, in order of first use in its trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RankPeersAndGroups {
     peers: Vec<u32>,
@@ -68,8 +68,7 @@ impl GeneratedJob {
         Ok(all)
     }
 
-    /// Returns the members of a trace that represents a run of ranks from `first`, or `None` for a
-    /// single rank.
+    /// Returns the trace members for a run of ranks from `first`, or `None` for a single rank.
     fn members_of(&self, first: u32, run: &[RankPeersAndGroups]) -> Option<TraceMemberRanks> {
         if run.len() < 2 {
             return None;
@@ -97,7 +96,7 @@ impl GeneratedJob {
     }
 }
 
-/// Drops entries that have the same value for all members.
+/// Drops the entries whose value is equal for all members.
 fn drop_equal_entries<T: Ord>(all: impl Iterator<Item = (T, Vec<T>)>) -> BTreeMap<T, Vec<T>> {
     all.filter(|(first, of)| of.iter().any(|one| one != first))
         .collect()

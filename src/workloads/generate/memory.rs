@@ -1,4 +1,4 @@
-//! Memory loads, kernels that wait for the loads, and stores: a benchmark of memory alone.
+//! Memory loads, kernels that wait for these loads, and stores: a benchmark of memory alone.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -7,17 +7,17 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
 
-/// Rounds of a load, a kernel and an optional store, the same on every rank. Without `prefetch`,
-/// each node waits for the node before it. With `prefetch`, a load waits only for the previous
-/// load. Loads are on lane 0, kernels on lane 1 and stores on lane 2.
+/// Rounds that consist of a load, a kernel and an optional store, and are equal on every rank.
+/// Without `prefetch`, each node waits for the node before it. With `prefetch`, a load waits only
+/// for the previous load. Loads are on lane 0, kernels on lane 1 and stores on lane 2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryAccessPattern {
     /// Number of ranks.
     pub ranks: u32,
     /// Number of rounds.
     pub loads: u32,
-    /// Bytes of each load and store; with `in_switch`, bytes of this rank's part of the shared
-    /// access.
+    /// Number of bytes per load and per store. With `in_switch`, the number of bytes in this rank's
+    /// part of the shared access.
     pub bytes: u64,
     /// True for the NPU's own memory, false for remote memory.
     pub local: bool,
@@ -27,14 +27,16 @@ pub struct MemoryAccessPattern {
     pub kernel: Span,
     /// True if each round ends with a store.
     pub store: bool,
-    /// True if switches gather loads and reduce stores; only for remote memory.
+    /// True if switches gather the data of loads and reduce the data of stores; only for remote
+    /// memory.
     pub in_switch: bool,
     /// True if a load waits only for the previous load, so that loads run ahead of kernels.
     pub prefetch: bool,
 }
 
 impl MemoryAccessPattern {
-    /// Returns `loads` loads of `bytes` from remote memory per rank, without kernels or stores.
+    /// Returns a pattern with `loads` loads of `bytes` from remote memory per rank, without kernels
+    /// or stores.
     pub fn new(ranks: u32, loads: u32, bytes: u64) -> Self {
         Self {
             ranks,
@@ -161,7 +163,7 @@ mod tests {
         );
         let mut options = MemoryAccessPattern::new(2, 2, 8);
         (options.kernel, options.store) = (Span::from_us(1), true);
-        // Ids 1 and 4 are loads, 2 and 5 kernels, and 3 and 6 stores.
+        // Ids 1 and 4 are loads, ids 2 and 5 are kernels, and ids 3 and 6 are stores.
         let line = [vec![], vec![1], vec![2], vec![3], vec![4], vec![5]];
         assert_eq!(data(options.clone()), line);
         options.prefetch = true;

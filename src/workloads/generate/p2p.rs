@@ -8,46 +8,46 @@ use chakram_base::random::split_mix;
 use chakram_base::units::Span;
 use chakram_trace::format::{Op, TraceError};
 
-/// Messages between pairs of ranks, repeated `count` times. Message `i` between two ranks has tag
-/// `i`, so tags identify messages.
+/// Messages between pairs of ranks, repeated `count` times. The i-th message between two ranks has
+/// tag i, so that tags identify messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct P2pPattern {
     /// Senders and receivers of each round.
     pub traffic: TrafficPattern,
     /// Number of ranks, at least 2.
     pub ranks: u32,
-    /// Number of bytes of each message.
+    /// Number of bytes per message.
     pub bytes: u64,
     /// Number of rounds, up to 2^31 - 1.
     pub count: u32,
 }
 
-/// Senders and receivers of a round. A rank that neither sends nor receives has one empty kernel, so that every rank
-/// has a trace.
+/// Senders and receivers of each round. A rank that neither sends nor receives has one empty kernel, so that every
+/// rank has a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficPattern {
-    /// Rank 0 sends to the last rank, which replies after it has received the message. The next round
-    /// begins after the reply.
+    /// Rank 0 sends to the last rank, and the last rank replies after it has received the message.
+    /// The next round begins after the reply.
     PingPong,
-    /// Every rank r sends to r + 1, and the last rank sends to rank 0. In this and all patterns
-    /// below except incast, a rank sends and receives at the same time. The rank begins the next
-    /// round when both messages have completed.
+    /// Every rank r sends to r + 1, and the last rank sends to rank 0. In this and all following
+    /// patterns except incast, a rank sends and receives at the same time. The rank begins the next
+    /// round when both its messages are complete.
     Ring,
     /// Every rank r sends to r plus this stride, modulo the number of ranks.
     Stride(u32),
-    /// Every rank except 0 sends to rank 0. Each sender's messages are sequential; different senders are
-    /// independent.
+    /// Every rank except 0 sends to rank 0. The messages of each sender are sequential; different
+    /// senders are independent.
     Incast,
     /// Ranks 0 and 1 send to each other, then ranks 2 and 3, and so on. If the number of ranks is
     /// odd, the last rank is idle.
     Pairs,
-    /// Every rank sends to one other rank; a random permutation, drawn with this seed, determines
-    /// the receivers. No rank sends to itself.
+    /// Every rank sends to one other rank, according to a random permutation that is drawn with
+    /// this seed. No rank sends to itself.
     Random(u64),
 }
 
 impl P2pPattern {
-    /// Returns one round of `traffic` with `bytes` in each message.
+    /// Returns one round of `traffic` with `bytes` bytes per message.
     pub fn new(traffic: TrafficPattern, bytes: u64, ranks: u32) -> Self {
         Self {
             traffic,
@@ -100,13 +100,13 @@ impl P2pPattern {
 }
 
 /// Returns a random permutation of 0..`n` that consists of a single cycle (Sattolo's shuffle). The
-/// choice of each swap's partner is uniform to within 2^-32.
+/// choice of each swap partner is uniform to within 2^-32.
 fn shuffle_to_cycle(n: u32, seed: u64) -> Vec<u32> {
     let mut permutation: Vec<u32> = (0..n).collect();
     let mut state = seed;
     for last in (1..permutation.len()).rev() {
-        // Map the random number to 0..last by multiplication and shift, without a division. The
-        // draw excludes `last` itself; otherwise the permutation could have several cycles.
+        // A multiplication and a shift map the random number to 0..last without a division. The
+        // draw excludes `last`, because otherwise the permutation could have several cycles.
         let other = (u128::from(split_mix(&mut state)) * last as u128) >> 64;
         permutation.swap(last, other as usize);
     }
@@ -178,8 +178,8 @@ impl P2pGenerator {
             0 => 1..self.options.ranks,
             _ => rank..rank + 1,
         };
-        // Each round has one node per sender, so the same sender's previous message is `senders`
-        // nodes earlier.
+        // Each round has one node per sender, so the previous message of the same sender is
+        // `senders` nodes earlier.
         let back = u64::from(senders.end - senders.start);
         for round in 0..self.options.count {
             for sender in senders.clone() {
@@ -226,7 +226,7 @@ impl TraceGenerator for P2pGenerator {
         if to == rank {
             return out.emit_idle();
         }
-        // In ping-pong, one message of a round waits for the other message; in all other patterns,
+        // In ping-pong, the second message of a round waits for the first; in all other patterns,
         // the messages of a round are independent.
         let in_turn = self.options.traffic == TrafficPattern::PingPong;
         let mut halves = [(false, to), (true, from)];
@@ -322,7 +322,7 @@ mod tests {
             ["round0/send-to-1", "round0/receive-from-4"]
         );
         assert_eq!(data(&ranks[0]), [&[][..], &[], &[1, 2], &[1, 2]]);
-        // Modulo 5, the receiver of rank 4 is 4 + 2 = 6 = 1, and its sender is 4 - 2 = 2.
+        // Modulo 5, rank 4 sends to 4 + 2 = 6 = 1 and receives from 4 - 2 = 2.
         let ranks = generate(TrafficPattern::Stride(2), 5, 1);
         assert_eq!(
             names(&ranks[4]),
@@ -333,8 +333,8 @@ mod tests {
     #[test]
     fn senders_of_an_incast_do_not_wait_for_each_other() {
         let ranks = generate(TrafficPattern::Incast, 4, 2);
-        // 3 senders x 2 rounds: each receive waits for the previous receive from the same sender, 3
-        // nodes earlier.
+        // Three senders send for two rounds: each receive waits for the previous receive from the
+        // same sender, 3 nodes earlier.
         assert_eq!(data(&ranks[0]), [&[][..], &[], &[], &[1], &[2], &[3]]);
         assert_eq!(names(&ranks[0])[4], "round1/receive-from-2");
         assert_eq!(data(&ranks[2]), [&[][..], &[1]]);

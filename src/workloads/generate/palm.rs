@@ -1,13 +1,12 @@
-//! Training of a transformer on a wafer by the exact rules of PALM's public code, so that results
-//! can be compared with PALM's published numbers. `generate MODEL` uses chakram's own rules
-//! instead.
+//! Training of a transformer on a wafer, by the exact rules of PALM's public code. Its results can
+//! be compared with PALM's published numbers. `generate MODEL` uses chakram's own rules instead.
 //!
-//! The rules are from Tables VI and VII of Fang et al., "PALM: A Efficient Performance Simulator
-//! for Tiled Accelerators with Large-scale Model Training", and from the public code where the
-//! tables have no rule. In the table, b is the number of samples of a micro-batch, s is the number
-//! of tokens per sample, h is the hidden size, H = 4h, a is the number of heads, D is the number of
-//! replicas, and T is the size of a tensor group. Numbers have 2 bytes, and each of the 20 stages
-//! has 16 cores.
+//! The rules come from Tables VI and VII of Fang et al., "PALM: A Efficient Performance Simulator
+//! for Tiled Accelerators with Large-scale Model Training". Where the tables have no rule, the
+//! rules come from the public code. In the table, b is the number of samples per micro-batch, s is
+//! the number of tokens per sample, h is the hidden size, H = 4h, a is the number of heads, D is
+//! the number of replicas, and T is the size of a tensor group. Values have 2 bytes, and each of
+//! the 20 stages has 16 cores.
 //!
 //! | quantity | rule |
 //! |---|---|
@@ -23,9 +22,9 @@
 //! | micro-batches | 1F1B; b is a 20th of the batch, rounded down, over all replicas together |
 //!
 //! PALM divides byte counts in units of 2^20 by rates in units of 10^6 bytes per ms, so this
-//! pattern multiplies byte counts by 10^6 / 2^20. All reads and writes of a core in a layer are one
-//! memory access. Cores follow a serpentine path within a die, and dies follow a serpentine path
-//! within a column. The model has no head and no embedding.
+//! pattern multiplies byte counts by 10^6 / 2^20. All reads and writes of a core in a layer form
+//! one memory access. Cores follow a serpentine path within a die, and dies follow a serpentine
+//! path within a column. The model has no head and no embedding.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -36,20 +35,20 @@ use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::work_amounts::{CountedAttention, JobWorkAmounts};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryLocation, Op, TraceError};
 
-/// Dies of the wafer, along x and y.
+/// Number of dies on the wafer, along x and y.
 const DIES: [u32; 2] = [5, 4];
-/// Cores of a die along x and y.
+/// Number of cores on a die, along x and y.
 const CORES: [u32; 2] = [4, 4];
-/// Number of cores of a stage, which is the number of cores of a die.
+/// Number of cores per stage, which equals the number of cores per die.
 const STAGE: u32 = CORES[0] * CORES[1];
 /// Number of stages: each stage runs on one die.
 const STAGES: u32 = DIES[0] * DIES[1];
 /// PALM's correction factor for memory traffic on the wafer.
 const FACTOR: f64 = 0.005;
-/// SRAM of a core, in bytes.
+/// SRAM per core, in bytes.
 const SRAM: u128 = 3 << 20;
-/// Factor for byte counts, because PALM divides counts in units of 2^20 bytes by rates in units of
-/// 10^6 bytes per ms.
+/// Factor for byte counts: PALM divides counts in units of 2^20 bytes by rates in units of 10^6
+/// bytes per ms.
 const COUNTED: f64 = 1e6 / 1_048_576.0;
 
 /// Lane of a core's kernels.
@@ -57,16 +56,16 @@ const KERNELS: i64 = 0;
 const MEMORY: i64 = 1;
 const SUMS: i64 = 2;
 const BARRIERS: i64 = 3;
-/// First lane of messages and of the nodes that order them. Each direction has eight lanes, and
+/// First lane for messages and for the nodes that order them. Each direction has eight lanes, and
 /// micro-batches use them in turn.
 const PASSES: i64 = 4;
 
 /// A model and its degrees of parallelism on the published wafer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PalmPattern {
-    /// Layers of the model, a multiple of the 20 stages.
+    /// Number of layers, a multiple of the 20 stages.
     pub layers: u32,
-    /// Hidden size, in numbers per token.
+    /// Hidden size, in values per token.
     pub hidden: u32,
     /// Number of attention heads.
     pub heads: u32,
@@ -74,9 +73,9 @@ pub struct PalmPattern {
     pub sequence: u32,
     /// Number of samples per step.
     pub batch: u32,
-    /// Samples of a micro-batch, over all replicas together.
+    /// Number of samples per micro-batch, summed over all replicas.
     pub micro_batch: u32,
-    /// Members of a tensor group; a divisor of 16. The stage's other cores are replicas.
+    /// Number of members in a tensor group; a divisor of 16. The stage's other cores are replicas.
     pub tensor: u32,
 }
 
@@ -170,18 +169,18 @@ fn limit_size_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
 #[derive(Debug)]
 pub(super) struct PalmGenerator {
     options: PalmPattern,
-    /// Number of micro-batches of a step.
+    /// Number of micro-batches per step.
     passes: u32,
-    /// FLOPs of a layer's kernel, forward and backward.
+    /// FLOPs of one layer's kernel in the forward pass and in the backward pass.
     flops: [u64; 2],
     access: [u64; 2],
-    /// Bytes that the update of a layer reads and writes.
+    /// Bytes that the update of one layer reads and writes.
     update: u64,
-    /// Bytes that one core passes from each layer to the next.
+    /// Bytes that a core sends from one layer to the next.
     activations: u64,
-    /// Gradient bytes of a layer that are summed over replicas.
+    /// Gradient bytes per layer that are summed over replicas.
     gradients: u64,
-    /// Model FLOPs of a micro-batch, forward and backward.
+    /// Model FLOPs per micro-batch, forward and backward together.
     model_flops: u128,
 }
 
@@ -249,8 +248,8 @@ impl PalmGenerator {
         }
     }
 
-    /// Returns the group numbers of a core: its stage, the two cores that forward activations in
-    /// the stage, its tensor group, and its replicas.
+    /// Returns the numbers of a core's groups: its stage, the pair of cores that forwards
+    /// activations in the stage, its tensor group, and its replicas.
     fn group_numbers_of_core(&self, core: PalmStageCore) -> [u32; 4] {
         let tensor = self.options.tensor;
         let replicas = STAGE / tensor;
@@ -290,7 +289,7 @@ impl PalmGenerator {
         Self::emit_collective((CollectiveKind::Barrier, 0), group, lane, data, out)
     }
 
-    /// Emits one side (send or receive) of a message of `pass` between `core` and the core `peer`.
+    /// Emits one side (send or receive) of a message in `pass` between `core` and the core `peer`.
     fn emit_message(
         &self,
         core: PalmStageCore,
@@ -311,14 +310,14 @@ impl PalmGenerator {
         out.emit_node(op, lane, Span::ZERO, data)
     }
 
-    /// Returns the lane of a micro-batch's messages, one of eight per direction. Therefore a
-    /// message that waits for links does not delay the messages of the next few micro-batches.
+    /// Returns the lane of a micro-batch's messages, one of eight per direction. With eight lanes,
+    /// a message that waits for links does not delay the messages of the next few micro-batches.
     fn message_lane(pass: StagePass) -> i64 {
         PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
     }
 
-    /// Emits a kernel and an all-reduce, a memory access in parallel to both, and a barrier over
-    /// all cores of the stage. The nodes are a layer's pass or its update.
+    /// Emits a kernel and an all-reduce, a memory access in parallel with both, and a barrier over
+    /// all cores of the stage. These nodes are one layer's pass or one layer's update.
     fn emit_layer(
         &self,
         core: PalmStageCore,
@@ -370,8 +369,8 @@ impl PalmGenerator {
         Self::emit_barrier(Some(stage), BARRIERS, &ends, out)
     }
 
-    /// Emits a pass through the core's stage, and returns the pass's last node on this core. The
-    /// pass starts after node `before`.
+    /// Emits a pass through the core's stage, and returns the last node of the pass on this core.
+    /// The pass starts after node `before`.
     fn emit_pass(
         &self,
         core: PalmStageCore,
@@ -476,7 +475,7 @@ impl TraceGenerator for PalmGenerator {
         let row = along(core.stage % DIES[1], DIES[1], turned);
         let y = along(core.place / CORES[0], CORES[1], turned);
         // Rows of cores alternate in direction over the whole wafer, and the path enters every
-        // column at a row with the same direction.
+        // column of dies at a row with the same direction.
         let back = (core.place / CORES[0]) % 2 == 1;
         // The lowest row of the wafer always runs forward.
         let lowest = row == DIES[1] - 1 && y == CORES[1] - 1;

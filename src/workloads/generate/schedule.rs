@@ -1,14 +1,15 @@
-//! Pipeline schedules: the order in which a stage runs its micro-batches' forward and backward passes.
+//! Pipeline schedules: the order in which a stage runs the forward and backward passes of its
+//! micro-batches.
 //!
-//! Four parameters define most pipeline schedules: the number of chunks of a stage's layers, the
-//! number of micro-batches that a chunk processes before the next chunk's turn, the number of
-//! forward passes in the warm-up, and a flag for backward passes. After the warm-up, forward and
-//! backward passes alternate. After the last forward pass, the remaining backward passes follow.
-//! Backward passes keep the order of micro-batches but reverse the order of chunks (Narayanan et
-//! al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21,
-//! figures 3 and 4). The other schedules are lists of steps. These lists compute weight gradients
-//! in separate passes ([`zero_bubble`]), run two passes at the same time ([`dual_pipe`]), or come
-//! from a file ([`StagePassOrders`]).
+//! Four parameters define most pipeline schedules: the number of chunks into which a stage's layers
+//! are divided, the number of micro-batches that a chunk processes before the next chunk runs, the
+//! number of forward passes in the warm-up, and whether there are backward passes. After the warm-up,
+//! forward and backward passes alternate. After the last forward pass, the remaining backward passes
+//! follow. Backward passes keep the order of micro-batches, but reverse the order of chunks (Narayanan
+//! et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21,
+//! figures 3 and 4). The other schedules are defined by lists of steps. These lists compute weight
+//! gradients in separate passes ([`zero_bubble`]), run two passes at the same time ([`dual_pipe`]), or
+//! come from a file ([`StagePassOrders`]).
 //!
 //! The dependencies between stages follow the same rule in all schedules
 //! ([`PipelineSchedule::predecessor_of`]). If sends are buffered, no schedule deadlocks, even with
@@ -41,20 +42,20 @@ pub enum PipelineSchedule {
     GPipe,
     /// One forward, one backward (1F1B), after a warm-up of forward passes.
     OneForwardOneBackward,
-    /// 1F1B with several chunks of layers on every stage.
+    /// 1F1B with several chunks of layers per stage.
     Interleaved {
         /// Number of model chunks per stage, at least 2.
         chunks: u32,
     },
-    /// All micro-batches pass one layer before any of them enters the next layer, in forward and in
-    /// backward direction.
+    /// All micro-batches pass through one layer before any of them enters the next layer, in both
+    /// forward and backward direction.
     LayerWise {
-        /// Layers of a stage; each layer is a chunk.
+        /// Number of layers per stage; each layer is a chunk.
         layers: u32,
     },
     /// Forward passes only.
     Inference,
-    /// 1F1B with separate passes for weight gradients, which run late (ZB-H1).
+    /// 1F1B with separate passes for weight gradients, which are postponed (ZB-H1).
     ZeroBubbleH1,
     /// ZB-H1 with two chunks per stage, in a V (ZB-V).
     ZeroBubbleV,
@@ -63,22 +64,23 @@ pub enum PipelineSchedule {
     DualPipe,
     /// DualPipe with two chunks per stage, in a V.
     DualPipeV,
-    /// Each stage's order of passes, as listed in a file.
+    /// Each stage's order of passes, which comes from a file.
     Listed(Arc<StagePassOrders>),
 }
 
-/// Kind of a pass, which determines the results of the pass.
+/// Kind of a pass, which determines the results that it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PassKind {
-    /// A forward pass, which computes activations. Passes run from the first layer to the last.
+    /// A forward pass, which computes activations. The pass runs from the first layer to the last.
     Forward,
-    /// A backward pass that computes gradients of activations and of weights. Passes run from the
-    /// last layer to the first.
+    /// A backward pass that computes gradients of activations and of weights. The pass runs from
+    /// the last layer to the first.
     Backward,
-    /// A backward pass that computes only gradients of activations. Passes run from the last layer
-    /// to the first.
+    /// A backward pass that computes only gradients of activations. The pass runs from the last
+    /// layer to the first.
     InputGradient,
-    /// A pass that computes only gradients of weights, after the gradients of activations.
+    /// A pass that computes only gradients of weights, and runs after the pass for the gradients of
+    /// activations.
     WeightGradient,
 }
 
@@ -101,10 +103,10 @@ pub struct PipelinePass {
     pub chunk: u32,
 }
 
-/// An entry in a stage's order: one pass, or two independent passes that overlap.
+/// An entry in a stage's order: one pass, or a pair of independent passes that overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineStep {
-    /// The only pass of the step, or the forward pass of a pair.
+    /// The pass of a single step, or the forward pass of a pair.
     pub pass: PipelinePass,
     /// The backward pass of a pair, which overlaps the forward pass.
     pub beside: Option<PipelinePass>,
@@ -129,8 +131,8 @@ impl PipelineStep {
     }
 }
 
-/// Marks each chunk's last step that computes gradients or, without backward passes, each chunk's
-/// last step.
+/// Marks each chunk's last step that computes weight gradients. Without backward passes, marks each
+/// chunk's last step.
 fn mark_completed(steps: &mut [PipelineStep]) {
     let trains = steps.iter().any(|step| {
         step.iter_passes()
@@ -161,16 +163,16 @@ enum ChunkPlacement<'o> {
     /// On stage s of S, chunk 0 is part s, and chunk 1 is part S - 1 - s, so each of the S parts is on two
     /// stages.
     Mirrored,
-    /// The file with the orders lists the parts that each stage has.
+    /// The order file lists the parts that each stage has.
     Listed(&'o StagePassOrders),
 }
 
-/// The parameters that define most schedules (see the module's documentation).
+/// Parameters that define most schedules (see the module's documentation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScheduleShape {
-    /// Number of chunks of a stage's layers.
+    /// Number of chunks into which a stage's layers are divided.
     chunks: u32,
-    /// Number of micro-batches that pass a chunk before the next chunk's turn.
+    /// Number of micro-batches that a chunk processes before the next chunk runs.
     micro_batches_per_turn: u32,
     /// Number of forward passes before the first backward pass.
     warm_up: u64,
@@ -197,8 +199,7 @@ impl PipelineSchedule {
             | Self::ZeroBubbleH1
             | Self::ZeroBubbleV => {}
         }
-        // A pass needs at least one node, so the maximum size of a trace limits the number of
-        // passes.
+        // A pass needs at least one node, so the maximum trace size limits the number of passes.
         let each = if self.splits_backward() { 3 } else { 2 };
         let passes = each * u128::from(micro_batches) * u128::from(self.chunk_count());
         check_limit(
@@ -210,8 +211,8 @@ impl PipelineSchedule {
         .map(drop)
     }
 
-    /// Number of model chunks on a stage. Every micro-batch passes all chunks; in DualPipe, it
-    /// passes only the chunk of its direction.
+    /// Number of model chunks on a stage. Every micro-batch passes through all chunks, except that
+    /// in DualPipe it passes only through the chunk of its direction.
     pub fn chunk_count(&self) -> u32 {
         match self {
             Self::Interleaved { chunks } => *chunks,
@@ -222,7 +223,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Number of parts of the model that stages share.
+    /// Number of parts into which the model is divided.
     pub fn part_count(&self, stages: u32) -> u32 {
         match self {
             Self::DualPipe => stages,
@@ -231,7 +232,7 @@ impl PipelineSchedule {
     }
 
     /// Returns the stage with the model's first part and the stage with its last part. If two
-    /// stages have copies of these parts, returns the stage that has both parts.
+    /// stages have copies of these parts, both elements are the stage that has both parts.
     pub fn end_stages(&self, stages: u32) -> [u32; 2] {
         match self.chunk_placement() {
             ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
@@ -268,7 +269,8 @@ impl PipelineSchedule {
     }
 
     /// Returns two numbers of micro-batches: the period after which a stage's steps repeat, and the
-    /// smallest number per step with this period. Returns `None` if the period is unknown.
+    /// smallest number per step for which this period applies. Returns `None` if the period is
+    /// unknown.
     pub fn repeat_period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
@@ -284,10 +286,10 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the passes of stage `stage` of `stages`, in execution order.
+    /// Returns the passes of stage `stage` out of `stages`, in execution order.
     ///
     /// # Panics
-    /// Panics as [`PipelineSchedule::steps_of_stage`] does.
+    /// Panics under the same conditions as [`PipelineSchedule::steps_of_stage`].
     pub fn passes_of_stage(
         &self,
         stage: u32,
@@ -298,7 +300,7 @@ impl PipelineSchedule {
         steps.flat_map(PipelineStep::iter_passes)
     }
 
-    /// Returns the steps of stage `stage` of `stages`, in execution order.
+    /// Returns the steps of stage `stage` out of `stages`, in execution order.
     ///
     /// # Panics
     /// Panics if [`PipelineSchedule::check_size`] rejects the arguments, or if `stage` is not below `stages`.
@@ -331,7 +333,7 @@ impl PipelineSchedule {
     /// stage.
     ///
     /// # Panics
-    /// Panics as [`PipelineSchedule::steps_of_stage`] does.
+    /// Panics under the same conditions as [`PipelineSchedule::steps_of_stage`].
     pub fn to_lines(&self, stages: u32, micro_batches: u32) -> Vec<String> {
         let line = |stage| {
             let steps = self.steps_of_stage(stage, stages, micro_batches);
@@ -345,16 +347,16 @@ impl PipelineSchedule {
         (0..stages).map(line).collect()
     }
 
-    /// Returns the maximum number of passes whose activations stage `stage` stores at once. A forward pass's
-    /// activations are stored until its gradients are complete. A pass stores
-    /// 1/[`chunks`](PipelineSchedule::chunk_count) of the activations that a micro-batch has on the stage.
+    /// Returns the maximum number of passes whose activations stage `stage` stores at once. Activations of a
+    /// forward pass are stored until their gradients are complete. A pass stores
+    /// 1/[`chunks`](PipelineSchedule::chunk_count) of a micro-batch's activations on the stage.
     ///
     /// For schedules without split passes, the result is the warm-up plus one: min(m, S - i) for
     /// 1F1B on stage i of S, and m for GPipe. For inference, which saves no activations, the result
     /// is 0.
     ///
     /// # Panics
-    /// Panics as [`PipelineSchedule::passes_of_stage`] does.
+    /// Panics under the same conditions as [`PipelineSchedule::passes_of_stage`].
     pub fn max_stored_passes(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
         match self.stage_shape(stage, stages, micro_batches) {
             Some(shape) if shape.training => shape
@@ -405,7 +407,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the part of the model in chunk `chunk` of stage `stage` of `stages`.
+    /// Returns the part of the model that is chunk `chunk` on stage `stage` out of `stages`.
     pub fn part_of_chunk(&self, stage: u32, chunk: u32, stages: u32) -> u32 {
         match self.chunk_placement() {
             ChunkPlacement::Folded if chunk == 1 => 2 * stages - 1 - stage,
@@ -431,11 +433,11 @@ impl PipelineSchedule {
         self.chunk_placement() == ChunkPlacement::Cyclic
     }
 
-    /// Returns the stage and the pass that produce the input of `pass` on stage `stage` of
+    /// Returns the stage and the pass that produce the input of `pass` on stage `stage` out of
     /// `stages`. The input is activations from the previous layers, or gradients from the next
     /// layers. Returns `None` at the ends of the model, and for weight gradients, because their
     /// inputs are on the same stage. The predecessor of a backward pass has the same kind as
-    /// `pass`, even if the schedule splits backward passes.
+    /// `pass`, even if the schedule has separate weight-gradient passes.
     ///
     /// In most schedules, the first stage's next chunk follows the last stage's chunk. Backward
     /// passes run through stages and chunks in reverse order. A single stage has all chunks, so it
@@ -456,8 +458,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stage and the pass that use the result of `pass` on stage `stage` of `stages`,
-    /// the inverse of [`PipelineSchedule::predecessor_of`].
+    /// Returns the stage and the pass that use the result of `pass` on stage `stage` out of
+    /// `stages`. This is the inverse of [`PipelineSchedule::predecessor_of`].
     pub fn successor_of(
         &self,
         pass: PipelinePass,
@@ -473,8 +475,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the same micro-batch's pass through the next part of the model if `behind`,
-    /// otherwise through the previous part.
+    /// Returns the same micro-batch's pass through the next part of the model if `behind`, and
+    /// through the previous part otherwise.
     fn adjacent_pass(
         &self,
         pass: PipelinePass,
@@ -488,8 +490,8 @@ impl PipelineSchedule {
             false => part.checked_sub(1),
         }?;
         if self.chunk_placement() == ChunkPlacement::Mirrored {
-            // A micro-batch passes only the chunks of its direction, so the chunk index stays the
-            // same and determines the stage.
+            // A micro-batch passes only through the chunks of its direction. So the chunk index
+            // does not change, and it determines the next stage.
             let stage = if pass.chunk == 1 {
                 stages - 1 - part
             } else {
@@ -502,7 +504,7 @@ impl PipelineSchedule {
     }
 }
 
-/// Rejects a listed order if its number of stages or micro-batches differs from the plan's.
+/// Rejects a listed order whose number of stages or micro-batches differs from the plan's.
 fn check_listed(
     orders: &StagePassOrders,
     stages: u32,

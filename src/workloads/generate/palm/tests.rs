@@ -1,12 +1,12 @@
-//! Tests the order of cores and passes, and a layer's costs, with values that are derived by hand.
+//! Tests the order of cores and passes, and the costs of a layer, against values that are derived
+//! by hand.
 
 use super::super::WorkloadPattern;
 use super::super::testing::{record_every_rank, rejection_message};
 use super::*;
 
-/// With two micro-batches, the last stage alternates forward and backward passes (fbfb). The stage
-/// before it runs both forward passes first (ffbb). Every rank has the number of nodes that
-/// `node_count` announces.
+/// With two micro-batches, the last stage alternates forward and backward passes (fbfb). The
+/// previous stage runs both forward passes first (ffbb). Every rank has exactly `node_count` nodes.
 #[test]
 fn stages_run_one_forward_one_backward() {
     let mut options = PalmPattern::new();
@@ -28,8 +28,8 @@ fn stages_run_one_forward_one_backward() {
 /// The forward FLOPs are 2 (24 bsh² + 4 bs²h) / 32. With 89 samples of 2048 tokens, bsh = 1.8664e9,
 /// bsh² = 1.9113e13 and bs²h = 3.8225e12, so each of 16 cores has 2.9625e13 FLOPs. The byte counts
 /// are i = 2 bsh / 2 = 1780 MiB, 594 times the SRAM; r = 2 (3 / 2 + 12 / 16 + 2.5) bsh = 16910 MiB;
-/// and w = 900 MiB. The traffic is 0.005 x 594 (2 x 1780 + 2 x 16910 + 900) = 113,690 MiB, and PALM
-/// takes a MiB for a MB.
+/// and w = 900 MiB. The traffic is 0.005 x 594 (2 x 1780 + 2 x 16910 + 900) = 113,690 MiB, which
+/// PALM counts as MB.
 #[test]
 fn a_layer_costs_what_the_table_says() {
     let generator = PalmPattern::new().prepare_generator().unwrap();

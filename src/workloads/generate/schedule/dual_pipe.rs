@@ -1,15 +1,14 @@
-//! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter
-//! the pipeline at both ends. A forward pass in one direction overlaps a backward pass in the other
-//! direction, so that each hides the communication of the other. Every part of the model has a copy
-//! on two stages. DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th
-//! part from the front and the i-th part from the back. A micro-batch first passes the parts from
-//! the front, then the parts from the back. In this module, the two halves of a micro-batch's path
-//! are the directions.
+//! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter the
+//! pipeline at both ends. A forward pass in one direction overlaps a backward pass in the other direction,
+//! and each pass hides the other's communication. Every part of the model has a copy on two stages.
+//! DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th part from the front and
+//! the i-th part from the back. A micro-batch first passes through the parts from the front, and then
+//! through the parts from the back. In this module, the two halves of a micro-batch's path are the
+//! directions.
 //!
-//! Both DualPipe schedules have eight steps. h is a stage's distance from the nearer end, H the
-//! number of stages up to the middle, and M the number of micro-batches in each direction. F is a
-//! forward pass, B is a backward pass, and I and W are the two parts of a split backward pass; 0
-//! and 1 are the directions:
+//! Both DualPipe schedules have eight phases. h is a stage's distance from the nearer end, H is the number
+//! of stages up to the middle, and M is the number of micro-batches per direction. F is a forward pass, B
+//! is a backward pass, I and W are the two parts of a split backward pass, and 0 and 1 are the directions:
 //!
 //! | step | times | |
 //! |---|---|---|
@@ -22,8 +21,8 @@
 //! | 7 | H - h - 1 | the first remaining W, I0 |
 //! | 8 | h + 1 | the first remaining W |
 //!
-//! The two stages in the middle wait for no message, so they run the passes of the first pair of step 4 one
-//! after the other.
+//! The two stages in the middle need not wait for messages, so they run the passes of the first pair in
+//! phase 4 one after the other.
 
 use super::{PassKind, PipelinePass, PipelineStep};
 use crate::generate::{GenerateError, option_refused};
@@ -57,8 +56,8 @@ pub(super) fn check_dual_pipe_v(stages: u32, micro_batches: u32) -> Result<(), G
     Ok(())
 }
 
-/// Returns the steps of DualPipe. The first half of the micro-batches enters at the first stage and
-/// passes chunk 0 of each stage.
+/// Returns the steps of DualPipe. The first half of the micro-batches enters at the first stage,
+/// and passes through chunk 0 of each stage.
 pub(super) fn dual_pipe_steps(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
     let (half, each) = (stages / 2, micro_batches / 2);
     let upper = stage >= half;
@@ -83,9 +82,9 @@ pub(super) fn dual_pipe_v_steps(stage: u32, stages: u32, micro_batches: u32) -> 
     })
 }
 
-/// Returns the steps of a stage at `distance` stages from its end of the pipeline. `half` is the
-/// number of stages up to the middle, and `each` is the number of micro-batches per direction.
-/// `pass` maps a kind, a direction and a count to a pass.
+/// Returns the steps of a stage that is `distance` stages from its end of the pipeline. `half` is
+/// the number of stages up to the middle, and `each` is the number of micro-batches per direction.
+/// `pass` maps a kind, a direction and an index to a pass.
 fn build_eight_phases(
     distance: u32,
     half: u32,
@@ -142,7 +141,7 @@ fn build_eight_phases(
     steps.steps
 }
 
-/// A stage's steps, with the number of passes so far in each direction.
+/// A stage's steps under construction, with the number of passes so far in each direction.
 struct StageStepList<P> {
     steps: Vec<PipelineStep>,
     forwards: [u32; 2],
@@ -185,7 +184,7 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepList<P> {
         }
     }
 
-    /// Appends a pair: a forward pass in direction `way`, and an overlapping backward pass in the
+    /// Appends a pair of a forward pass in direction `way` and an overlapping backward pass in the
     /// other direction.
     fn push_overlapping_pair(&mut self, way: u32) {
         let pass = self.take_next_forward_pass(way);

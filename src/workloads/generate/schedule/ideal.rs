@@ -1,9 +1,9 @@
-//! Formulas for the time of a schedule, if messages take no time.
+//! Formulas for the time of a schedule in which messages take no time.
 
 use super::PipelineSchedule;
 use chakram_base::units::Span;
 
-/// Durations of a micro-batch's passes through all chunks of a stage together.
+/// Durations of one micro-batch's passes through all chunks of a stage together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassDurations {
     /// Duration of a forward pass.
@@ -12,25 +12,25 @@ pub struct PassDurations {
     pub input: Span,
     /// Duration of a pass that computes weight gradients.
     pub weight: Span,
-    /// Duration of a forward pass that overlaps a whole backward pass, including weight gradients.
+    /// Duration of a pair: a forward pass that overlaps a whole backward pass, including weight
+    /// gradients.
     pub pair: Span,
 }
 
 impl PipelineSchedule {
-    /// Returns the time by PALM's Eq. 1, without the weight update:
-    /// (m - 1) max(F + B) + sum(F + B), where the maximum and the sum are over stages, and m is the
-    /// number of micro-batches.
-    /// `stages` has F + B of each stage, for one micro-batch and one chunk; without backward
+    /// Returns the step time by PALM's Eq. 1, without the weight update: (m - 1) max(F + B) + sum(F
+    /// + B). The maximum and the sum are over stages, and m is the number of micro-batches.
+    /// `stages` contains F + B of each stage, for one micro-batch and one chunk; without backward
     /// passes, B is 0. With v chunks, v m replaces m.
     ///
-    /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes
-    /// (m - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. In 1F1B, the
+    /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes (m
+    /// - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. In 1F1B, the
     /// warm-up lets fast stages run ahead, so 1F1B can be slower or faster than PALM's Eq. 1. The
-    /// time of 1F1B is at least v m (F + B) of every stage, and at least sum(F + B).
+    /// 1F1B time is at least v m (F + B) of every stage, and at least sum(F + B).
     ///
     /// In layer-wise schedules with fewer micro-batches than stages, the first stage waits for the
-    /// first micro-batch before each of the v - 1 next layers. Each wait adds
-    /// sum(F + B) - m max(F + B), forward and backward together.
+    /// first micro-batch before each of the v - 1 later layers. Each wait adds sum(F + B) - m max(F
+    /// + B), summed over both directions.
     pub fn ideal_step_time(&self, stages: &[Span], micro_batches: u32) -> Span {
         let slowest = stages.iter().copied().max().unwrap_or(Span::ZERO);
         let through: Span = stages.iter().copied().sum();
@@ -40,16 +40,16 @@ impl PipelineSchedule {
             + self.layer_wise_waiting_time(slowest, through, micro_batches)
     }
 
-    /// Returns the bubble of a pipeline with equal stages, divided by the computing time of a
-    /// stage: (S - 1) / (v m) (SC'21, section 2.2.2). Layer-wise schedules with fewer micro-batches
-    /// than stages add (v - 1) (S - m) / (v m). The result is not a fraction of the makespan: the
-    /// makespan is the computing time times (1 + the result).
+    /// Returns the bubble time of a pipeline with equal stages, divided by the computing time of a stage:
+    /// (S - 1) / (v m) (SC'21, section 2.2.2). In layer-wise schedules with fewer micro-batches than
+    /// stages, the result is larger by (v - 1) (S - m) / (v m). The result is not a fraction of the
+    /// makespan: the makespan is the computing time times (1 + the result).
     ///
     /// For schedules with separate weight gradients or overlapping passes, the formula assumes that
-    /// forward passes, input gradients and weight gradients take equal times. The formula also
-    /// assumes that two overlapping passes take the sum of their times. Idle time
-    /// ([`PipelineSchedule::stage_idle_time`]) is then a multiple of one third of a micro-batch's time on
-    /// a stage. Returns `None` for orders from a file.
+    /// forward passes, input gradients and weight gradients take equal times. The formula also assumes
+    /// that two overlapping passes take the sum of their times. Idle time
+    /// ([`PipelineSchedule::stage_idle_time`]) is then a multiple of a third of the time that a
+    /// micro-batch takes on a stage. Returns `None` for orders from a file.
     pub fn bubble_fraction(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
         if split || self.splits_backward() {
             let thirds = PassDurations {
@@ -61,14 +61,14 @@ impl PipelineSchedule {
             let idle = self.stage_idle_time(stages, split, thirds)?.0;
             return Some(idle as f64 / (3.0 * f64::from(micro_batches)));
         }
-        // With passes of 1 unit of time, a time equals a number of passes.
+        // With passes of one unit of time, each time equals a number of passes.
         let all = Span(u64::from(stages));
         let waits = self.layer_wise_waiting_time(Span(1), all, micro_batches);
         let idle = all.0.saturating_sub(1) + waits.0;
         Some(idle as f64 / (f64::from(self.chunk_count()) * f64::from(micro_batches)))
     }
 
-    /// Returns a stage's idle time in a step, if all S stages have v chunks and the durations
+    /// Returns a stage's idle time per step, if all S stages have v chunks and the durations
     /// `times`, and if there are enough micro-batches to fill the pipeline:
     ///
     /// | schedule | idle |
@@ -80,8 +80,8 @@ impl PipelineSchedule {
     /// | DualPipe | (S / 2 - 1) (FB + B - 2 W) |
     /// | DualPipeV | (S - 1) (FB + B - 2 W) / 2 |
     ///
-    /// The formulas are from Qi et al., 2024, and DeepSeek-AI, 2024. In the latter paper, B is the
-    /// sum of B and W here. Returns `None` for schedules without a formula.
+    /// The formulas are from Qi et al., 2024, and DeepSeek-AI, 2024. In the latter paper, B means
+    /// the sum of B and W as used here. Returns `None` for schedules without a formula.
     pub fn stage_idle_time(&self, stages: u32, split: bool, times: PassDurations) -> Option<Span> {
         let PassDurations {
             forward,

@@ -1,5 +1,5 @@
-//! Inference: micro-batches pass the stages one after another, and no activations are saved for a backward
-//! pass.
+//! Inference: micro-batches pass through the stages one after another, and no activations are saved for a
+//! backward pass.
 //!
 //! In the steady state, a micro-batch leaves the pipeline each time the slowest stage ends a pass;
 //! PALM calls this rate throughput.

@@ -1,8 +1,8 @@
 //! Interleaved 1F1B (Narayanan et al., SC'21, section 2.2.2), in Megatron-LM's order. Every stage
-//! has v model chunks. A chunk processes S micro-batches before the next chunk's turn.
+//! has v model chunks. A chunk processes S micro-batches before the next chunk runs.
 //!
 //! Stage i of S has a warm-up of 2 (S - i - 1) + (v - 1) S forward passes. (v - 1) S of these
-//! passes come before the last chunk's turn, and two come for each later stage, one per direction.
+//! passes come before the last chunk runs, and two come for each later stage, one per direction.
 //! With exactly S micro-batches, all forward passes belong to the warm-up.
 
 use super::ScheduleShape;

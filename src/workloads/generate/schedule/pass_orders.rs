@@ -1,5 +1,5 @@
-//! Orders of passes from a file, in the format of PyTorch's pipelining: one line per stage, with
-//! commas between steps.
+//! Orders of passes, read from a file in the format of PyTorch's pipelining: one line per stage,
+//! with commas between steps.
 //!
 //! | cell | |
 //! |---|---|
@@ -9,7 +9,8 @@
 //! | `(0F4;3B0)OVERLAP_F_B` | a forward pass that overlaps a backward pass |
 //! | nothing | the stage waits; ignored, because the replay determines waiting |
 //!
-//! A stage has the parts of the model that its line names; every part must be on exactly one stage.
+//! A stage has the parts of the model that its line contains; every part must be on exactly one
+//! stage.
 
 use super::{PassKind, PipelinePass, PipelineStep, mark_completed};
 use std::collections::BTreeMap;
@@ -28,10 +29,10 @@ pub struct StagePassOrders {
     trains: bool,
 }
 
-/// Error for an invalid cell, line or file of pass orders.
+/// An invalid cell, line or file of pass orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOrderError {
-    /// Number of the invalid line, from 1. For an error of the whole file, this is the number of
+    /// Number of the invalid line, from 1. If the whole file is invalid, this is the number of
     /// lines.
     pub line: usize,
     /// Number of the invalid cell in its line, from 1; `None` if no single cell is invalid.
@@ -58,14 +59,14 @@ impl std::error::Error for PassOrderError {}
 const CELLS: &str = "a part, one of F, B, I and W, and a micro-batch, such as 2F0; or a pair such as \
                      (0F4;3B0)OVERLAP_F_B; messages, gathers and reductions follow from the plan";
 
-/// Maximum number of parts, of micro-batches, and of a stage's steps.
+/// Maximum number of parts, of micro-batches, and of steps per stage.
 const MOST: usize = 1 << 24;
 
-/// Kind, part and micro-batch of a pass. The chunk of the part is not yet known when a cell is
-/// parsed.
+/// Kind, part and micro-batch of a pass. A pass has a part instead of a chunk, because the chunk is
+/// unknown while cells are parsed.
 type CellPass = (PassKind, u32, u32);
 
-/// Index of a cell in its line, from 1; the cell's pass; and the pass that overlaps it.
+/// Index of a cell in its line (from 1), the cell's pass, and the pass that overlaps it.
 type OrderCell = (usize, (CellPass, Option<CellPass>));
 
 fn parse_pass(text: &str) -> Option<CellPass> {
@@ -99,7 +100,7 @@ fn parse_order_cell(text: &str) -> Option<(CellPass, Option<CellPass>)> {
 }
 
 impl StagePassOrders {
-    /// Parses a file; its first line is the first stage.
+    /// Parses a file whose first line is the first stage.
     ///
     /// # Errors
     ///
@@ -235,11 +236,11 @@ impl StagePassOrders {
         Ok(orders)
     }
 
-    /// Checks that a stage runs each of its passes once, after the earlier passes on the same stage
-    /// that it depends on.
+    /// Checks that a stage runs each of its passes once, and only after the passes on the same
+    /// stage that it depends on.
     fn check_stage_order(&self, stage: usize, cells: &[OrderCell]) -> Result<(), PassOrderError> {
-        // For each part and micro-batch, the completed passes: forward, input gradients, weight
-        // gradients.
+        // For each part and micro-batch, flags for completed passes: forward, input gradients,
+        // weight gradients.
         let mut done: BTreeMap<(u32, u32), [bool; 3]> = BTreeMap::new();
         // Check the backward pass of a pair first: it must not use the forward pass of the same
         // pair, because the two run at the same time.
@@ -293,7 +294,7 @@ impl StagePassOrders {
     /// both passes are ready.
     fn check_no_waiting_cycle(&self, cells: &[Vec<OrderCell>]) -> Result<(), PassOrderError> {
         let mut next = vec![0; cells.len()];
-        // Passes that have ended, so that their results are available.
+        // Passes that have ended; their results are available.
         let mut over: BTreeMap<(bool, u32, u32), ()> = BTreeMap::new();
         let last = self.places.len() as u32 - 1;
         loop {
@@ -349,22 +350,22 @@ impl StagePassOrders {
         self.steps.len() as u32
     }
 
-    /// Number of micro-batches in a step.
+    /// Number of micro-batches per step.
     pub fn micro_batches(&self) -> u32 {
         self.micro_batches
     }
 
-    /// Number of parts of the model on each stage, the same for all stages.
+    /// Number of parts on each stage, which is the same for all stages.
     pub fn chunk_count(&self) -> u32 {
         self.parts[0].len() as u32
     }
 
-    /// True if there are backward passes.
+    /// Returns true if there are backward passes.
     pub fn has_training(&self) -> bool {
         self.trains
     }
 
-    /// The stages of the first and the last part.
+    /// The stages that have the first and the last part.
     pub(super) fn end_stages(&self) -> [u32; 2] {
         let ends = [self.places.first(), self.places.last()];
         ends.map(|place| place.map_or(0, |(stage, _)| *stage))
@@ -374,7 +375,7 @@ impl StagePassOrders {
         self.steps[stage as usize].clone()
     }
 
-    /// The part of the model that is a chunk of a stage.
+    /// The part of the model that chunk `chunk` of a stage is.
     pub(super) fn part_of_chunk(&self, stage: u32, chunk: u32) -> u32 {
         self.parts[stage as usize][chunk as usize]
     }

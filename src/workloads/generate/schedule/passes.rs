@@ -13,7 +13,7 @@ enum PipelineStepSource {
     Listed(std::vec::IntoIter<PipelineStep>),
 }
 
-/// Steps of a schedule that is defined by a [`ScheduleShape`].
+/// Steps of a stage in a schedule that is defined by a [`ScheduleShape`].
 #[derive(Clone, Debug)]
 struct ScheduleShapeSteps {
     shape: ScheduleShape,
@@ -83,8 +83,8 @@ impl ScheduleShapeSteps {
             _ => (PassKind::Backward, (i - warm_up) / 2),
         };
         let pass = self.shape.pass_with_index(kind, i);
-        // Micro-batches pass a chunk in order, so the last micro-batch is the last step of the
-        // chunk.
+        // Micro-batches pass through a chunk in order, so the chunk's last step is the last
+        // micro-batch's.
         let last = pass.micro_batch + 1 == self.micro_batches;
         Some(PipelineStep {
             pass,

@@ -1,5 +1,5 @@
-//! Compares orders of passes with handwritten orders, and times and memory peaks with a simulated
-//! pipeline.
+//! Compares orders of passes with handwritten orders. Compares times and memory peaks with a
+//! simulated pipeline.
 
 use super::*;
 use chakram_base::units::Span;
@@ -78,15 +78,15 @@ fn one_f_one_b_alternates_after_a_warm_up() {
     assert_eq!(of(2), third);
     let last = "1a 1a' 2a 2a' 3a 3a' 4a 4a' 5a 5a' 6a 6a' 7a 7a' 8a 8a'";
     assert_eq!(of(3), last);
-    // The step has fewer micro-batches than the stage's usual warm-up has passes.
+    // The step has fewer micro-batches than the stage's usual number of warm-up passes.
     assert_eq!(order(ONE_F_ONE_B, 0, 4, 2), "1a 2a 1a' 2a'");
 }
 
 #[test]
 fn interleaved_chunks_take_turns_as_in_megatron() {
     // With two stages and four micro-batches, the order of forward passes is 1a 2a 1b 2b 3a 4a 3b
-    // 4b, and the order of backward passes 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 + 1
-    // x 2 = 4 forward passes ahead, and the second stage runs 2 passes ahead.
+    // 4b, and the order of backward passes is 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 +
+    // 1 x 2 = 4 forward passes ahead, and the second stage runs 2 passes ahead.
     let of = |stage| order(interleaved(2), stage, 2, 4);
     let first = "1a 2a 1b 2b 3a 1b' 4a 2b' 3b 1a' 4b 2a' 3b' 4b' 3a' 4a'";
     assert_eq!(of(0), first);
