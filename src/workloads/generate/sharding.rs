@@ -3,7 +3,7 @@
 //!
 //! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards.
 //! Each device computes the product for one combination of shards. If a result is a sum over a
-//! sharded axis, each device has only a partial sum:
+//! sharded axis, each device has only a partial sum.
 //!
 //! | pass | result | sharded by | summed over |
 //! |---|---|---|---|
@@ -11,18 +11,18 @@
 //! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
 //! | update (GU) | gradient of the weights `N K` | n, k | b and m |
 //!
-//! Each sum is an all-reduce of one device's shard of the result. PALM's text gives the input as
-//! `N x K`. The table above and the code use `B M K`, and tests with small matrix products confirm
-//! it. A bias adds `N / n` elements to the update; Table III omits biases.
+//! An all-reduce of one device's shard of the result then adds up the partial sums. PALM's text
+//! gives the input as `N x K`. The table above and the code use `B M K`, which tests with small
+//! matrix products confirm. A bias adds `N / n` elements to the update; Table III omits biases.
 //!
-//! A convolution `(b, c, i, k)` is sharded in the same way, but m divides the rows of its output
-//! (see [`ShardingDegrees`]). PALM's table computes FLOPs from the input's size, and assumes that
-//! windows have no padding and do not cross a device's border rows. In this module, FLOPs are
-//! computed from the output's size, which depends on stride and padding. If a device's windows
-//! cover rows of its neighbours, the device receives these rows
-//! ([`OperatorSharding::image_rows_of`]). The gradients of these rows are sent back to the
-//! neighbours before the sum over k; this sum has only each device's own rows. The input's gradient
-//! has the channels of the input (`B H W C`; PALM prints `B H W K`).
+//! A convolution `(b, c, i, k)` is sharded in the same way, except that m divides the rows of its
+//! output (see [`ShardingDegrees`]). PALM's table computes FLOPs from the input's size. It assumes
+//! that windows have no padding and do not extend beyond a device's border rows. This module
+//! computes FLOPs from the output's size, which depends on stride and padding. If a device's
+//! windows cover rows of neighbouring devices, the device receives these rows
+//! ([`OperatorSharding::image_rows_of`]). The gradients of the received rows are sent back before
+//! the sum over k, so that each device sums only its own rows. The input's gradient has the
+//! channels of the input (`B H W C`; PALM prints `B H W K`).
 //!
 //! All shards are equal, so degrees must divide the sizes; other degrees are rejected.
 
@@ -56,25 +56,25 @@ pub use layout::{
 /// | `n` | outputs: `n` | output channels: `k` | channels: `c` | heads |
 /// | `k` | inputs: `k` | input channels: `c` | | |
 ///
-/// The letters in the table are from PALM's Table III, where one letter can mean two axes.
+/// The letters in the table come from PALM's Table III, where one letter can mean two axes.
 /// Therefore plans and error messages use b, m, n and k for all operators. Devices are numbered in
-/// the order of degrees in PALM's table, `(b, m, n, k)`, `(b, c, i, k)` and `(b, c, i)`; the last
-/// degree counts fastest.
+/// the order of degrees in PALM's table, `(b, m, n, k)`, `(b, c, i, k)` and `(b, c, i)`; the index
+/// along the last degree changes fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardingDegrees {
-    /// Number of shards along the samples.
+    /// Number of shards along the sample axis.
     pub b: u32,
-    /// Number of shards along the rows.
+    /// Number of shards along the row axis.
     pub m: u32,
-    /// Number of shards along the outputs.
+    /// Number of shards along the output axis.
     pub n: u32,
-    /// Number of shards along the inputs; matrix products sum over this axis.
+    /// Number of shards along the input axis; matrix products sum over this axis.
     pub k: u32,
 }
 
 impl ShardingDegrees {
-    /// Creates the degrees of a convolution in the notation of PALM's Table III: samples, input
-    /// channels, rows of the image, output channels.
+    /// Creates the degrees of a convolution from the order in PALM's Table III: samples, input
+    /// channels, image rows, output channels.
     pub fn of_convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
         Self {
             b,
@@ -84,8 +84,8 @@ impl ShardingDegrees {
         }
     }
 
-    /// Creates the degrees of a pooling in the notation of PALM's Table III: samples, channels,
-    /// rows of the image.
+    /// Creates the degrees of a pooling from the order in PALM's Table III: samples, channels,
+    /// image rows.
     pub fn of_pooling(b: u32, c: u32, i: u32) -> Self {
         Self {
             b,
@@ -114,27 +114,28 @@ impl ShardingDegrees {
     }
 }
 
-/// A result that a collective must sum, because each device of a group has only a partial sum.
+/// A result for which each device of a group has a partial sum, so that a collective must add them
+/// up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
-    /// Elements of the result on one device; 0 if the operator has no such result.
+    /// Number of elements of the result on one device; 0 if the operator has no such result.
     pub elements: u64,
-    /// Number of devices in the sum; 1 if no communication is needed.
+    /// Number of devices that sum together; 1 if no communication is needed.
     pub size: u32,
-    /// Axes that distinguish the summing devices; along all other axes, these devices have the same
-    /// index.
+    /// Axes along which the summing devices differ; along all other axes, these devices have the
+    /// same index.
     pub over: &'static [OperatorAxis],
 }
 
-/// Sharding of one operator: each device's work, and the sums over devices.
+/// Sharding of one operator: the work of each device, and the sums over devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorSharding {
     grid: OperatorShardGrid,
     degrees: ShardingDegrees,
     rows: Option<halo::SlidingWindowRows>,
-    /// FLOPs of a device's forward pass, two per multiplication, including multiplications by
-    /// padding. Matrix products count, as in [`OperatorKind::multiplication_count`], and so do
-    /// comparisons in the windows of a pooling, as in PALM's Table III.
+    /// FLOPs of a device's forward pass, two per multiplication; multiplications by padding count.
+    /// As in [`OperatorKind::multiplication_count`], matrix products count. As in PALM's Table III,
+    /// comparisons in pooling windows also count.
     pub flops: u64,
     /// Sum of the output after a forward pass.
     pub forward: ShardReduction,
@@ -156,7 +157,7 @@ impl OperatorSharding {
         Self::from_spec(&work.to_axes_and_tensors(), batch, degrees, devices)
     }
 
-    /// Like `new`, for an operator that is already converted to a spec.
+    /// Like `new`, but for an operator that is already converted to a spec.
     pub(super) fn from_spec(
         spec: &OperatorAxesAndTensors,
         batch: u64,
@@ -183,7 +184,7 @@ impl OperatorSharding {
         for axis in OperatorAxis::ALL {
             sizes.check_axis_degree(axis, degrees.degree_along(axis))?;
         }
-        // The divisions have no remainder, because degrees that do not divide the sizes were
+        // These divisions have no remainder, because degrees that do not divide the sizes are
         // rejected. No degree exceeds the number of devices.
         let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
         let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
@@ -222,13 +223,13 @@ impl OperatorSharding {
         self.mesh_axis_of(axis).shard_of_member(position)
     }
 
-    /// Returns the digit of a device's position that selects the device's shard along `axis`.
+    /// Returns the digit of a device's position that is the index of its shard along `axis`.
     pub fn mesh_axis_of(&self, axis: OperatorAxis) -> MeshAxis {
         self.grid.mesh_axis_for_operator_axis(axis)
     }
 
-    /// Returns the groups of `devices` (in order of position) whose members sum `reduction`. Groups
-    /// are ordered by their first member, and members are ordered by position.
+    /// Returns the groups that sum `reduction`. `devices` contains all devices, in order of
+    /// position. Groups are in order of their first members, and members are in order of position.
     ///
     /// # Panics
     /// Panics if the number of `devices` differs from the number of positions.
@@ -242,12 +243,12 @@ impl OperatorSharding {
     }
 
     /// Returns two ranges of image rows: the rows that the device at `position` stores, and the
-    /// rows that its windows cover. Returns `None` for an operator without windows.
+    /// rows that its windows cover. Returns `None` if the operator has no windows.
     pub fn image_rows_of(&self, position: u32) -> Option<[Range<u64>; 2]> {
         self.rows_of(self.shard_index(position, OperatorAxis::M))
     }
 
-    /// Like `image_rows_of`, but for all devices that have shard `part` of the rows.
+    /// Like `image_rows_of`, for all devices that have shard `part` of the rows.
     pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([

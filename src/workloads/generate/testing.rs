@@ -1,11 +1,11 @@
-//! Helpers for the tests of all patterns.
+//! Helpers for tests of all patterns.
 
 use super::*;
 use chakram_trace::format::write::TraceWriter;
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryChanges};
 use std::collections::BTreeMap;
 
-/// A node as a sink received it; `op` is in `Debug` format.
+/// A node as a sink received it, with `op` in `Debug` format.
 #[derive(Debug, PartialEq)]
 pub(super) struct EmittedNode {
     pub name: String,
@@ -18,8 +18,8 @@ pub(super) struct EmittedNode {
     pub memory: MemoryChanges,
 }
 
-/// Records one rank's nodes. Also records the bytes that all ranks send and receive, by (source,
-/// destination, tag).
+/// A sink that records one rank's nodes. It also records the bytes that all ranks send and receive,
+/// by (source, destination, tag).
 #[derive(Default)]
 struct EmissionRecorder {
     rank: u32,
@@ -76,10 +76,10 @@ fn write_rank(job: &GeneratedJob, rank: u32) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// Returns every rank's nodes, after checks that every pattern must pass. Ids ascend from 1 without
-/// gaps, and dependencies have lower ids. Node counts equal the announced counts. Ranks of one
-/// class, and repeated runs, give the same bytes. Ranks of one shape give the same graph, with the
-/// announced slots (peers and group names). Every message is sent once and received once.
+/// Returns the nodes of every rank, after checks that every pattern must pass. Ids ascend from 1
+/// without gaps, and dependencies have lower ids. Node counts equal the announced counts. Ranks of
+/// one class, and repeated runs, produce the same bytes. Ranks of one shape produce the same graph,
+/// with the announced slots (peers and group names). Every message is sent once and received once.
 pub(super) fn record_every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     pattern.validate_options().unwrap();
     let (job, again) = (
@@ -113,8 +113,8 @@ pub(super) fn record_every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode
     ranks
 }
 
-/// Checks that every rank's own graph and slots (peers and group names) equal the graph and slots
-/// that are derived from the rank that represents its shape.
+/// Checks every rank's own graph and slots (peers and group names). They must equal the graph and
+/// slots derived from the rank that represents the rank's shape.
 pub(super) fn assert_rank_shapes_match(job: &GeneratedJob) {
     for rank in 0..job.rank_count() {
         let shape = job.shape_of(rank);
@@ -135,13 +135,13 @@ pub(super) fn assert_rank_shapes_match(job: &GeneratedJob) {
     }
 }
 
-/// Returns the error message that rejects `pattern`.
+/// Returns the error message with which `pattern` is rejected.
 pub(super) fn rejection_message(pattern: WorkloadPattern) -> String {
     pattern.validate_options().unwrap_err().to_string()
 }
 
-/// A test pattern that generates ranks in pairs. Each pair reduces bytes and sends bytes to the
-/// next pair; the last pair reduces a different number of bytes.
+/// A test pattern that generates ranks in pairs. Each pair reduces some bytes, and sends some bytes
+/// to the next pair; the last pair reduces a different number of bytes.
 #[derive(Debug)]
 struct PairedRanksPattern {
     pairs: u32,
@@ -219,8 +219,8 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
     let job = GeneratedJob(Box::new(PairedRanksPattern { pairs: 3, wrong: 0 }));
     assert_rank_shapes_match(&job);
     let workload = job.build_workload().unwrap();
-    // Ranks 0 to 3 share a shape. Ranks 4 and 5 have shapes of their own, although their graphs are
-    // equal.
+    // Ranks 0 to 3 share a shape. Ranks 4 and 5 each have their own shape, although their graphs
+    // are equal.
     let graphs = workload.instances().iter().map(|i| i.graph.0);
     assert_eq!(graphs.collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1]);
     let three = &workload.instances()[3];

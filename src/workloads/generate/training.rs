@@ -1,6 +1,6 @@
 //! Lowers a model and a plan to the nodes of each rank.
 //!
-//! The submodules explain how every number is computed: costs of kernels (`cost`), collectives of
+//! The submodules explain how every number is computed: kernel costs (`cost`), collectives of
 //! tensor and expert parallelism (`sharded`), gradient buckets (`buckets`), memory per parameter
 //! (`parameter_state`) and per rank (`rank_state`), and the order of a rank's nodes (`emit`).
 
@@ -61,7 +61,7 @@ use layer::{LayerLoweringOptions, LoweredLayer};
 use model_chunks::ModelChunks;
 use ranks::RankNodeCounts;
 
-/// Maximum number of groups of a job.
+/// Maximum number of groups in a job.
 const MOST_GROUPS: u64 = i32::MAX as u64;
 
 /// A model and the plan for its training or inference.
@@ -74,17 +74,17 @@ pub struct TrainingPattern {
 }
 
 impl TrainingPattern {
-    /// Checks that the plan can distribute the model, and prepares data that all ranks share.
+    /// Checks that the plan can distribute the model, and prepares the data that all ranks share.
     pub(super) fn prepare_generator(mut self) -> Result<TrainingGenerator, GenerateError> {
         if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
-            // Every layer is a chunk, so the number of layers comes from the model.
+            // Every layer is a chunk, so the model determines the number of layers.
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
             self.plan.schedule = PipelineSchedule::LayerWise { layers };
         }
         let micro_batches = check::check_plan(&self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
             self.plan.ranks = self.plan.ranks_by_position()?;
-            // Clear the mapping; otherwise, it would number the ranks a second time.
+            // Clear the mapping, because it would otherwise renumber the ranks a second time.
             self.plan.place.clear();
         }
         if self.plan.recompute == RecomputePolicy::AsNeeded {
@@ -93,8 +93,8 @@ impl TrainingPattern {
         TrainingGenerator::new(self, micro_batches)
     }
 
-    /// Tries recomputation policies, least recomputation first, and returns the generator for the
-    /// first policy that makes every stage fit into memory.
+    /// Tries recomputation policies, from the least to the most recomputation. Returns the
+    /// generator for the first policy with which every stage fits into memory.
     fn choose_least_recomputed(
         self,
         micro_batches: u32,
@@ -107,8 +107,8 @@ impl TrainingPattern {
             RecomputePolicy::Full,
         ];
         if self.plan.attention == AttentionKernel::Flash {
-            // Flash attention always recomputes its scores, so selective recomputation would be the
-            // same as none.
+            // Flash attention always recomputes its scores, so selective recomputation would not
+            // differ from no recomputation.
             choices.remove(1);
         }
         let mut least = u64::MAX;
@@ -138,7 +138,7 @@ impl TrainingPattern {
     }
 }
 
-/// A model and a plan, lowered to data that all ranks share.
+/// A model and a plan, lowered to the data that all ranks share.
 #[derive(Debug)]
 pub(super) struct TrainingGenerator {
     model: Model,
@@ -146,25 +146,25 @@ pub(super) struct TrainingGenerator {
     placement: RankPlacement,
     micro_batches: u32,
     sizes: KernelCostParameters,
-    /// The distinct layers of the model, and for each layer of the model its index in this list.
+    /// Distinct layers of the model; for each layer of the model, the index of its distinct layer.
     lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
     parts: ModelChunks,
-    /// Maximum number of messages that one layer sends in one pass between the same two members; 0
+    /// Maximum number of messages that one layer sends, in one pass, from one member to another; 0
     /// if all members of a tensor group have the same nodes.
     slots: u32,
-    /// Maximum number of messages that one layer sends in one pass to the next rank of a context
+    /// Maximum number of messages that one layer sends, in one pass, to the next rank of a context
     /// group.
     ring_slots: u32,
-    /// Groups whose adapters exchange activations with other stages; `None` if each member
+    /// Groups whose adapters exchange activations with other stages. `None` if each member
     /// exchanges its own activations.
     adapters: Option<StageAdapterGroups>,
-    /// Node counts of ranks: one entry for each stage, or for each member of a stage's tensor group
-    /// if members have different nodes.
+    /// Node counts of ranks: one entry per stage or, if members of a tensor group have different
+    /// nodes, one entry per member of a stage's tensor group.
     counts: Vec<RankNodeCounts>,
 }
 
-/// Bytes of a number, rounded up: 4-bit numbers have one byte.
+/// Bytes per value, rounded up to whole bytes: a 4-bit value has one byte.
 fn bytes_of(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 8,
@@ -242,7 +242,7 @@ impl TrainingGenerator {
         if plan.clip && plan.has_training() {
             placement.declare_replica_groups();
         }
-        // Counting nodes takes long, so count them once for each class of ranks.
+        // Counting nodes takes long, so count them only once per class of ranks.
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
         let counts = (0..kinds).map(|_| RankNodeCounts::default()).collect();
@@ -274,7 +274,7 @@ impl TrainingGenerator {
                 ..step
             };
             let first = match is_split {
-                // Only the pass for weight gradients completes the chunk's gradients.
+                // Only the weight-gradient pass completes the chunk's gradients.
                 true => PipelineStep {
                     completes: false,
                     ..of(PassKind::InputGradient)
@@ -291,20 +291,20 @@ impl TrainingGenerator {
         self.plan.schedule.chunk_count()
     }
 
-    /// Number of parts of the model that stages share.
+    /// Number of parts into which the model is divided.
     fn part_count(&self) -> u32 {
         self.plan.schedule.part_count(self.plan.pipeline)
     }
 
-    /// Returns the part of the model in chunk `chunk` of `stage`.
+    /// Returns the part of the model that is chunk `chunk` of `stage`.
     fn part_of_chunk(&self, stage: u32, chunk: u32) -> u32 {
         self.plan
             .schedule
             .part_of_chunk(stage, chunk, self.plan.pipeline)
     }
 
-    /// Returns the parts of a stage with their chunks, in the model's order. Stages with the same
-    /// parts return the parts in the same order.
+    /// Returns the parts of a stage, each with its chunk, in the model's order. Stages with the
+    /// same parts return them in the same order.
     fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
         let chunks = 0..self.chunk_count();
         let mut parts: Vec<_> = chunks
@@ -346,15 +346,15 @@ impl TrainingGenerator {
         self.plan.offload == OffloadedState::All && self.gathers_parameters()
     }
 
-    /// Returns true if switches of the memory pool gather parameters and reduce gradients among
-    /// these ranks.
+    /// Returns true if switches of the memory pool gather parameters and reduce gradients for
+    /// groups of this kind.
     fn gathers_in_switches(&self, among: ParallelGroupKind) -> bool {
         let is_in_switch = self.plan.offload_gather == OffloadGather::InSwitch;
         is_in_switch && self.offloads_parameters() && among == ParallelGroupKind::Data
     }
 
-    /// Returns true if parameters are copied out of the buffers that gather them, and gradients into the
-    /// buffers that reduce them, as in FSDP2.
+    /// Returns true if kernels copy parameters out of the buffers in which they are gathered, and
+    /// gradients into the buffers from which they are reduced, as in FSDP2.
     fn copies_parameters(&self) -> bool {
         self.gathers_parameters() && self.plan.elementwise.is_pytorch()
     }
@@ -364,9 +364,9 @@ impl TrainingGenerator {
         shared && self.has_communication() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Returns true if gathers of updated parameters overlap the next step's forward pass. In each
-    /// step of a trace, these gathers then come first, so that a single step takes as long as each
-    /// step of a long training.
+    /// Returns true if gathers of updated parameters overlap the next step's forward pass. These
+    /// gathers come first in each step of a trace, so that a single step takes the same time as
+    /// each step of a long training.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }
@@ -378,14 +378,14 @@ impl TrainingGenerator {
         self.has_communication() && self.plan.has_training() && (complete || each)
     }
 
-    /// Bytes of a layer's parameters after a gather.
+    /// Bytes of a layer's parameters after they are gathered.
     fn gathered_bytes(&self, layer: usize) -> u64 {
         let parts = self.gathered_parts(layer).into_iter();
         parts.map(|(_, bytes)| bytes).sum()
     }
 
-    /// Bytes of a layer's gathered parameters, for each kind of group that gathers them. Replicas
-    /// share all weights except experts, whose weights are shared by fewer ranks.
+    /// For each kind of group that gathers parameters, the bytes of a layer's parameters after the
+    /// gather. Replicas share all weights, except that fewer ranks share an expert's weights.
     fn gathered_parts(&self, layer: usize) -> Vec<(ParallelGroupKind, u64)> {
         let experts = self.lowered_layer(layer).expert_parameters.all;
         let parts = [
@@ -404,7 +404,7 @@ impl TrainingGenerator {
         bytes.collect()
     }
 
-    /// Number of ranks that share parameters in a group of this kind.
+    /// Number of ranks that share parameters in a group of the kind `among`.
     fn copies_among(&self, among: ParallelGroupKind) -> u32 {
         match among {
             ParallelGroupKind::ExpertData => self.plan.expert_copies(),
@@ -412,7 +412,7 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns a kernel that moves `bytes`.
+    /// Returns a kernel that copies `bytes` bytes.
     fn copy_op(&self, bytes: u64) -> Op<'static> {
         Op::Compute {
             flops: 0,
@@ -421,12 +421,12 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the buckets whose last gradient is computed in `layer`; they are reduced there.
+    /// Returns the buckets whose last gradient is computed in `layer`, where they are also reduced.
     fn buckets_ending_in(&self, layer: usize) -> &[GradientBucket] {
         self.parts.buckets_ending_at(layer)
     }
 
-    /// Returns the name of the operator (or layer) that completes a bucket, in three parts that are
+    /// Returns the name of the operator (or layer) that completes a bucket, in three parts to be
     /// joined: layer, slash, operator.
     fn bucket_end(&self, bucket: &GradientBucket) -> [&str; 3] {
         let layer = &self.model.layers[bucket.layer];
@@ -452,7 +452,7 @@ impl TrainingGenerator {
         bytes.div_ceil(self.placement.member_count(bucket.among).into())
     }
 
-    /// Bytes that one member of a tensor group sends from part `below` to the part after it.
+    /// Bytes that one member of a tensor group sends from part `below` to the next part.
     fn boundary_bytes(&self, below: u32) -> u64 {
         if self
             .plan
@@ -497,8 +497,8 @@ impl TrainingGenerator {
             let bytes = weights.saturating_mul(self.sizes.gradient);
             sums.push((what, bytes, family));
         }
-        // The first and the last stage each have a copy of tied weights, and sum the gradients of
-        // these copies.
+        // The first and the last stage each have a copy of the tied weights, and sum the gradients
+        // of both copies.
         let ends = self.plan.end_stages().contains(&stage);
         let tied = ends
             && !self
@@ -514,8 +514,8 @@ impl TrainingGenerator {
             sums.push(("norm/all-reduce", 4, ParallelGroupKind::Model));
         }
         if self.plan.clip && self.plan.expert > 1 {
-            // In an expert-parallel group, each rank has only the gradients of its own experts, so
-            // the norm of these gradients is a sum over the group.
+            // Each rank of an expert-parallel group has only the gradients of its own experts, so
+            // the norm of these gradients needs a sum over the group.
             sums.push(("norm/experts/all-reduce", 4, ParallelGroupKind::Expert));
         }
         sums

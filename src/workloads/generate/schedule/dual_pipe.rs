@@ -10,14 +10,14 @@
 //! of stages up to the middle, and M is the number of micro-batches per direction. F is a forward pass, B
 //! is a backward pass, I and W are the two parts of a split backward pass, and 0 and 1 are the directions:
 //!
-//! | step | times | |
+//! | phase | times | |
 //! |---|---|---|
 //! | 1 | 2 (H - h - 1) | F0 |
 //! | 2 | h + 1 | F0, F1 |
 //! | 3 | H - h - 1 | I1, W1, F1 |
 //! | 4 | M - 2 H + h + 1 | F0 with B1, F1 with B0 |
 //! | 5 | H - h - 1 | B1, F1 with B0 |
-//! | 6 | h + 1 | B1, B0; I1, I0 from the middle of this step on |
+//! | 6 | h + 1 | B1, B0; I1, I0 from the middle of this phase on |
 //! | 7 | H - h - 1 | the first remaining W, I0 |
 //! | 8 | h + 1 | the first remaining W |
 //!

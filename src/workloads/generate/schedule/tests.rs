@@ -86,7 +86,7 @@ fn one_f_one_b_alternates_after_a_warm_up() {
 fn interleaved_chunks_take_turns_as_in_megatron() {
     // With two stages and four micro-batches, the order of forward passes is 1a 2a 1b 2b 3a 4a 3b
     // 4b, and the order of backward passes is 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 +
-    // 1 x 2 = 4 forward passes ahead, and the second stage runs 2 passes ahead.
+    // 1 x 2 = 4 forward passes ahead, and the second stage runs 2 ahead.
     let of = |stage| order(interleaved(2), stage, 2, 4);
     let first = "1a 2a 1b 2b 3a 1b' 4a 2b' 3b 1a' 4b 2a' 3b' 4b' 3a' 4a'";
     assert_eq!(of(0), first);
@@ -99,7 +99,7 @@ fn interleaved_chunks_take_turns_as_in_megatron() {
                  3a' 4a' 5b' 6b' 7b' 8b' 5a' 6a' 7a' 8a'";
     assert_eq!(order(interleaved(2), 0, 4, 8), first);
 
-    // If the numbers of micro-batches and stages are equal, all forward passes come first.
+    // If the number of micro-batches equals the number of stages, all forward passes come first.
     assert_eq!(
         order(interleaved(2), 1, 2, 2),
         "1a 2a 1b 2b 1b' 2b' 1a' 2a'"
@@ -119,25 +119,25 @@ fn inference_never_goes_back() {
 
 #[test]
 fn four_stages_take_33_and_interleaved_28_and_a_half() {
-    // PALM's Eq. 1 gives (8 - 1)(1 + 2) + 4 (1 + 2) = 21 + 12 = 33.
+    // PALM's Eq. 1 yields (8 - 1)(1 + 2) + 4 (1 + 2) = 21 + 12 = 33.
     for schedule in [PipelineSchedule::GPipe, ONE_F_ONE_B] {
         assert_eq!(equal(schedule.clone(), 4, 8, 1, 2).time, 33);
         assert_eq!(schedule.ideal_step_time(&[Span(3); 4], 8), Span(33));
     }
-    // With chunks of half the layers, times count half passes: (2 x 8 - 1)(1 + 2) + 4 (1 + 2) = 45 +
-    // 12 = 57 halves = 28.5.
+    // Each chunk has half of the layers, so times are in halves of a pass: (2 x 8 - 1)(1 + 2) + 4 (1
+    // + 2) = 45 + 12 = 57 halves = 28.5.
     assert_eq!(equal(interleaved(2), 4, 8, 1, 2).time, 57);
     assert_eq!(interleaved(2).ideal_step_time(&[Span(3); 4], 8), Span(57));
-    // A pipeline of one stage has no bubble, so its time is 8 (1 + 2) = 24.
+    // A pipeline with one stage has no bubble, so its time is 8 (1 + 2) = 24.
     assert_eq!(equal(ONE_F_ONE_B, 1, 8, 1, 2).time, 24);
     assert_eq!(ONE_F_ONE_B.ideal_step_time(&[Span(3)], 8), Span(24));
-    // The bubbles are the excess over 1 of 33 / 24 = 1 + 3/8 and of 28.5 / 24 = 1 + 3/16.
+    // The times 33 / 24 = 1 + 3/8 and 28.5 / 24 = 1 + 3/16 exceed 1 by the bubbles.
     assert_eq!(ONE_F_ONE_B.bubble_fraction(4, 8, false), Some(3.0 / 8.0));
     assert_eq!(
         interleaved(2).bubble_fraction(4, 8, false),
         Some(3.0 / 16.0)
     );
-    // Eight forward passes follow one another through four stages: 8 + 3 = 11.
+    // Eight forward passes run through four stages one after another: 8 + 3 = 11.
     assert_eq!(equal(PipelineSchedule::Inference, 4, 8, 1, 0).time, 11);
     assert_eq!(
         PipelineSchedule::Inference.ideal_step_time(&[Span(1); 4], 8),
@@ -154,13 +154,14 @@ fn activations_are_held_until_their_way_back() {
         assert_eq!(equal(schedule.clone(), 4, count, 1, 2).peaks, held);
         held
     };
-    // Stage i of S stores S - i passes, but not more than there are micro-batches.
+    // Stage i of S stores S - i passes, but never more than the number of micro-batches.
     assert_eq!(stored(ONE_F_ONE_B, 8), [4, 3, 2, 1]);
     assert_eq!(stored(ONE_F_ONE_B, 2), [2, 2, 2, 1]);
     assert_eq!(stored(PipelineSchedule::GPipe, 8), [8; 4]);
     // Stage i stores 2 (3 - i) + 4 + 1 passes, each through half of the stage's layers. The first
-    // stage stores the activations of 11 / 2 = 4 (1 + 3/8) micro-batches. The factor is 1 + (S -
-    // 1)/(S v) in Korthikanti et al. ("Reducing activation recomputation", 2022, section 4.2.3).
+    // stage stores the activations of 11 / 2 = 4 (1 + 3/8) micro-batches. Korthikanti et al.
+    // ("Reducing activation recomputation", 2022, section 4.2.3) give this factor as 1 + (S - 1)/(S
+    // v).
     assert_eq!(stored(interleaved(2), 8), [11, 9, 7, 5]);
     assert_eq!(stored(interleaved(2), 4), [8; 4]);
     assert_eq!(stored(layer_wise(3), 2), [6; 4]);
@@ -210,8 +211,8 @@ fn equal_stages_take_as_long_as_the_formula_says() {
             }
         }
     }
-    // 72 pipelines run 7 schedules each, and the 12 + 6 + 4 + 3 + 2 + 2 = 29 pipelines that can
-    // interleave run three more.
+    // 72 pipelines run 7 schedules each. The 12 + 6 + 4 + 3 + 2 + 2 = 29 pipelines that can
+    // interleave run three more schedules.
     assert_eq!(played, 3 * (72 * 7 + 29 * 3));
 }
 
@@ -305,8 +306,8 @@ proptest! {
         rounds in 1_u32..4,
     ) {
         // Every pass depends on exactly one other pass, and at most one other pass needs its
-        // result. The exceptions are the first layers' forward and the last layers' backward
-        // passes.
+        // result. The exceptions are the forward passes of the first layers and the backward passes
+        // of the last layers.
         let micro_batches = rounds * stages;
         let mut ends = 0;
         for stage in 0..stages {

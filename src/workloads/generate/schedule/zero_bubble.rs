@@ -12,10 +12,10 @@ fn pipeline_pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
     }
 }
 
-/// Returns ZB-H1's steps: the order of 1F1B, with weight gradients computed later. Stage i of S
-/// computes a micro-batch's weight gradients i micro-batches later than its input gradients.
-/// Therefore every stage stores the activations of at most S micro-batches, the same number as the
-/// first stage in 1F1B.
+/// Returns ZB-H1's steps: the order of 1F1B, with weight gradients postponed. Stage i of S computes
+/// a micro-batch's weight gradients i micro-batches later than its input gradients. Therefore every
+/// stage stores the activations of at most S micro-batches, the same number as the first stage in
+/// 1F1B.
 pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let warm_up = micro_batches.min(stages - stage - 1);
     let mut order = Vec::new();
@@ -36,16 +36,16 @@ pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<P
 }
 
 /// Returns ZB-V's steps. Stage i of S has the i-th part of the model from the front and the i-th
-/// part from the back, so a micro-batch's path through the stages is a V. In the warm-up, forward
-/// passes fill the V. Then, after each forward pass, a stage runs both backward passes of a chunk.
-/// At the end, it computes the remaining weight gradients.
+/// part from the back, so the path of a micro-batch through the stages is a V. In the warm-up,
+/// forward passes fill the V. Then, after each forward pass, a stage runs both backward passes of a
+/// chunk. At the end, it computes the remaining weight gradients.
 pub(super) fn zb_v_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let mut order = Vec::new();
-    // The next micro-batch of each chunk; the rows are forward passes, input gradients and weight
-    // gradients.
+    // For each kind of pass (forward, input gradients, weight gradients), the next micro-batch of
+    // each chunk.
     let mut next = [[0_u32; 2]; 3];
-    // With few micro-batches, use a full pipeline's order and leave out the micro-batches that do not
-    // exist.
+    // If there are few micro-batches, take the order of a full pipeline, and leave out the
+    // micro-batches that do not exist.
     let enough = micro_batches.max(2 * stages - 1);
     let mut add = |kind: PassKind, chunk: u32, next: &mut [[u32; 2]; 3]| {
         let row = match kind {

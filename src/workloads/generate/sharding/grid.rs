@@ -1,5 +1,5 @@
-//! Grid of devices: each device's shard along every axis, and the groups of devices that differ
-//! only along some axes.
+//! Grid of devices: determines each device's shard along every axis, and the groups of devices that
+//! differ only along some axes.
 //!
 //! With PALM's degrees `[8, 2]` on devices 0 to 15, the groups along the first axis are {0, 2, ..,
 //! 14} and {1, 3, .., 15}, and the groups along the last axis are {0, 1}, {2, 3} and so on.
@@ -7,7 +7,7 @@
 use super::OperatorAxis;
 use super::layout::{MemberPartition, MeshAxis};
 
-/// Axes and their numbers of shards. The index along the first axis changes slowest.
+/// Axes, each with its number of shards. The index along the first axis changes slowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OperatorShardGrid([(OperatorAxis, u32); 4]);
 
@@ -16,7 +16,7 @@ impl OperatorShardGrid {
         Self(axes)
     }
 
-    /// Returns the digit of a position that is the shard's index along `axis`.
+    /// Returns the digit of a position that is the index of the shard along `axis`.
     pub(super) fn mesh_axis_for_operator_axis(&self, axis: OperatorAxis) -> MeshAxis {
         let mut stride = 1;
         for &(one, parts) in self.0.iter().rev() {
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn leading_axes_are_strided_and_the_last_is_contiguous() {
-        // Example of `split` in PALM, section IV-B.
+        // Example of `split` from PALM, section IV-B.
         let grid = OperatorShardGrid::new([
             (OperatorAxis::B, 8),
             (OperatorAxis::N, 2),
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn two_axes_form_a_group_around_one_between_them() {
-        // Positions are 4 b + 2 n + m. Members of a group differ in b and m, but not in n.
+        // A position is 4 b + 2 n + m. Members of a group differ in b and m, but not in n.
         let grid = OperatorShardGrid::new([
             (OperatorAxis::B, 2),
             (OperatorAxis::N, 2),

@@ -3,23 +3,23 @@
 
 use std::ops::Range;
 
-/// Geometry of windows that slide over the rows of an image.
+/// Geometry of a window that slides over the rows of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlidingWindowRows {
     /// Number of rows of the input image.
     pub inputs: u64,
-    /// Rows of the output; each position of the window computes one row.
+    /// Number of rows of the output; each position of the window computes one row.
     pub outputs: u64,
-    /// Number of rows of a window.
+    /// Number of rows in a window.
     pub kernel: u64,
-    /// Number of rows from one window to the next (the stride).
+    /// Number of rows between the starts of neighbouring windows.
     pub stride: u64,
     /// Number of rows of padding before the first row.
     pub padding: u64,
 }
 
 impl SlidingWindowRows {
-    /// Returns the input rows of part `part` of `parts`.
+    /// Returns the input rows that belong to part `part` of `parts`.
     pub(super) fn input_rows_of_part(&self, part: u32, parts: u32) -> Range<u64> {
         let each = self.inputs / u64::from(parts);
         u64::from(part) * each..(u64::from(part) + 1) * each
@@ -33,9 +33,9 @@ impl SlidingWindowRows {
             [self.inputs, self.kernel, self.stride.max(1), self.padding].map(u128::from);
         let each = u128::from(self.outputs) / u128::from(parts);
         let start = u128::from(part) * each;
-        // Window o covers rows from o stride - padding on, so it can be entirely outside the image.
-        // Find the first window that ends inside or after the image, and the last window that
-        // starts inside or before it.
+        // Window o covers rows from o stride - padding on, so it can be completely outside the
+        // image. Find the first window that ends inside or after the image, and the last window
+        // that starts inside or before the image.
         let first = start.max((padding + 1).saturating_sub(kernel).div_ceil(stride));
         let last = (start + each - 1).min((inputs + padding - 1) / stride);
         if first > last {

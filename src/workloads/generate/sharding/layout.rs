@@ -1,14 +1,13 @@
 //! Layouts of a result over a group's members, and the communication that changes one layout into another.
 //!
-//! Members are numbered in mixed radix. Each digit of a member's number is a [`MeshAxis`], which
-//! selects the member's shard along one axis. A [`ShardLayout`] uses one digit for each axis of a
-//! result: samples, rows and columns. If members differ only in digits that the layout does not
-//! use, they have copies of the same shard. All shards of a result have the same size, so this
-//! module gives sizes as fractions of the result.
+//! The members are numbered in mixed radix. Each digit of a member's number is a [`MeshAxis`]: the index
+//! of the member's shard along one axis. A [`ShardLayout`] uses one digit for each axis of a result:
+//! samples, rows and columns. If members differ only in digits that the layout does not use, they have
+//! copies of the same shard. All shards of a result have the same size, so this module gives sizes as
+//! fractions of the result.
 //!
-//! Redistribution sends the minimum: each member receives exactly the elements that it needs and
-//! does not have. [`plan_redistribution`] returns this communication. Some examples, with members
-//! 0, 1, …:
+//! Redistribution sends the minimum: each member receives exactly the elements that it needs but does not
+//! have. [`plan_redistribution`] returns the required communication. Some examples, with members 0, 1, …:
 //!
 //! | from | to | members | transfers |
 //! |---|---|---|---|
@@ -58,18 +57,18 @@ impl MeshAxis {
         }
     }
 
-    /// Returns the index of the shard on `member`.
+    /// Returns the index of the shard that `member` has.
     pub fn shard_of_member(self, member: u32) -> u32 {
         member / self.stride % self.parts
     }
 }
 
-/// Returns true if all `digits` belong to one mixed-radix numbering of `members` and no two digits
+/// Returns true if all `digits` belong to one mixed-radix numbering of `members`, and no two digits
 /// overlap.
 fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
     let mut cut: Vec<MeshAxis> = digits.iter().copied().filter(|d| d.parts > 1).collect();
-    // In ascending order of strides, each digit must begin at or after the end of the previous
-    // digit; otherwise, the two overlap.
+    // In ascending order of strides, a digit must not begin before the end of the previous digit,
+    // because the two would overlap.
     cut.sort_unstable_by_key(|digit| digit.stride);
     let mut below = 1;
     for digit in cut {
@@ -81,7 +80,7 @@ fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
     members > 0 && u64::from(members).is_multiple_of(below)
 }
 
-/// Layout of a result over a group's members: how its samples, rows and columns are sharded.
+/// Layout of a result over the members of a group: how its samples, rows and columns are sharded.
 ///
 /// The digits belong to one numbering and do not overlap, so every shard has the same number of
 /// copies.

@@ -1,4 +1,4 @@
-//! Totals of an operator, and the sizes that degrees must divide.
+//! Totals of an operator, and the sizes that its degrees must divide.
 
 use super::halo::SlidingWindowRows;
 use super::{GenerateError, OperatorAxis, option_refused};
@@ -7,21 +7,21 @@ use crate::model::{AxisDivision, OperatorAxesAndTensors};
 /// Names of the degrees along the axes, in error messages.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
 
-/// Maximum number of candidates that an error's hint tries in its search for a valid degree.
-/// Without this limit, the rejection of absurd sizes would take long.
+/// Maximum number of candidates that the search for a valid degree, for an error's hint, tries.
+/// Without this limit, rejecting absurd sizes would take a long time.
 const LOOK: usize = 1 << 20;
 
 /// Valid numbers of shards along an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ValidAxisDegrees {
-    /// Every common divisor of these sizes is valid; the texts name the sizes in error messages.
+    /// Every common divisor of these sizes is valid; the strings name the sizes in error messages.
     Divisors(Vec<(u64, &'static str)>),
-    /// The axis cannot be split; the text is the reason.
+    /// The axis cannot be split; the string is the reason.
     Whole(&'static str),
 }
 
 impl ValidAxisDegrees {
-    /// Returns the valid numbers of shards along `axis` of `spec`, with `batch` samples.
+    /// Returns the valid numbers of shards along `axis` of `spec` for `batch` samples.
     fn from_operator_axis(spec: &OperatorAxesAndTensors, axis: OperatorAxis, batch: u64) -> Self {
         if axis == OperatorAxis::B {
             return Self::Divisors(vec![(batch, "samples")]);
@@ -44,30 +44,30 @@ impl ValidAxisDegrees {
 /// An operator's totals over all samples and devices.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OperatorTotals {
-    /// The axes in the order in which devices are numbered. The index along the first axis changes
-    /// slowest.
+    /// The axes in the order in which devices are numbered. The index along the first axis in this
+    /// list changes slowest.
     pub order: [OperatorAxis; 4],
     /// Sizes that the degrees along b, m, n and k must divide.
     pub extents: [ValidAxisDegrees; 4],
     /// FLOPs of a forward pass over all samples and devices.
     pub flops: u128,
-    /// Output elements that are summed over k.
+    /// Number of output elements that are summed over k.
     pub outputs: u128,
-    /// Elements of the input's gradient that are summed over n. 0 if n shards the input in the same
-    /// way as the output, or if the input is not another layer's output.
+    /// Number of elements in the input's gradient that are summed over n. 0 if n shards the input
+    /// in the same way as the output, or if the input is not another layer's output.
     pub inputs: u128,
-    /// Number of elements of each weight tensor, and whether n and k shard the tensor.
+    /// For each weight tensor, its number of elements, and whether n and k shard it.
     pub weights: Vec<(u128, [bool; 2])>,
     /// Geometry of the operator's windows over an image; `None` if the operator has no windows.
     pub rows: Option<SlidingWindowRows>,
 }
 
 impl OperatorTotals {
-    /// Computes the totals of `spec` on `batch` samples.
+    /// Computes the totals of `spec` for `batch` samples.
     pub(super) fn new(spec: &OperatorAxesAndTensors, batch: u64) -> Self {
         use OperatorAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
-        // Count two FLOPs for each multiplication, and also for each element that a pooling window
+        // Count two FLOPs per multiplication, and also two per element that a pooling window
         // compares.
         let products = spec.products.iter().map(|one| {
             let sums = spec
@@ -133,7 +133,7 @@ impl OperatorTotals {
         if divides(degree) {
             return Ok(());
         }
-        // A common divisor is at most the smallest size.
+        // A common divisor never exceeds the smallest size.
         let most = sizes.iter().map(|&(size, _)| size).min().unwrap_or(0);
         let lower = (degree - 1).min(most);
         let below = (1..=lower).rev().take(LOOK).find(|&by| divides(by));

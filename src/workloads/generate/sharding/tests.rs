@@ -1,4 +1,4 @@
-//! Compares the announced reductions with small products that are computed shard by shard, and
+//! Compares the announced reductions with small products that are computed shard by shard. Also
 //! tests error messages.
 
 use super::*;
@@ -16,18 +16,18 @@ type Element = [u64; 4];
 /// Values of a tensor, or of one device's part of the tensor.
 type Values = BTreeMap<Element, i64>;
 
-/// For each element of a result, its partial sums, each with its device.
+/// For each element of a result, the devices that have partial sums of it, with their partial sums.
 type Parts = BTreeMap<Element, Vec<(u32, i64)>>;
 
-/// Records `values` as partial sums on `device`.
+/// Records `values` as partial sums that `device` has.
 fn note(parts: &mut Parts, device: u32, values: Values) {
     for (element, value) in values {
         parts.entry(element).or_default().push((device, value));
     }
 }
 
-/// Returns a pseudo-random value from -512 to 511. Such values are small enough for sums, and
-/// varied enough that wrong sums rarely equal correct sums.
+/// Returns a pseudo-random value from -512 to 511. Such values are small enough that sums do not
+/// overflow, and varied enough that wrong sums rarely equal correct sums.
 fn number(seed: u64) -> i64 {
     let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 54) as i64 - 512
@@ -42,7 +42,7 @@ fn ranks(count: u32) -> Vec<Rank> {
 }
 
 /// Checks `parts` against `reduction`. Every device must have the announced number of elements. The
-/// devices with partial sums of an element must form one group, and their sums must add up to the
+/// devices with partial sums of an element must form one group, and these sums must add up to the
 /// value in `whole`.
 fn hold(
     case: &str,
@@ -107,7 +107,7 @@ fn degrees(b: u32, m: u32, n: u32, k: u32) -> ShardingDegrees {
 
 #[test]
 fn table_iii_of_a_linear_operator() {
-    // Sizes B 4, M 8, N 64 and K 12 are sharded by (2, 2, 2, 3) on 24 devices.
+    // The sizes B = 4, M = 8, N = 64 and K = 12 are sharded by (2, 2, 2, 3) on 24 devices.
     let found = OperatorSharding::new(&LINEAR, 4, degrees(2, 2, 2, 3), 24).unwrap();
     assert_eq!(found.flops, 2 * 4 * 8 * 64 * 12 / 24);
     let expected = |elements, size, over| ShardReduction {
@@ -127,7 +127,7 @@ fn table_iii_of_a_linear_operator() {
         found.update,
         expected(64 * 12 / 6, 4, &[OperatorAxis::B, OperatorAxis::M])
     );
-    // Positions are 12 b + 6 m + 3 n + k.
+    // A position is 12 b + 6 m + 3 n + k.
     let devices: Vec<Rank> = (0..24).map(Rank).collect();
     let groups = found.reduction_groups(&found.update, &devices);
     assert_eq!(groups[0], [0, 6, 12, 18].map(Rank));
@@ -170,7 +170,7 @@ fn on_one_device_it_is_what_models_count() {
 
 #[test]
 fn a_convolution_numbers_devices_as_the_table_does() {
-    // With (b, c, i, k) = (1, 2, 2, 2), positions are 4 c + 2 i + k. The forward pass sums over
+    // With (b, c, i, k) = (1, 2, 2, 2), a position is 4 c + 2 i + k. The forward pass sums over
     // input channels c, the input's gradient is summed over output channels k, and the weights'
     // gradient is summed over rows i.
     let found = OperatorSharding::new(
@@ -197,8 +197,8 @@ fn a_convolution_numbers_devices_as_the_table_does() {
 
 #[test]
 fn operators_beyond_the_table() {
-    // Look-ups are products with one-hot vectors. 4 samples of 8 tokens and a table of 16 x 32 are
-    // sharded by (2, 2, 2, 2).
+    // Look-ups are products with one-hot vectors. The input, 4 samples with 8 tokens each, and a
+    // table of 16 x 32 are sharded by (2, 2, 2, 2).
     let embedding = OperatorKind::Embedding {
         vocabulary: 16,
         width: 32,
@@ -228,13 +228,13 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [16 * 32 / 4, 2]
     );
-    // 8 query heads and 4 key and value heads are sharded by 4: each device takes 4 B S^2 (8 x 16)
-    // / 8 FLOPs, and nothing is summed.
+    // The 8 query heads and the 4 key and value heads are sharded by 4. Each device takes 4 B S^2
+    // (8 x 16) / 8 FLOPs, and nothing is summed.
     let found = OperatorSharding::new(&parse_attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
     let sums = [found.forward, found.backward, found.update];
     assert_eq!(sums.map(|one| (one.elements, one.size)), [(0, 1); 3]);
-    // Every device has the gain and bias of 6 columns.
+    // Every device has the gain and the bias of 6 columns.
     let norm = OperatorKind::Norm {
         rows: 8,
         width: 6,
@@ -242,7 +242,8 @@ fn operators_beyond_the_table() {
     };
     let found = OperatorSharding::new(&norm, 4, degrees(2, 4, 1, 1), 8).unwrap();
     assert_eq!([found.update.elements, found.update.size.into()], [12, 8]);
-    // A bias of 4 is split in 2 parts, and 3 x 3 x 6 x 4 weights are split in 6 parts.
+    // The bias (4 elements) is split in 2 parts, and the weights (3 x 3 x 6 x 4) are split in 6
+    // parts.
     let OperatorKind::Convolution {
         inputs,
         outputs,
@@ -275,8 +276,8 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [9 * 4 + 4, 2]
     );
-    // A device computes 5 x 4 / 2 products of vectors with 16 numbers for each of its 2 samples (4
-    // samples on 2 devices).
+    // For each of its 2 samples (4 samples on 2 devices), a device computes 5 x 4 / 2 products of
+    // vectors with 16 elements.
     let interaction = OperatorKind::Interaction {
         vectors: 5,
         width: 16,
@@ -301,7 +302,7 @@ fn parse_attention() -> OperatorKind {
 
 #[test]
 fn halos_of_known_layers() {
-    // With 8 rows in 4 parts, 3 x 3 windows with stride 1 and padding 1 need one row from each
+    // If 8 rows are in 4 parts, windows of 3 x 3 with stride 1 and padding 1 need one row from each
     // neighbour.
     let work = image::work([8, 8], 1, 1);
     let found =
@@ -311,7 +312,7 @@ fn halos_of_known_layers() {
         .collect();
     let expected = [[0..2, 0..3], [2..4, 1..5], [4..6, 3..7], [6..8, 5..8]];
     assert_eq!(rows, expected);
-    // ResNet's stem has 7 x 7 windows with stride 2 and padding 3, and an image of 224 rows in 2
+    // ResNet's stem has 7 x 7 windows with stride 2 and padding 3, and its image has 224 rows in 2
     // parts. Outputs 0..56 need rows up to 2 x 55 - 3 + 7 = 114, and outputs 56..112 need rows from
     // 2 x 56 - 3 = 109 on.
     let stem = OperatorKind::Convolution {

@@ -1,13 +1,13 @@
-//! Adapters between stages (PALM, Fig. 11). An adapter is a member of a tensor group that exchanges
-//! messages with other stages. Each adapter acts for its share of the group: itself and other
-//! members.
+//! Adapters, through which stages exchange data (PALM, Fig. 11). An adapter is a member of a tensor
+//! group that exchanges messages with other stages. Each adapter acts for its share of the group:
+//! itself and some other members.
 //!
 //! After a stage's last matrix product, each member has a partial sum. With
-//! [`AdapterSums::Source`], the whole group adds up the partial sums before adapters send the
-//! result. Each adapter of the destination broadcasts the result to its share of the group (PALM's
-//! Eq. 7). With [`AdapterSums::Destination`], each share of the source sums its partial results on
-//! its adapter. The adapters send these sums, and the adapters of the destination all-reduce and
-//! then broadcast them (PALM's Eq. 8).
+//! [`AdapterSums::Source`], the whole group adds up the partial sums before its adapters send the
+//! result. Each adapter of the destination then broadcasts the result to its share of the group
+//! (PALM's Eq. 7). With [`AdapterSums::Destination`], each share of the source group sums its
+//! partial results on its adapter. The adapters send these sums. The destination's adapters
+//! all-reduce them, and then broadcast the result (PALM's Eq. 8).
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramNodeOperation};
@@ -17,20 +17,21 @@ use crate::generate::sharding::MemberPartition;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Groups that exchange data between stages through adapters.
+/// Groups for stages that exchange data through adapters.
 #[derive(Clone, Debug)]
 pub(super) struct StageAdapterGroups {
-    /// Shares of tensor groups, by the tensor-parallel degree.
+    /// Shares of tensor groups, by tensor-parallel degree.
     of: BTreeMap<u32, StageAdapterShares>,
     sums: AdapterSums,
 }
 
-/// Division of the tensor groups of one degree into shares.
+/// Division of tensor groups with one degree into shares.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StageAdapterShares {
-    /// Number of members of a share. The first member is the share's adapter.
+    /// Number of members per share. The first member of a share is its adapter.
     pub size: u32,
-    /// Groups of the shares of a tensor group; `None` if each share is a single member.
+    /// Groups whose members form one share of a tensor group; `None` if each share is a single
+    /// member.
     pub shares: Option<ParallelGroupKind>,
     /// Group of the adapters in a tensor group; `None` if there is only one adapter, or if adapters
     /// do not sum received data.
@@ -83,9 +84,9 @@ impl StageAdapterGroups {
     }
 }
 
-/// Returns the index in `program` of the tensor group's all-reduce that computes the program's
-/// result. Returns `None` if this all-reduce is followed by another collective, or by a matrix
-/// product that does not compute weight gradients.
+/// Returns the index in `program` of the tensor group's all-reduce that produces the program's
+/// result. Returns `None` if another collective follows this all-reduce, or a matrix product that
+/// does not compute weight gradients.
 fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
     let is_sum = |task: &ProgramNodeOperation| {
         matches!(
@@ -98,7 +99,7 @@ fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
         )
     };
     let sum = program.items.iter().rposition(|item| is_sum(&item.task))?;
-    // Weight gradients do not depend on the sum, so they may follow it.
+    // Weight gradients do not depend on the all-reduce, so they may come after it.
     let finds_gradients = |item: usize| {
         let mut found = program.found.iter().flat_map(|found| &found.nodes);
         found.any(|&node| node as usize == item)
@@ -119,7 +120,7 @@ impl TrainingGenerator {
         groups.of.get(&self.plan.tensor_of(stage)).copied()
     }
 
-    /// Number of members of `stage` that share an adapter.
+    /// Number of members that share an adapter on `stage`.
     pub(super) fn members_per_stage_adapter(&self, stage: u32) -> u32 {
         self.adapter_shares_of_stage(stage)
             .map_or(1, |own| own.size)
@@ -132,7 +133,7 @@ impl TrainingGenerator {
             .is_multiple_of(self.members_per_stage_adapter(place.stage))
     }
 
-    /// Returns the sum of part `at` that adapters compute instead of the whole group. The result is
+    /// Returns the sum in part `at` that adapters compute instead of the whole group. The result is
     /// the layer of the sum, and the sum's index in the layer's program for `kind`. Returns `None`
     /// if the part has no such sum.
     pub(super) fn sum_left_to_adapters(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {

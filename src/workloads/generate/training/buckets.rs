@@ -1,32 +1,32 @@
-//! Gradient buckets: gradients that are reduced together.
+//! Gradient buckets: sets of gradients that are reduced together.
 //!
 //! Gradients enter buckets in the order in which a backward pass computes them. A bucket ends with
 //! the gradient that fills it to the configured size. The last bucket of a model chunk has the
-//! remaining gradients, so it may be small. The first bucket of a chunk may have another size.
+//! remaining gradients, so it may be small. The first bucket of a chunk may have a different size.
 //!
-//! If gradients enter one by one, the buckets equal the buckets of PyTorch's
-//! `DistributedDataParallel` from the second step on. These buckets follow the order in which the
-//! first step computed gradients (`Reducer::rebuild_buckets`, `compute_bucket_assignment_by_size`):
+//! If gradients enter one by one, the buckets equal those that PyTorch's `DistributedDataParallel`
+//! uses from the second step on. PyTorch's buckets follow the order in which the first step
+//! computed gradients (`Reducer::rebuild_buckets`, `compute_bucket_assignment_by_size`):
 //!
 //! - Operators are processed from the last to the first. In a product with a bias, the bias
-//!   gradient comes first: it is accumulated directly, but the matrix gradient is first transposed.
-//!   In all other operators, the weight's gradient comes first. The order of a norm's two gradients
-//!   has no effect, because both have the same size.
+//!   gradient comes first: it is accumulated directly, but the matrix gradient must be transposed
+//!   before. In all other operators, the weight gradient comes first. The order of a norm's two
+//!   gradients has no effect, because both have the same size.
 //! - PyTorch's `bucket_cap_mb` corresponds to the option `bucket`, in MiB. PyTorch's defaults
 //!   correspond to `bucket = "25 MiB"` and `first_bucket = "1 MiB"`. If `bucket_cap_mb` is set,
-//!   version 2.3 keeps the 1 MiB of the first bucket, but later versions (checked: 2.15) give the
-//!   first bucket the same size as the others.
-//! - Buckets are reduced in this order, each as soon as its last gradient is computed. Therefore a
-//!   bucket's reduction waits only for nodes up to the bucket's last gradient.
+//!   version 2.3 keeps 1 MiB for the first bucket, but later versions (checked: 2.15) also apply
+//!   the new size to the first bucket.
+//! - Buckets are reduced in this order, each as soon as its last gradient has been computed.
+//!   Therefore a bucket's reduction waits only for the nodes up to its last gradient.
 //!
 //! With expert parallelism, gradients of experts have separate buckets, because fewer ranks have
-//! copies of experts. These buckets follow the same rules (`overlap_grad_reduce` of Megatron-LM,
+//! copies of experts. Expert buckets follow the same rules (`overlap_grad_reduce` in Megatron-LM,
 //! which has separate buffers for experts).
 //!
-//! In this module, a matrix product of a model has a single matrix and a single bias, even if an
-//! implementation has several, for example one each for queries, keys and values. Events that occur
-//! only once per run are ignored: the first step, which has all gradients in one bucket; the two
-//! broadcasts that make ranks agree on new buckets; and the broadcasts of equal initial weights.
+//! In this module, a model's matrix product has a single matrix and a single bias, even if
+//! implementations have several (for example one each for queries, keys and values). Events that
+//! occur only once per run are ignored: the first step, in which one bucket has all gradients; two
+//! broadcasts in which ranks agree on new buckets; and the broadcasts of the initial weights.
 //! Broadcasts of untrained buffers, such as the running means of a batch norm before a forward
 //! pass, are also ignored.
 
@@ -36,13 +36,13 @@ use crate::model::OperatorKind;
 /// A set of gradients that are reduced together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GradientBucket {
-    /// The layer that computes the last of the bucket's gradients.
+    /// The layer that computes the bucket's last gradient.
     pub layer: usize,
-    /// Number of the layer's last operators whose gradients must be complete before the bucket is
-    /// complete.
+    /// Number of operators, counted from the layer's last, whose gradients must be complete before
+    /// the bucket is complete.
     pub operators: u32,
-    /// True if the first of these operators (the last in backward order) also has gradients in the
-    /// next bucket.
+    /// True if the first of these operators (the last one in backward order) also has gradients in
+    /// the next bucket.
     pub divided: bool,
     /// Number of weights whose gradients are in the bucket.
     pub weights: u64,
@@ -58,17 +58,17 @@ pub(super) fn gradient_tensor_sizes(work: &OperatorKind) -> [u64; 2] {
     [each.next(), each.next()].map(Option::unwrap_or_default)
 }
 
-/// Rule that assigns gradients to buckets.
+/// Assigns gradients to buckets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketAssigner {
     by: BucketPolicy,
-    /// Number of weights that fill the first bucket of a model chunk, and number that fills each
-    /// later bucket.
+    /// Number of weights that fill the first bucket of a model chunk, and number of weights that
+    /// fill each later bucket.
     sizes: [u64; 2],
 }
 
 impl BucketAssigner {
-    /// Creates the assigner for `plan`; each weight's gradient has `gradient` bytes.
+    /// Creates the rule for `plan`; each weight's gradient has `gradient` bytes.
     pub fn new(plan: &ParallelismPlan, gradient: u64) -> Self {
         let first = plan.first_bucket.unwrap_or(plan.bucket);
         Self {
@@ -78,9 +78,9 @@ impl BucketAssigner {
     }
 
     /// Returns the buckets of a model chunk; `among` is the group that reduces them. `layers` has
-    /// one entry per layer, from the last layer to the first: the layer, and its number of weights.
-    /// The entry also has, for each operator from the last to the first, the numbers of weights
-    /// whose gradients the operator computes.
+    /// one entry per layer, from the last layer to the first. An entry contains the layer and its
+    /// number of weights. It also contains, for each operator from the last to the first, the
+    /// number of weights in each gradient that the operator computes.
     pub fn assign_buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
         among: ParallelGroupKind,
@@ -133,7 +133,8 @@ mod tests {
     fn buckets(by: BucketPolicy, first: Option<u64>, bucket: u64) -> Vec<(usize, u32, bool, u64)> {
         let mut plan = ParallelismPlan::new();
         (plan.buckets, plan.first_bucket, plan.bucket) = (by, first, bucket);
-        // Each of the two layers has a norm (8 and 8 weights), then a bias of 4 and a matrix of 32.
+        // Each of the two layers has a norm (two tensors of 8 weights each), then a bias of 4
+        // weights and a matrix of 32 weights.
         let found = [[4, 32], [0, 0], [8, 8]];
         let layers = [(1, 52, found), (0, 52, found)];
         let buckets = BucketAssigner::new(&plan, 2)
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_bucket_is_filled_by_the_layer_with_which_it_has_enough() {
-        // 52 weights of 2 B each are 104 B.
+        // A bucket limit of 104 B is 52 weights of 2 B each.
         let two = vec![(1, 3, false, 52), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Layers, None, 1), two);
         assert_eq!(buckets(BucketPolicy::Layers, None, 104), two);
@@ -158,18 +159,19 @@ mod tests {
 
     #[test]
     fn a_bucket_is_filled_by_the_gradient_with_which_it_has_enough() {
-        // 72 B are 36 weights. The buckets are: a bias and its matrix (36); both halves of a norm
-        // (16) with the next bias and matrix (36); and the last norm (16).
+        // A bucket limit of 72 B is 36 weights. The buckets contain, in order: a bias and its
+        // matrix (36 weights); both halves of a norm (16) with the next bias and matrix (36); and
+        // the last norm (16).
         let expected = [(1, 1, false, 36), (0, 1, false, 16 + 36), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 72), expected);
-        // A first bucket of 8 B has only the bias. The same operator's matrix gradient belongs to
-        // the next bucket. Later buckets are full at 45 weights (90 B): one ends with 32 + 8 + 8 =
-        // 48 weights, and the next with 4 + 32 + 8 + 8 = 52 weights.
+        // A first bucket of 8 B contains only the bias. The same operator's matrix gradient belongs
+        // to the next bucket. With a limit of 90 B (45 weights) for later buckets, one bucket has
+        // 32 + 8 + 8 = 48 weights, and the next has 4 + 32 + 8 + 8 = 52 weights.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
-        // If a bucket is full at 37 weights, the first bucket has 4 + 32 and one half of the norm
-        // (8). The second bucket has the other half (8) with 4 and 32, and the third bucket has the
-        // last norm.
+        // With a bucket limit of 37 weights, the first bucket has 4 + 32 weights and half of the
+        // norm's weights (8). The second bucket has the norm's other half (8 weights), the next
+        // bias (4) and the next matrix (32). The third bucket has the last norm.
         let expected = [(1, 3, true, 44), (0, 1, false, 44), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 73), expected);
     }

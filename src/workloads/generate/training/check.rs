@@ -18,11 +18,11 @@ use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, option_
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
-/// Maximum number of members of a tensor group, if operators have their own degrees. The limit
+/// Maximum number of members in a tensor group, if operators have their own degrees. The limit
 /// exists because later code compares all pairs of members.
 const MOST_MEMBERS: u64 = 1 << 12;
 
-/// Checks that `plan` can distribute `model`, and returns the number of micro-batches in a step.
+/// Checks that `plan` can distribute `model`, and returns the number of micro-batches per step.
 pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     plan.check_values()?;
     check_parallel_degrees(plan)?;
@@ -64,9 +64,9 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
     Ok(micro_batches)
 }
 
-/// Checks that a stage with the model's first and last part completes the first part's gradients
-/// last, if the two parts share a tied matrix. The matrix's gradients are summed when the first
-/// part is complete, so the last part's gradients must be complete by then.
+/// If a stage has both the model's first and last part, and these parts share a tied matrix, checks
+/// that the stage completes the first part's gradients last. The tied matrix's gradients are summed
+/// when the first part is complete, so the last part's gradients must be complete by then.
 fn check_tied_gradients_last(
     model: &Model,
     plan: &ParallelismPlan,
@@ -96,9 +96,9 @@ fn check_tied_gradients_last(
     Err(option_refused("pass_orders", "others", expected))
 }
 
-/// Rejects plans if SRAM cannot store the smallest tile of a matrix product: a row of inputs, a
-/// column of weights, and their result. If a product sums over K numbers, each core of a tensor
-/// group with t cores has at least K / t of these numbers.
+/// Rejects plans for which SRAM cannot store the smallest tile of a matrix product: a row of
+/// inputs, a column of weights, and their result. If a product sums over K values, each core of a
+/// tensor group with t cores has at least K / t of these values.
 fn check_smallest_tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
         return Ok(());
@@ -130,26 +130,26 @@ fn check_smallest_tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(),
     Err(option_refused("sram", format!("{sram} B"), expected))
 }
 
-/// Upper bound on the nodes of a rank: the sum over all stages of the nodes of one rank per stage.
+/// Upper bound on the number of nodes of a rank: the sum, over all stages, of one rank's nodes.
 pub(super) fn max_nodes_per_rank(
     model: &Model,
     plan: &ParallelismPlan,
     micro_batches: u32,
 ) -> u128 {
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunk_count());
-    // An operator has at most 28 nodes, both directions together, including reductions and
+    // An operator has at most 28 nodes, for both directions together and including reductions and
     // messages. With a residency rule, at most four of these nodes are kernels with operands: the
-    // forward kernel, its recomputation, and two backward kernels for the gradients of input and
-    // weights. Each kernel with operands has a load, a store, and a node that waits for both; the
-    // optimizer has one load and one store.
+    // forward kernel, its recomputation, and two backward kernels (gradients of the input and of
+    // the weights). Each kernel with operands has a load, a store, and a node that waits for both;
+    // the optimizer has one load and one store.
     let accesses = match (plan.residency, plan.largest_access) {
         (ResidencyRule::None, _) => 0,
         (_, None) => 1,
         (_, Some(_)) => u128::from(MOST_PIECES),
     };
     let waits = accesses.min(1);
-    // Each expert has kernels for casts, for a matrix product and its two gradients, and their
-    // additional kernels.
+    // Each expert has kernels for casts, kernels for a matrix product and its two gradients, and
+    // additional kernels of these products.
     let experts = match plan.expert_products {
         ExpertProducts::OneByOne => {
             let operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
@@ -163,7 +163,7 @@ pub(super) fn max_nodes_per_rank(
     // With an adapter, an operator has three matrix products instead of one, with their gradients
     // and sums.
     let products = if plan.lora.is_some() { 3 } else { 1 };
-    // Each step of a ring has a kernel, a merge and up to four messages in each direction.
+    // Each step of a ring has a kernel, a merge, and up to four messages per direction.
     let steps = match plan.context_exchange {
         ContextExchange::Ring => 24 * u128::from(plan.context),
         ContextExchange::AllGather | ContextExchange::AllToAll => 0,
@@ -179,13 +179,13 @@ pub(super) fn max_nodes_per_rank(
 const MOST_SAMPLES: u64 = u32::MAX as u64;
 
 /// Upper bound on the bytes per parameter: its weight, gradient and optimizer state, and the bytes
-/// that one step moves for it. The largest sum is 86, for Adam with 8-byte numbers and all
+/// that one step moves for it. The largest sum is 86 bytes, for Adam with 8-byte values and all
 /// additional passes.
 const STATE: u128 = 96;
 
-/// Rejects models and batches with sums that could overflow later. Sums of FLOPs must fit into 128
-/// bits, and the bytes of a rank at one time must fit into 64 bits. The bounds use the whole model,
-/// because a rank's part of an operator is at most the whole operator.
+/// Rejects models and batches for which sums could overflow later. Sums of FLOPs must fit into 128
+/// bits, and a rank's total number of bytes at any time must fit into 64 bits. The bounds use the
+/// whole model, because a rank's part of an operator never exceeds the operator.
 fn check_no_overflow(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
     let samples = u128::from(plan.micro_batch);
@@ -208,7 +208,7 @@ fn check_no_overflow(model: &Model, plan: &ParallelismPlan) -> Result<(), Genera
         works.map(|work| (work, run.len() as u128))
     });
     for (work, times) in operators {
-        // Count a tied matrix twice, because the last stage of a pipeline has a copy of it.
+        // Count a tied matrix twice, because the last pipeline stage has a copy of it.
         weights += times
             * work
                 .to_axes_and_tensors()
@@ -331,9 +331,9 @@ fn check_layers_fit_stages(model: &Model, plan: &ParallelismPlan) -> Result<(), 
     Ok(())
 }
 
-/// Rejects a model that cannot be divided among the stages. The parts must divide the number of
-/// blocks or layers (`count`); with a split by multiplications, there must be at most as many parts
-/// as layers.
+/// Rejects a model that cannot be divided among the stages. The number of parts must divide
+/// `count`, the number of blocks or layers. If the plan balances multiplications, the number of
+/// parts must not exceed the number of layers.
 fn check_layers_divisible(
     plan: &ParallelismPlan,
     count: u64,
@@ -388,9 +388,9 @@ fn describe_layers(model: &Model) -> String {
     }
 }
 
-/// Rejects stages whose total number of layers differs from the model's number, for example because
-/// the user counted only blocks. This check must run before all other checks that depend on the
-/// model.
+/// Rejects stages whose total number of layers differs from the model's number of layers, for
+/// example because the user counted only blocks. This check must run before all other checks that
+/// depend on the model.
 fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())
@@ -403,7 +403,7 @@ fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), Gener
 }
 
 /// Rejects stages that are not consecutive ranges of layers, and a wrong number of stages.
-/// [`check_total_layers`] has checked that the stages have all layers together, so consecutive
+/// [`check_total_layers`] has already checked that the stages contain all layers, so consecutive
 /// ranges end with the last layer.
 fn check_stage_layer_ranges(
     plan: &ParallelismPlan,
@@ -465,8 +465,8 @@ fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), Gene
     check_operators_divisible(model, [members, plan.tensor_degree_of_experts().into()])
 }
 
-/// Checks that every operator can be sharded over `members` members as its split requires. For
-/// operators of experts, the number of members is `expert_members`.
+/// Checks that every operator can be sharded over `members` members as its tensor split requires.
+/// Operators of experts are sharded over `expert_members` members instead.
 fn check_operators_divisible(
     model: &Model,
     [members, expert_members]: [u64; 2],
@@ -484,8 +484,8 @@ fn check_operators_divisible(
     Ok(())
 }
 
-/// Checks that each operator with its own degrees in the plan exists, and that its degrees are
-/// compatible with the rest of the plan.
+/// Checks the operators that have their own degrees in the plan: each operator must exist, and its
+/// degrees must be compatible with the rest of the plan.
 fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
         let expected = "false where operators have degrees, or a cut that the model does not state: results \
@@ -531,8 +531,8 @@ fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), G
     Ok(())
 }
 
-/// Checks that a tensor group's messages do not need more tags than exist, and that a rank's nodes
-/// do not need more ids than exist.
+/// Checks that the messages of a tensor group do not need more tags than exist, and that the nodes
+/// of a rank do not need more ids than exist.
 pub(super) fn check_messages(
     model: &Model,
     plan: &ParallelismPlan,

@@ -1,8 +1,8 @@
-//! Context parallelism of degree `c`: each rank has `s / c` of the `s` tokens of a sequence.
+//! Context parallelism of degree `c`: each rank has `s / c` of a sequence's `s` tokens.
 //!
 //! Operators process each token independently, except attention: a query needs the keys and values
-//! of every token. Ranks can exchange keys and values in three ways. With `B` samples, `d` bytes
-//! per number, `a` query heads, and `v` heads of keys and values with `w` columns each:
+//! of every token. Ranks can exchange keys and values in three ways. Below, there are `B` samples,
+//! `d` bytes per value, `a` query heads, and `v` key and value heads with `w` columns each:
 //!
 //! | | attention of a rank | forward | backward |
 //! |---|---|---|---|
@@ -10,20 +10,21 @@
 //! | `all-to-all` (Jacobs et al., "DeepSpeed Ulysses", 2023, section 3) | all tokens, `a / c` and `v / c` heads | all-to-all of queries, keys and values, `d B (s / c) (a + 2 v) w`, and of the output, `d B (s / c) a w` | all-to-all of the gradient of each |
 //! | `ring` (Liu et al., "Ring Attention", 2023; Transformer Engine) | `s / c` queries, and in each of `c` steps the keys of one rank | `c - 1` times keys and values to the next rank, `2 d B (s / c) v w` each | the same again, and `c - 1` times their gradients |
 //!
-//! In a ring, the first step uses the rank's own keys, and each transfer overlaps the kernel of the
-//! previous step. A rank has two pieces of the sequence. With a causal mask, a rank's queries
-//! attend to half of another rank's keys. If the other rank is earlier in the context group, all
-//! `s / c` queries attend to its first piece; if it is later, half of the queries attend to both
-//! its pieces. Both cases have `(s / c)^2 / 2` pairs. The plan gives every rank the first case,
-//! which the last rank has in all steps. A `merge` kernel adds each step's result to the results of
-//! earlier steps. The backward pass begins with the keys that arrived last, so that each rank ends
-//! with the summed gradients of its own keys and values.
+//! In a ring, the first step uses the rank's own keys. The transfer for each later step overlaps
+//! the kernel of the previous step. A rank has two pieces of the sequence. With a causal mask, a
+//! rank's queries attend to half of another rank's keys. If the other rank is earlier in the
+//! context group, all `s / c` queries attend to its first piece. If it is later, half of the
+//! queries attend to both its pieces. Both cases have `(s / c)^2 / 2` query-key pairs. The plan
+//! treats every rank as in the first case, which is the case of the last rank in all steps. A
+//! `merge` kernel adds the result of each step to the results of earlier steps. The backward pass
+//! begins with the keys that arrived last. So each rank ends with the summed gradients of its own
+//! keys and values.
 //!
-//! Gathered keys and values are freed after the attention kernels. A sequence is divided into `2 c`
-//! pieces. Rank `i` has the `i`-th piece from the start and the `i`-th piece from the end, so that
-//! all ranks compute the same number of causal scores (section 3.3.2 of "The Llama 3 Herd of
-//! Models"). Ranks of a context group have the same weights, and each computes a part of the
-//! gradients, so gradients are summed over all `data x context` replicas.
+//! Gathered keys and values are freed after attention. A sequence is divided into `2 c` pieces.
+//! Rank `i` has the `i`-th piece from the start and the `i`-th piece from the end of the sequence,
+//! so that all ranks compute the same number of causal scores (section 3.3.2 of "The Llama 3 Herd
+//! of Models"). Ranks of a context group have the same weights, and each computes a part of the
+//! gradients. So gradients are summed over all `data x context` replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
 use crate::generate::{GenerateError, option_refused};
@@ -32,7 +33,7 @@ use crate::model::{
 };
 use std::borrow::Cow;
 
-/// Returns `model` reduced to the tokens that one rank has.
+/// Returns `model` with only the tokens that one rank has.
 pub(super) fn shard_context<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
     let shards = u64::from(plan.context);
     if shards == 1 {
@@ -81,8 +82,8 @@ fn divide_axis(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
 }
 
 /// Returns the bytes that a rank exchanges in its context group before and after an operator, for
-/// its own tokens. The first number is for queries, and the second for keys and values. `sample` is
-/// the number of bytes of one number times the number of samples of a micro-batch.
+/// the rank's own tokens. The first number counts queries; the second counts keys and values.
+/// `sample` is the number of bytes per value times the number of samples per micro-batch.
 pub(super) fn context_exchange_bytes(spec: &OperatorAxesAndTensors, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {
         let all = spec.tensor_element_count(axes).saturating_mul(sample);
@@ -97,7 +98,7 @@ pub(super) fn context_exchange_bytes(spec: &OperatorAxesAndTensors, sample: u128
     [bytes("mnw"), keys.saturating_add(values)]
 }
 
-/// Rejects a degree that does not divide the tokens or heads of `model`, and a model with operators
+/// Rejects a degree that does not divide the tokens or heads of `model`. Also rejects operators
 /// that chakram cannot shard by tokens.
 pub(super) fn check_context_degree(
     model: &Model,
@@ -161,8 +162,8 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
         ContextExchange::AllGather | ContextExchange::Ring => {
             let tokens = spec.extent_of_axis('m');
             let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
-            // With a causal mask, each rank needs two pieces, because with one piece the ranks
-            // would have unequal work.
+            // With a causal mask, each rank needs two pieces, because ranks with one piece would
+            // have unequal amounts of work.
             let pieces = if causal { 2 * shards } else { shards };
             (!tokens.is_multiple_of(pieces)).then(|| match causal {
                 true => format!(
@@ -178,8 +179,8 @@ fn is_windowed_attention(work: &OperatorKind) -> bool {
     matches!(work, OperatorKind::ShapedAttention { span, .. } if *span != AttentionSpan::All)
 }
 
-/// Returns the attention of a rank's queries to the keys of another rank in a ring; `work` is the
-/// attention to the rank's own keys.
+/// Returns the attention between a rank's queries and the keys of another rank in the ring; `work`
+/// is the attention between the rank's queries and its own keys.
 pub(super) fn ring_step_attention(work: &OperatorKind) -> OperatorKind {
     let mut block = work.clone();
     match &mut block {

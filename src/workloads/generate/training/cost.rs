@@ -1,10 +1,10 @@
-//! Kernels of an operator: FLOPs, bytes, and the tensors that are saved for the backward pass.
+//! Kernel costs of operators: FLOPs, bytes, and the tensors that are saved for the backward pass.
 //!
-//! `n` is the number of rows of all samples of a micro-batch, or one member's share of these rows.
-//! `d` is the number of bytes of a number, and `g` is the number of bytes of a weight gradient.
-//! Only matrix products count as FLOPs, two per multiply-add. Elementwise work does not count,
-//! because papers that state a model's FLOPs usually omit it. A kernel reads every operand once and
-//! writes every result once.
+//! `n` is the number of rows in all samples of a micro-batch, or one member's share of these rows.
+//! `d` is the number of bytes per value, and `g` is the number of bytes per weight gradient. Only
+//! matrix products count as FLOPs, two per multiply-add. Elementwise work does not count, because
+//! papers that state a model's FLOPs usually omit it. A kernel reads each operand once, and writes
+//! each result once.
 //!
 //! | operator | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
@@ -16,7 +16,7 @@
 //! | without products (`model/spec/kernels.rs`) | | from the operator's entry | | the same | |
 //!
 //! Saved bytes follow Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-//! Models", 2022, section 4.1: `s b h (34 + 5 a s / h)` bytes for a block like GPT-3's in 16 bits.
+//! Models", 2022, section 4.1: for a block like GPT-3's in 16 bits, `s b h (34 + 5 a s / h)` bytes.
 
 use super::super::GenerateError;
 use super::program::OperatorOperandBytes;
@@ -40,12 +40,12 @@ pub(super) use kernel::{LoweredKernel, OperatorKernels};
 use kernel::{build_kernel, gemm_shape, kernel_chain, to_bytes};
 pub(super) use linear::bytes_of_two_numbers;
 
-/// Sizes that all kernels share.
+/// Sizes and options that affect the costs of all kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelCostParameters {
     /// Number of samples per micro-batch.
     pub samples: u64,
-    /// Bytes of a number in the plan's format.
+    /// Bytes per value in the plan's number format.
     pub number: u64,
     /// Number of bytes per weight gradient.
     pub gradient: u64,
@@ -59,26 +59,26 @@ pub(super) struct KernelCostParameters {
     pub loss: LossKernel,
     /// True if models with dropout apply it.
     pub dropout: bool,
-    /// Number format of linear layers' operands, if it is not the plan's format.
+    /// Number format of linear layers' operands, if it differs from the plan's format.
     pub linear: Option<Dtype>,
-    /// Method that chooses the scales of 8-bit numbers for matrix products.
+    /// Method that chooses the scales for matrix products in 8 bits.
     pub scaling: ScalingRecipe,
-    /// Implementation of all kernels that are not matrix products.
+    /// Implementation of all kernels except matrix products.
     pub elementwise: ElementwiseKernels,
-    /// True if each expert has its own matrix product kernel.
+    /// True if each expert has its own matrix-product kernels.
     pub one_by_one: bool,
-    /// True if separate kernels add the biases of an operator's experts.
+    /// True if separate kernels add the experts' biases.
     pub adds_expert_biases: bool,
-    /// True if the host waits for the numbers of tokens that routers send to each expert.
+    /// True if the host waits for the number of tokens that routers send to each expert.
     pub counts_on_host: bool,
     /// Number format of tokens that are sent to experts; `None` if tokens keep their format.
     pub sent: Option<Dtype>,
-    /// The part of the operator's weights that training changes.
+    /// Says which of the operator's weights training changes.
     pub training: TrainedOperatorWeights,
 }
 
 impl KernelCostParameters {
-    /// Returns the kernels of `work`, which is one member's shard of an operator.
+    /// Returns the kernels of `work`, which is one member's part of an operator.
     pub fn kernels_of_operator(
         &self,
         work: OperatorKind,
@@ -92,8 +92,8 @@ impl KernelCostParameters {
         let mut kernels = self.kernels_from_axes_and_tensors(&spec)?;
         let [kept, scores] = spec.kept_bytes(self.number, self.fused);
         let saved = |one: u64| to_bytes(u128::from(self.samples) * u128::from(one));
-        // Count scores separately, because selective recomputation omits only scores from the saved
-        // bytes.
+        // Count scores separately, because selective recomputation omits only the scores from the
+        // saved bytes.
         kernels.scores = saved(scores)?;
         kernels.keeps = saved(kept)? - kernels.scores;
         if let (true, Some(dtype), true) = (
@@ -107,8 +107,8 @@ impl KernelCostParameters {
         }
         if self.training != TrainedOperatorWeights::All && kernels.weights.take().is_some() {
             kernels.after_weights.clear();
-            // The input's gradient of a matrix product needs only the weights, so nothing else is
-            // saved for it. A router, however, also saves its scores.
+            // The gradient of a matrix product's input depends only on the weights, so nothing else
+            // is saved for it. A router, however, also saves its scores.
             if !matches!(spec.kernels, OperatorKernelSpec::Router { .. }) {
                 kernels.keeps = 0;
             }
@@ -117,9 +117,9 @@ impl KernelCostParameters {
         Ok(kernels)
     }
 
-    /// Attaches an operator's operands to three kernels: its first forward kernel, the kernel for
-    /// the input's gradient, and the kernel for the weights' gradient. A look-up reads each row
-    /// once, and its backward pass adds once to each row's gradient.
+    /// Attaches an operator's operands to three kernels: the first forward kernel, the
+    /// input-gradient kernel, and the weight-gradient kernel. A look-up reads each row once, and
+    /// its backward pass adds to the gradient of each row once.
     fn set_operand_bytes(
         &self,
         work: &OperatorKind,
@@ -146,7 +146,7 @@ impl KernelCostParameters {
             }
         };
         // The output's gradient is an operand of the backward kernel. If no separate kernel computes the
-        // weight gradient, the backward kernel also needs the forward input.
+        // weight gradient, the backward kernel also reads the forward input.
         let apart = kernels.weights.is_some();
         let backward = if looks_up {
             OperatorOperandBytes {
@@ -216,13 +216,13 @@ impl KernelCostParameters {
         }
     }
 
-    /// Returns the number of rows in a micro-batch; each sample has `of_sample` rows.
+    /// Returns the number of rows per micro-batch; each sample has `of_sample` rows.
     fn row_count(&self, of_sample: u128) -> u128 {
         u128::from(self.samples).saturating_mul(of_sample)
     }
 
-    /// Returns the sizes of the tensor with the axes `axes`, for all samples. All row axes are
-    /// merged into one axis.
+    /// Returns the sizes of the tensor with the axes `axes`, including all samples. All row axes
+    /// are merged into one axis.
     fn tensor_axis_sizes(&self, spec: &OperatorAxesAndTensors, axes: &str) -> Vec<u128> {
         let is_row = |axis: &char| matches!(axis, 'm' | 'c' | 'l');
         let rows: String = axes.chars().filter(is_row).collect();

@@ -4,30 +4,31 @@
 //!
 //! 1. the degrees that the plan gives for this operator;
 //! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per
-//!    member. If neither the model nor the plan states a split, it is derived. Then a product is
+//!    member. If neither the model nor the plan specifies a split, it is derived. A product is then
 //!    split by inputs if its input is split by columns. Otherwise, a product is split by outputs
 //!    or, if the number of outputs does not divide evenly, by inputs. Tables that sum their rows
 //!    are split by columns, because a gather of columns moves half the bytes of a sum over rows;
 //! 3. with sequence parallelism, shards of tokens, if the tokens divide evenly;
 //! 4. the layout of the operator's input: split by samples, and also by rows if the rows divide
 //!    evenly. The columns stay split only if the operator treats columns independently
-//!    (activations, residuals, pools, norms over the channels of images, heads of attention, and
+//!    (activations, residuals, pools, norms over the channels of images, attention heads, and
 //!    classes of a loss inside a sharded region).
 //!
-//! An input that arrives in another layout is redistributed before the operator
+//! An input that arrives in a different layout is redistributed before the operator
 //! ([`plan_redistribution`](crate::generate::sharding::plan_redistribution)).
 //!
-//! The skip path around a branch carries the result of the previous residual sum. If a layer begins
+//! The skip path around a branch has the result of the previous residual sum. If a layer begins
 //! with a norm or an activation, norms and activations are part of the branch (GPT-2, Llama).
-//! Otherwise, norms and activations follow the sums, and the skip path carries their output (BERT,
-//! ResNet). The results of an embedding's tables are separate until a sum uses all of them; the
-//! results of embedding bags' tables are separate until an interaction uses them. A residual passes
+//! Otherwise, norms and activations come after the sums, and the skip path has their output (BERT,
+//! ResNet). The tables of an embedding have separate results until a sum uses all of them. The
+//! tables of embedding bags have separate results until an interaction uses them. A residual passes
 //! its gradient to each of its inputs; each of these gradients is redistributed separately.
 //!
-//! A layout describes which fraction of a result a member has, not which single elements an
-//! operator needs. Therefore an operator that needs only the first token, such as a classifier
-//! after a transformer, receives all tokens if they are sharded. Norms over the channels of images
-//! use only the member's own samples and rows, like BatchNorm without synchronized statistics.
+//! A layout describes the fraction of a result that a member has, not the individual elements that
+//! an operator needs. Therefore an operator that needs only the first token, such as a classifier
+//! after a transformer, receives all tokens if tokens are sharded. Norms over the channels of
+//! images use only the member's own samples and rows, as BatchNorm does without synchronized
+//! statistics.
 
 use super::layer::LayerLoweringOptions;
 use super::shard_spec::ShardSpec;
@@ -42,14 +43,14 @@ use crate::model::{
     TensorSplit,
 };
 
-/// A result that one operator passes to the next, with its layout.
+/// A result that one operator passes to the next operator, with its layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardedActivation {
     pub layout: ShardLayout,
-    /// Digit that distinguishes members with different partial sums, if the sums have not been
-    /// added up yet.
+    /// Digit in which members with different partial sums differ, if the sums have not been added
+    /// up yet.
     pub partial_over: Option<MeshAxis>,
-    /// Elements per sample, over all members together.
+    /// Number of elements per sample, summed over all members.
     pub elements: u64,
     /// Number of columns; for an image, the number of channels.
     pub columns: u64,
@@ -71,15 +72,15 @@ pub(super) struct OperatorInput {
 pub(super) struct ShardedOperator<'l> {
     pub operator: &'l LayerOperator,
     pub cutting: ShardSpec,
-    /// The operator's inputs; empty for operators that read samples or token ids.
+    /// Inputs of the operator; empty for operators that read samples or token ids.
     pub inputs: Vec<OperatorInput>,
-    /// Index of the operator that produces each input; `None` for the layer's input.
+    /// For each input, the index of the operator that produces it; `None` for the layer's input.
     pub sources: Vec<Option<usize>>,
     /// Index of the branch within the layer: 0 is the chain of operators, and 1 is the skip path.
-    /// Each of several tables has its own branch.
+    /// If an input has several tables, each table has its own branch.
     pub branch: u32,
-    /// Sharding of the operator's windows if an image is sharded by rows; it determines the rows
-    /// that the windows cover.
+    /// If an image is sharded by rows, the sharding of the operator's windows, which determines the
+    /// rows that the windows cover.
     pub windows: Option<OperatorSharding>,
 }
 
@@ -90,14 +91,14 @@ pub(super) struct LayerDataflow<'l> {
     pub end: ShardedActivation,
 }
 
-/// Results that are available to the next operator of a layer.
+/// Results that the next operator of a layer can use.
 struct DataflowCursor {
     main: Option<ShardedActivation>,
     around: Option<ShardedActivation>,
-    /// Results outside the chain, which wait until an operator uses all of them; for example,
-    /// results of several tables of an input.
+    /// Results outside the chain, which wait until an operator uses all of them, for example the
+    /// results of several tables.
     side: Vec<ShardedActivation>,
-    /// True if norms and activations follow residual sums, so that the next skip path carries their
+    /// True if norms and activations come after residual sums, so that the next skip path has their
     /// output.
     behind: bool,
 }
@@ -106,11 +107,12 @@ struct DataflowCursor {
 pub(super) struct ActivationLayoutTracer<'p> {
     pub operators: &'p [OperatorDegrees],
     pub members: u32,
-    /// Number of members that shard each expert, or `None` if all members do.
+    /// Number of members that shard each expert, or `None` if all members shard it.
     pub expert_members: Option<u32>,
     pub samples: u64,
     pub sequence: bool,
-    /// True if Megatron-LM's split is derived, because neither the model nor the plan gives one.
+    /// True if Megatron-LM's split is derived, because neither the model nor the plan specifies a
+    /// split.
     pub derives: bool,
 }
 
@@ -200,7 +202,7 @@ impl<'p> ActivationLayoutTracer<'p> {
     }
 
     /// Returns the layout of a layer's output. With sequence parallelism, a reduce-scatter replaces
-    /// a sum over all members, and each member gets its own tokens.
+    /// a sum over all members, so that each member gets its own tokens.
     fn output_layout(&self, held: &ShardedActivation) -> ShardLayout {
         let all = MeshAxis::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);
@@ -215,7 +217,8 @@ impl<'p> ActivationLayoutTracer<'p> {
         held.layout
     }
 
-    /// Derives Megatron-LM's split of an operator, if neither the model nor the plan gives one.
+    /// Derives Megatron-LM's split of an operator, if neither the model nor the plan specifies a
+    /// split.
     fn derive_tensor_split(
         &self,
         spec: &OperatorAxesAndTensors,
@@ -225,7 +228,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         let arrives = before.filter(|held| held.layout.columns.parts == self.members);
         let fits = |axis| spec.can_divide(axis, members);
         let tied = spec.tied_weights().is_some();
-        // An image that is flattened to a row can be split only by whole channels.
+        // An image that is flattened to a row can be split only into whole channels.
         let channels =
             |held: &ShardedActivation| !held.image || held.columns.is_multiple_of(members);
         let by_inputs = fits(OperatorAxis::K) && before.is_none_or(channels) && !tied;
@@ -255,12 +258,12 @@ impl<'p> ActivationLayoutTracer<'p> {
         spec: &OperatorAxesAndTensors,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
-        // Search from the end, because later entries override earlier ones.
+        // Search from the end, because later entries override earlier entries.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.matches_operator(layer, &operator.name)) else {
             return self.default_sharding(operator, spec, before);
         };
-        // Channels of images are normalised independently.
+        // The channels of images are normalized independently.
         let image = before.is_some_and(|held| held.image);
         let free = image.then(|| spec.clone().allow_column_division());
         let whose = |error: GenerateError| match error {
@@ -319,8 +322,8 @@ impl<'p> ActivationLayoutTracer<'p> {
             true => self.derive_tensor_split(spec, before),
             false => operator.cut,
         };
-        // A block of neighbouring members shards an expert and processes the same tokens. Other
-        // members process other tokens.
+        // A block of neighbouring members shards each expert and processes the same tokens. The
+        // other members process other tokens.
         let own = self.expert_members.filter(|_| spec.expert_weights() > 0);
         let within = own.map_or(all, |members| {
             cutting.rows = MeshAxis::new(self.members / members, members);
@@ -382,7 +385,7 @@ impl<'p> ActivationLayoutTracer<'p> {
                 n: 1,
                 k: 1,
             };
-            // If an image's windows cannot be divided by rows, every member needs all rows.
+            // If an image's windows cannot be sharded by rows, every member needs all rows.
             let cut = ShardSpec {
                 rows: layout.rows,
                 ..cutting
@@ -398,7 +401,7 @@ impl<'p> ActivationLayoutTracer<'p> {
 }
 
 /// Returns true if Megatron-LM's split of `model` is derived, because neither the model nor the
-/// plan gives one.
+/// plan specifies a split.
 pub(super) fn is_tensor_split_derived(model: &Model, plan: &ParallelismPlan) -> bool {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let states = |one: &LayerOperator| one.cut != TensorSplit::Replicated;
@@ -406,8 +409,8 @@ pub(super) fn is_tensor_split_derived(model: &Model, plan: &ParallelismPlan) -> 
 }
 
 impl DataflowCursor {
-    /// Returns the index of the operator that produces each input of `operator`; `None` stands for
-    /// the layer's input. Call this function before [`advance_past_operator`](Self::advance_past_operator), which
+    /// For each input of `operator`, returns the index of the operator that produces it; `None` stands for the
+    /// layer's input. Call this function before [`advance_past_operator`](Self::advance_past_operator), which
     /// replaces the current results.
     fn producers_of_inputs(
         &self,
@@ -428,7 +431,7 @@ impl DataflowCursor {
         }
     }
 
-    /// Makes the output of `operator` the current result. Returns the operator's inputs, each with
+    /// Makes the output of `operator` the current result. Returns the operator's inputs. Each has
     /// the layout in which it arrives and the layout that the operator needs.
     fn advance_past_operator(
         &mut self,
@@ -439,7 +442,7 @@ impl DataflowCursor {
         members: u32,
     ) -> Vec<OperatorInput> {
         let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
-        // True if both the branch and the skip path use the current result. A table uses no earlier
+        // True if the branch and the skip path both use the current result. A table uses no earlier
         // result, so it never forks.
         let fork = self.around == self.main && spec.role != OperatorInputSource::Table;
         if operator.around {
@@ -488,7 +491,7 @@ impl DataflowCursor {
 }
 
 /// Marks the pending sum of `held` as complete before a second operator uses it, because the
-/// redistribution for the first operator performs the sum. If the sum was a reduce-scatter, its
+/// redistribution for the first operator has computed the sum. If the sum was a reduce-scatter, its
 /// result is sharded among the members.
 fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32) {
     if let Some(held) = held
@@ -500,13 +503,13 @@ fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, member
 }
 
 /// Returns true if a layer that begins with `operator` applies a norm before each branch, as GPT-2
-/// and Llama do. In BERT and ResNet, the norm follows a residual sum, and the next skip path
-/// carries its output.
+/// and Llama do. In BERT and ResNet, the norm comes after a residual sum, and the next skip path
+/// has the norm's output.
 fn has_norm_before_branch(operator: &LayerOperator) -> bool {
     operator.work.to_axes_and_tensors().is_elementwise()
 }
 
-/// Merges results that have the same layout into one result.
+/// Merges results with equal layouts into one result.
 fn merge_equal_layouts(all: Vec<ShardedActivation>) -> Vec<ShardedActivation> {
     let mut found: Vec<ShardedActivation> = Vec::new();
     for held in all {

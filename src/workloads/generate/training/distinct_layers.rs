@@ -12,17 +12,17 @@ use crate::generate::sharding::MemberPartition;
 use crate::generate::{GenerateError, check_limit, option_refused};
 use crate::model::{LayerRole, Model};
 
-/// A lowered layer, as an example for later layers that equal it.
+/// A lowered layer, kept as an example for later equal layers.
 struct LoweredLayerExample<'m> {
     layer: usize,
-    /// Size of the layer's tensor group.
+    /// Number of members in the layer's tensor group.
     members: u32,
     recompute: RecomputePolicy,
     before: Option<ShardedActivation>,
     flow: LayerDataflow<'m>,
 }
 
-/// Rejects a sharded input of layer `i` if the previous layer's stage has another tensor degree
+/// Rejects a sharded input of layer `i` if the previous layer's stage has a different tensor degree
 /// (`unlike`), because groups of different sizes cannot exchange shards.
 fn check_input_unsharded(
     i: usize,
@@ -37,7 +37,7 @@ fn check_input_unsharded(
     Ok(())
 }
 
-/// The distinct layers of a model, and for each layer of the model its index among them.
+/// The distinct layers of a model; for each layer of the model, the index of its distinct layer.
 pub(super) struct DistinctLayers {
     pub lowered: Vec<LoweredLayer>,
     pub lowered_of: Vec<u32>,
@@ -48,7 +48,7 @@ pub(super) struct DistinctLayers {
 
 impl DistinctLayers {
     /// Lowers the layers of `model`. Layers with the same operators, inputs and position in their
-    /// stage are lowered once.
+    /// stage are lowered only once.
     pub fn new(
         model: &Model,
         plan: &ParallelismPlan,
@@ -83,9 +83,9 @@ impl DistinctLayers {
                 false => context.recompute,
             };
             lowering.context.recompute = recompute;
-            // Patterns select operators by the names of their layers, so if the plan gives
-            // operators their own degrees, every layer is lowered separately. Otherwise, equal
-            // layers with equal inputs have equal shardings.
+            // Patterns select operators by layer names, so if the plan has degrees for individual
+            // operators, every layer is lowered separately. Otherwise, equal layers with equal
+            // inputs have equal shardings.
             let known = examples.iter().rposition(|one| {
                 let example = &model.layers[one.layer];
                 (one.members, one.before) == (members, held)

@@ -1,10 +1,10 @@
-//! Emits the nodes of a rank, in the order in which its host would launch them.
+//! Emits the nodes of a rank, in the order in which the host would launch them.
 //!
-//! All kernels of a rank form one chain: each kernel waits for the kernel before it, and passes
-//! follow one another in the schedule's order. Only a weight gradient that overlaps a sum over the
-//! tensor group is outside this chain. A pass begins with a receive from the previous stage; the
-//! pass's kernels wait for the receive. A pass ends with a send; no node waits for the send.
-//! Gradient reductions and parameter gathers have their own lanes.
+//! All kernels of a rank form one chain: each kernel waits for the previous kernel, and the passes
+//! are in the schedule's order. The only exceptions are weight gradients that overlap a sum over
+//! the tensor group: they are outside this chain. A pass begins with a receive from the previous
+//! stage; the pass's kernels wait for the receive. A pass ends with a send; no node waits for the
+//! send. Gradient reductions and parameter gathers have their own lanes.
 
 use super::TrainingGenerator;
 use super::program::{
@@ -41,11 +41,11 @@ pub const GRADIENT_LANE: i64 = 2;
 pub const PARAMETER_LANE: i64 = 3;
 /// Lane of token exchanges between ranks with different experts.
 pub const EXPERT_LANE: i64 = 5;
-/// Lane of exchanges for context parallelism: tokens, keys, values or heads.
+/// Lane of context-parallel exchanges: tokens, keys, values or heads.
 pub const CONTEXT_LANE: i64 = 6;
-/// Lane of loads and stores of operands that do not stay in SRAM.
+/// Lane of loads and stores of operands that are not kept in SRAM.
 pub const MEMORY_LANE: i64 = 4;
-/// First lane for kernels of parallel branches. If there are more branches than lanes, several
+/// First lane for kernels of parallel branches. If there are more branches than lanes, some
 /// branches share a lane.
 pub const BRANCH_LANE: i64 = 7;
 const BRANCH_LANES: u32 = 3;
@@ -59,19 +59,19 @@ pub(super) struct RankEmitter<'w, 's> {
     step: u32,
     /// Last nodes of the chain; the next node of the chain depends on them.
     chain_tail: Vec<u64>,
-    /// Nodes that the current program depends on.
+    /// Nodes on which the current program depends.
     entry: Vec<u64>,
-    /// Node ids of the items that the current program (or the last one) has emitted.
+    /// Node ids of the items that the current (or else the last) program has emitted.
     ids: Vec<u64>,
-    /// Layer and item of the sum that adapters compute in the current pass, if any.
+    /// Layer and item of the sum that adapters compute in the current pass instead of the group, if
+    /// any.
     handed: Option<(usize, usize)>,
     /// Prefix of the node names in the current program.
     common: String,
-    /// Buffer for a node's dependencies, reused for every node.
+    /// Dependencies of the next node; one buffer is reused for all nodes.
     data: Vec<u64>,
-    /// Nodes that have computed gradients, but that no reduction waits for yet. The first list is
-    /// for gradients of weights that all replicas have, and the second list is for gradients of
-    /// experts' weights.
+    /// Nodes that have computed gradients, but for which no reduction waits yet. The first list is
+    /// for weights that all replicas have, and the second list is for experts' weights.
     unreduced_producers: [Vec<u64>; 2],
     /// Nodes of the gradient reductions of the current step.
     reduced: Vec<u64>,
@@ -79,12 +79,12 @@ pub(super) struct RankEmitter<'w, 's> {
     updated: BTreeMap<usize, Vec<u64>>,
     /// Memory changes that are attached to the next emitted node.
     pending_memory: MemoryChanges,
-    /// The rule for SRAM, and the operands that this stage keeps in SRAM; `None` if the plan has no
-    /// residency rule.
+    /// The residency rule, and the operands that this stage keeps in SRAM; `None` if the plan has
+    /// no residency rule.
     sram: Option<(SramPolicy, SramResidency)>,
 }
 
-/// A node that belongs to a step as a whole, not to a layer's program.
+/// A node that belongs to a step as a whole instead of a layer's program.
 struct WholeStepNode<'n> {
     name: std::fmt::Arguments<'n>,
     op: Op<'n>,
@@ -131,12 +131,12 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             let mut kept = vec![false; plan.chunk_count() as usize];
             for step in plan.steps_of_stage(self.place.stage) {
-                // If two passes overlap, receive the inputs of both before the first one starts,
-                // and send only after both have ended.
+                // If two passes overlap, receive both inputs before the first pass starts, and send
+                // only after both passes have ended.
                 let mut begun = Vec::with_capacity(2);
                 for pass in step.iter_passes() {
                     let chunk = &mut kept[pass.chunk as usize];
-                    // Without resharding, parameters are still complete after the chunk's first
+                    // Without resharding, the parameters are still gathered after the chunk's first
                     // pass in a step.
                     let present = std::mem::replace(chunk, !plan.plan.reshard);
                     begun.push((pass, self.emit_pass_start(pass, present)?));
@@ -166,7 +166,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Frees memory that no later node frees. Such memory remains if the plan omits all kernels of
-    /// the layers after the last node.
+    /// the layers that would free it.
     fn emit_remaining_frees(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {
@@ -205,7 +205,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits `node`, which depends on the nodes in `self.data`, and returns its id.
+    /// Emits `node`, which depends on the nodes in `self.data`, and returns the node's id.
     fn emit_node(&mut self, node: WholeStepNode<'_>) -> Result<u64, TraceError> {
         match self.plan.plan.steps {
             1 => self.out.set_name(node.name),
@@ -219,8 +219,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ..NodeLabels::default()
         };
         let (lane, memory) = (node.lane, node.memory);
-        // Outside layers, compute nodes are only the optimizer's kernel and copies before or after
-        // collectives.
+        // Outside layers, the only compute nodes are the optimizer's kernel and copies before or
+        // after collectives.
         let kernel = match (node.phase, node.op) {
             (TrainingPhase::Optimizer, _) => {
                 Some(KernelShape::Moving(MemoryBoundKernel::Optimizer))
@@ -242,15 +242,15 @@ impl<'w, 's> RankEmitter<'w, 's> {
         (first..end).map(move |i| if forward { i } else { end - 1 - (i - first) })
     }
 
-    /// Returns the stage of `other`, or `None` for this stage, because a pass on the same stage
-    /// needs no message.
+    /// Returns the stage of `other`. Returns `None` if this is the same stage, which needs no
+    /// message.
     fn other_stage_of_pass(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
     }
 
     /// Emits the start of a pass: the first parameter gathers (unless parameters are `present`),
-    /// and the receive of the pass's input.
+    /// and the receive for the pass's input.
     fn emit_pass_start(
         &mut self,
         pass: PipelinePass,
@@ -284,7 +284,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits the nodes of a pass from its receive to its send.
+    /// Emits the nodes of a pass, from its receive to its send.
     fn emit_pass(
         &mut self,
         pass: PipelinePass,
@@ -303,8 +303,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             self.chain_tail
                 .extend(gathers.ids.get(k).into_iter().flatten());
             if forward {
-                // Only the first micro-batch waits for the gathers, because later micro-batches run
-                // after it.
+                // Only the first micro-batch needs to wait for the gathers, because later
+                // micro-batches run after it.
                 self.chain_tail
                     .extend(self.updated.remove(&layer).into_iter().flatten());
             }
@@ -313,8 +313,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             let lowered = plan.lowered_layer(layer);
             let program = lowered.program_for_member(pass.kind, self.place.tensor);
-            // The last pass that uses the weights (or the pass for weight gradients) frees
-            // parameters that are kept for the whole step.
+            // If parameters are kept for the whole step, the last pass that uses the weights (or
+            // the weight-gradient pass) frees them.
             let frees = plan.gathers_parameters()
                 && match plan.plan.reshard {
                     true => needs_weights(pass),
@@ -347,7 +347,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits a copy of a layer's parameters out of the gather's buffer: one read and one write.
+    /// Emits a copy of a layer's parameters out of the gather buffer: one read and one write.
     fn emit_parameter_copy_out(
         &mut self,
         layer: usize,
@@ -393,8 +393,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             self.data.clear();
             self.add_program_dependencies(&item.after);
             let mut memory = item.memory;
-            // Add the memory changes of earlier layers that have no nodes, because memory can
-            // change only at nodes.
+            // Earlier layers without nodes may have memory changes. Attach them here, because
+            // memory can change only at nodes.
             if i == 0 {
                 merge_memory_changes(&mut memory, &std::mem::take(&mut self.pending_memory));
             }
@@ -429,7 +429,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Formats the prefix of the node names of a layer in a pass.
+    /// Formats the prefix for the names of a layer's nodes in a pass.
     fn set_node_name_prefix(&mut self, layer: usize, pass: PipelinePass) {
         let layer = &self.plan.model.layers[layer].name;
         self.common.clear();
@@ -444,7 +444,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         written.expect("a string grows as needed");
     }
 
-    /// Adds the nodes `after` of the current program to `self.data`.
+    /// Adds the nodes `after`, which belong to the current program, to `self.data`.
     fn add_program_dependencies(&mut self, after: &[ProgramDependency]) {
         for one in after {
             match one {
@@ -517,7 +517,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 bytes,
                 slot,
             } => {
-                // Tags are unique per step, layer, slot and micro-batch. `check_messages` keeps
+                // Tags are unique per step, layer, slot and micro-batch; `check_messages` keeps
                 // them within an i32.
                 let peer = RankCoordinates {
                     tensor: peer,
@@ -571,7 +571,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Returns a tag that no other message between the same ranks has. `slots` is the number of
-    /// different messages of a layer, and `slot` is this message's index.
+    /// messages per layer, and `slot` is the index of this message.
     fn message_tag(&self, layer: usize, [slots, slot]: [u32; 2], pass: PipelinePass) -> i32 {
         let plan = self.plan;
         let number = u64::from(self.step) * plan.model.layers.len() as u64 + layer as u64;
@@ -620,7 +620,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Emits a node that loads or gathers the parameters `at`. It depends on the nodes in
+    /// Emits a node that loads or gathers the parameters `at`, and that depends on the nodes in
     /// `self.data`.
     fn emit_gather(
         &mut self,
@@ -651,9 +651,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
         })
     }
 
-    /// Emits the parameter gathers for the pass's layers up to the `k`-th, and for the layers that
-    /// are gathered ahead of use. Parameters of experts have a gather of their own, because other
-    /// ranks share them.
+    /// Emits the parameter gathers for the pass's layers up to the `k`-th, and for the later layers
+    /// that are gathered ahead of use. Experts' parameters have a separate gather, because
+    /// different ranks share them.
     fn emit_parameter_gathers(
         &mut self,
         gathers: &mut ParameterGathers,
@@ -676,7 +676,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 let is_gathered = plan.copies_among(among) > 1;
                 let in_switches = plan.gathers_in_switches(among);
                 if plan.offloads_parameters() {
-                    // The first node of the two allocates the gathered parameters.
+                    // The first of these two nodes allocates memory for the gathered parameters.
                     let load = create_remote_access(false, shard, in_switches);
                     let allocated = std::mem::take(&mut memory);
                     let load = self.emit_gather(at, "load", load, MEMORY_LANE, allocated)?;
@@ -696,7 +696,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 }
 
-/// Parameters of a layer that a pass gathers among ranks of one kind.
+/// Parameters of a layer that a pass gathers in groups of one kind.
 #[derive(Clone, Copy)]
 struct GatherPlace {
     pass: PipelinePass,
@@ -720,7 +720,7 @@ fn direction_label(pass: PipelinePass) -> &'static str {
 /// Layers of a pass that gather parameters, and the nodes of these gathers.
 struct ParameterGathers {
     order: Vec<usize>,
-    /// For each layer whose gathers are emitted, their nodes.
+    /// For each layer, the nodes of its gathers, if they are emitted already.
     ids: Vec<Vec<u64>>,
 }
 

@@ -1,10 +1,10 @@
-//! Weights that training does not change, and low-rank adapters of such weights (Hu et al., "LoRA:
-//! Low-Rank Adaptation of Large Language Models", 2021, section 4).
+//! Weights that training does not change, and their low-rank adapters (Hu et al., "LoRA: Low-Rank
+//! Adaptation of Large Language Models", 2021, section 4).
 //!
 //! Frozen weights have neither gradients nor optimizer state. Gradients of activations still pass
 //! through frozen layers, down to the first block. If a product of `n x k` by `k x m` has an
-//! adapter of rank `r`, it also computes `(x A) B`, with `A` of `k x r` and `B` of `r x m`, and
-//! adds this result:
+//! adapter of rank `r`, it also computes `(x A) B` and adds the result, where `A` is `k x r` and
+//! `B` is `r x m`:
 //!
 //! | | kernels | FLOPs | kept |
 //! |---|---|---|---|
@@ -13,14 +13,15 @@
 //! | | `lora.b.wgrad`, `lora.a.wgrad` | `2 n r (k + m)` | |
 //!
 //! With `elementwise` megatron and eager, a separate kernel `lora.scale` scales the adapter's
-//! result and its gradient, as in Megatron-Bridge and PEFT; otherwise, the sum includes the scale.
-//! Products of adapters use the plan's number format, even if `linears` sets another format.
+//! result and its gradient, as in Megatron-Bridge and PEFT; otherwise, the kernel that adds the
+//! result also scales it. Products of adapters use the plan's number format, even if `linears` sets
+//! a different format.
 //!
 //! If a tensor group shards the product by outputs, the group shards `B`, and every member has `A`.
 //! If the group shards the product by inputs, the group shards `A`, and every member has `B`.
 //! Products are linear, so the frozen product's sums over the group include the adapter's part
-//! without additional communication. Every member computes a part of the gradient of the whole
-//! matrix, so the group sums this gradient once per step.
+//! without additional communication. For the matrix that every member has, each member computes
+//! only a part of the gradient, so the group sums this gradient once per step.
 
 use crate::generate::plan::{OperatorPattern, ParallelismPlan};
 use crate::generate::{GenerateError, option_refused};
@@ -30,7 +31,7 @@ use crate::model::{
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Returns `model`, with each operator marked by the weights that `plan` trains.
+/// Returns `model` with marks on each operator for the weights that `plan` trains.
 pub(super) fn freeze_weights<'m>(
     model: &'m Model,
     plan: &ParallelismPlan,
@@ -102,7 +103,7 @@ pub(super) fn freeze_weights<'m>(
     Ok(Cow::Owned(model))
 }
 
-/// Number of trained weights of `model`, including adapters.
+/// Number of trained weights in `model`, including adapters.
 pub(super) fn count_trained_weights(model: &Model) -> u64 {
     let of_layer = |layer: &ModelLayer| {
         let operators = layer.operators.iter();
@@ -133,8 +134,8 @@ fn has_adapter(work: &OperatorKind) -> bool {
     )
 }
 
-/// Rejects a frozen table if a trained matrix product shares its weights, and a trained table if a
-/// frozen product shares its weights.
+/// Rejects a frozen table whose weights a trained matrix product shares, and a trained table whose
+/// weights a frozen product shares.
 fn check_tied_weights_agree(model: &Model) -> Result<(), GenerateError> {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let tied = operators
@@ -158,7 +159,7 @@ fn check_tied_weights_agree(model: &Model) -> Result<(), GenerateError> {
     }
 }
 
-/// Returns the two matrix products of an adapter of `work`, or `None` if the operator has no
+/// Returns the two matrix products of the adapter of `work`, or `None` if the operator has no
 /// adapter.
 pub(super) fn adapter_products(
     training: TrainedOperatorWeights,

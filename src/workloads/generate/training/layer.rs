@@ -11,24 +11,26 @@ use crate::generate::schedule::PassKind;
 use crate::model::{LayerRole, ModelLayer, OperatorAxesAndTensors};
 use chakram_trace::format::{Dtype, TrainingPhase};
 
-/// Options that are the same for all layers of a plan.
+/// Options that are equal for all layers of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayerLoweringOptions {
     pub sizes: KernelCostParameters,
-    /// Number of members of a tensor group.
+    /// Number of members per tensor group.
     pub tensor: u64,
     pub sequence: bool,
     /// Number of ranks that divide a layer's experts.
     pub expert: u64,
-    /// Kernels that compute the experts' matrix products. `exchange` determines how ranks exchange
-    /// tokens with ranks that have other experts.
+    /// Kernels that compute the experts' matrix products.
     pub expert_products: ExpertProducts,
+    /// Method by which ranks exchange tokens with ranks that have other experts.
     pub exchange: ExpertExchangeForm,
-    /// Number format of tokens that are sent to experts, if it is not the activations' format.
+    /// Number format of tokens that are sent to experts, if it differs from the activations'
+    /// format.
     pub exchange_dtype: Option<Dtype>,
-    /// Numbers of token copies that ranks with different experts exchange.
+    /// Number of token copies that ranks with different experts exchange, relative to balanced
+    /// loads.
     pub loads: ExchangeLoads,
-    /// True if gradients of experts and of other weights are summed among different ranks.
+    /// True if experts' gradients and other gradients are summed over different groups of ranks.
     pub experts_apart: bool,
     /// Exchange among the ranks that share a sequence's tokens; `None` without context parallelism.
     pub context: Option<ContextExchange>,
@@ -44,7 +46,7 @@ pub(super) struct LayerLoweringOptions {
     pub splits: bool,
 }
 
-/// Numbers of all weights and of trained weights.
+/// Number of all weights, and number of trained weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WeightCounts {
     pub all: u64,
@@ -55,9 +57,9 @@ pub(super) struct WeightCounts {
 /// A matrix tied to the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TiedEmbeddingMatrix {
-    /// Number of operators of the layer after the operator with the matrix.
+    /// Number of operators in the layer after the operator with the matrix.
     pub behind: usize,
-    /// Number of the matrix's weights on one member.
+    /// Number of weights of the matrix on one member.
     pub weights: u64,
     pub is_trained: bool,
 }
@@ -70,16 +72,16 @@ pub(super) struct LoweredLayer {
     pub forward: Vec<LayerProgram>,
     /// Backward programs; the list has the same length as the list of forward programs.
     pub backward: Vec<LayerProgram>,
-    /// Programs of split backward passes: for input gradients, and for weight gradients. Each of
-    /// the two lists has the same length as the list of forward programs. Empty if backward passes
-    /// are not split.
+    /// Programs of split backward passes: one list for input gradients, and one list for weight
+    /// gradients. Each list has the same length as the list of forward programs, or is empty if
+    /// backward passes are not split.
     pub apart: [Vec<LayerProgram>; 2],
-    /// Numbers of weights on one member, including adapters.
+    /// Number of weights on one member, including adapters.
     pub parameters: WeightCounts,
-    /// Weights of experts on one member, if ranks have different experts.
+    /// Number of experts' weights on one member, if ranks have different experts.
     pub expert_parameters: WeightCounts,
-    /// Weights with partial gradients (each member uses only its own samples or tokens): the group
-    /// that sums these gradients, and the number of weights.
+    /// For weights with partial gradients (each member uses only its own samples or tokens): the
+    /// group that sums these gradients, and the number of weights.
     pub partial: Vec<(ParallelGroupKind, u64)>,
     /// The matrix tied to the embedding.
     pub tied: Option<TiedEmbeddingMatrix>,
@@ -87,13 +89,13 @@ pub(super) struct LoweredLayer {
     pub keeps: u64,
     /// Number of shards of the layer's output.
     pub output_shards: u64,
-    /// For each operator, true if its input needs a gradient; `None` if the plan omits the
+    /// For each operator, true if the gradient of its input is needed; `None` if the plan omits the
     /// operator.
     pub input_gradients: Vec<Option<bool>>,
 }
 
 impl LoweredLayer {
-    /// Returns the program that `member` of a tensor group runs in a pass of this kind.
+    /// Returns the program that `member` of a tensor group runs in a pass of the kind `kind`.
     pub fn program_for_member(&self, kind: PassKind, member: u32) -> &LayerProgram {
         let programs = match kind {
             PassKind::Forward => &self.forward,
@@ -107,8 +109,8 @@ impl LoweredLayer {
 }
 
 impl LayerLoweringOptions {
-    /// Returns the parameters of the kernels' costs in `layer`. Products outside blocks, mainly the
-    /// logits, always have the plan's number format.
+    /// Returns the parameters that determine the kernel costs in `layer`. Products outside blocks,
+    /// mainly those for the logits, always have the plan's number format.
     pub fn sizes_of(&self, layer: &ModelLayer) -> KernelCostParameters {
         let linear = self.sizes.linear;
         KernelCostParameters {
@@ -141,7 +143,8 @@ impl LayerLoweringOptions {
             kernels.after_weights.clear();
         }
         if self.expert_products == ExpertProducts::Fused && among_experts {
-            // The fused matrix products of experts also copy tokens, multiply by gates, and cast.
+            // The fused matrix products of experts also copy tokens, multiply by gates, and cast
+            // values.
             let stays =
                 |kernel: &LoweredKernel| !kernel.moves || is_router_score_kernel(kernel.suffix);
             kernels.forward.retain(stays);
@@ -163,8 +166,8 @@ impl LayerLoweringOptions {
     }
 }
 
-/// Returns true for the kernels of a router's scores, because the experts' fused matrix products do
-/// not include them.
+/// Returns true for the kernels that compute a router's scores, because the experts' fused matrix
+/// products do not include them.
 fn is_router_score_kernel(suffix: &str) -> bool {
     [
         ".choose", ".sigmoid", ".bias", ".groups", ".highest", ".sum", ".scores",
@@ -181,8 +184,7 @@ pub(super) fn node_name(phase: TrainingPhase, operator: &str, suffix: &str) -> S
     format!("{phase}/{operator}{suffix}")
 }
 
-/// Returns the kernels that run after the weight-gradient kernel of `operator`, as tasks of a
-/// program.
+/// Returns the kernels that run after the weight-gradient kernel of `operator`, as program tasks.
 pub(super) fn tasks_after_weight_gradient<'k>(
     kernels: &'k OperatorKernels,
     operator: &'k str,
@@ -194,7 +196,7 @@ pub(super) fn tasks_after_weight_gradient<'k>(
     })
 }
 
-/// Returns the task for `kernel` in a program, and the shapes of the kernel's inputs and outputs.
+/// Returns the program task for `kernel`, and the shapes of the kernel's inputs and outputs.
 pub(super) fn task_and_shapes(kernel: &LoweredKernel) -> (ProgramNodeOperation, [&str; 2]) {
     let task = ProgramNodeOperation::Kernel {
         flops: kernel.flops,

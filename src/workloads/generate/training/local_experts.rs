@@ -1,18 +1,18 @@
-//! Experts of a rank, with expert parallelism of degree `e`: each rank has `x / e` of a layer's `x`
+//! The experts that a rank has under expert parallelism of degree `e`: `x / e` of a layer's `x`
 //! experts.
 //!
 //! The ranks of a stage form a grid `tensor x context x data` for attention, and a grid
 //! `expert_tensor x expert x replicas` for experts, as with Megatron-LM's option
-//! `--expert-tensor-parallel-size`. A block of `expert_tensor` neighbours in a tensor group shards
-//! each expert, and `expert` such blocks divide a layer's experts. The `replicas` that have the
-//! same shard of the same experts sum the gradients of this shard. With sequence parallelism, each
-//! member of a tensor group sends copies of its own tokens, and the members that shard an expert
-//! gather these copies.
+//! `--expert-tensor-parallel-size`. In a tensor group, `expert_tensor` neighbours form a block that
+//! shards each expert, and `expert` such blocks divide a layer's experts. Replicas have the same
+//! shard of the same experts, and sum its gradients. With sequence parallelism, each member of a
+//! tensor group sends copies of its own tokens, and the members that shard an expert gather these
+//! copies.
 //!
 //! If routing is balanced, a rank with `t` tokens and `c` copies per token sends `t c` copies and
 //! receives the same number. The rank's own experts process the received copies. Therefore expert
 //! parallelism divides the weights among ranks, but does not change the number of rows of a rank.
-//! If routing is skewed, every rank has the row count of the fullest rank
+//! If routing is skewed, every rank gets the row count of the fullest rank
 //! ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
@@ -53,7 +53,7 @@ pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
     Cow::Owned(model)
 }
 
-/// Number of experts of a layer with `experts` experts, including redundant copies.
+/// Number of experts in a layer with `experts` distinct experts, including redundant copies.
 fn copies_of_experts(experts: u64, plan: &ParallelismPlan) -> u64 {
     experts.saturating_add(plan.redundant_experts.into())
 }
@@ -70,8 +70,7 @@ fn load_of_fullest_rank(plan: &ParallelismPlan, of: [u64; 3]) -> f64 {
 }
 
 fn scale_rows(rows: u64, factor: f64) -> u64 {
-    // For a balanced load, keep the exact integer, because a float does not have enough digits for
-    // every integer.
+    // For a balanced load, keep the exact integer, because a float cannot represent every integer.
     match factor == 1.0 {
         true => rows,
         false => ((rows as f64 * factor + 0.5) as u64).max(1),
@@ -89,7 +88,7 @@ fn expert_routing_counts(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     })
 }
 
-/// Returns the number of rows on the rank with the most rows of experts, divided by the mean over
+/// Returns the number of expert rows on the rank with the most of them, divided by the mean over
 /// ranks.
 fn fullest_expert_rank_load_ratio(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     expert_routing_counts(operators).map_or(1.0, |[experts, chosen]| {
@@ -98,21 +97,21 @@ fn fullest_expert_rank_load_ratio(operators: &[LayerOperator], plan: &Parallelis
     })
 }
 
-/// Numbers of token copies, divided by the number that a rank's experts process if all ranks have
+/// Number of token copies, divided by the number that a rank's experts process if all ranks have
 /// equal loads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ExchangeLoads {
-    /// Copies that the experts of the fullest rank process.
+    /// Copies that the experts on the fullest rank process.
     pub experts: f64,
-    /// Number of experts of a rank.
+    /// Number of experts on a rank.
     pub local_experts: u64,
-    /// Copies that a rank sends to ranks.
+    /// Copies that a rank sends to other ranks.
     pub sent: f64,
-    /// Copies that a rank sends to nodes, before they are sent to ranks of the nodes.
+    /// Copies that a rank first sends to nodes, from which they are sent to the nodes' ranks.
     pub over_nodes: f64,
 }
 
-/// Returns the loads of the first layer with experts in `model`.
+/// Returns the loads of `model`'s first layer with experts.
 pub(super) fn load_and_exchange_ratios(model: &Model, plan: &ParallelismPlan) -> ExchangeLoads {
     let mut loads = ExchangeLoads {
         experts: 1.0,
@@ -159,9 +158,9 @@ pub(super) fn load_and_exchange_ratios(model: &Model, plan: &ParallelismPlan) ->
     loads
 }
 
-/// Returns true if the host has to know how many tokens each expert receives: to launch a kernel
-/// per expert, or to size the buffers of an all-to-all. With a capacity factor, the numbers are
-/// known in advance. Fused kernels read them from the device's memory.
+/// Returns true if the host must know the number of tokens that each expert receives: to launch one
+/// kernel per expert, or to size the buffers of an all-to-all. With a capacity factor, the numbers
+/// are known in advance. Fused kernels read the numbers from the device's memory.
 pub(super) fn counts_on_host(plan: &ParallelismPlan) -> bool {
     let sizes_buffers = plan.expert > 1 && plan.expert_exchange != ExpertExchangeForm::AllGather;
     plan.capacity_factor.is_none()

@@ -1,4 +1,4 @@
-//! Tests orders of passes from files.
+//! Tests orders of passes that come from files.
 
 use super::*;
 
@@ -39,8 +39,8 @@ fn orders_are_read_as_they_are_written() {
     }
 }
 
-/// Output of PyTorch's pipelining for 1F1B on two ranks: one line per rank, with an empty cell wherever the
-/// rank waits.
+/// PyTorch's pipelining prints this order for 1F1B on two ranks: one line per rank, with an empty cell
+/// wherever the rank waits.
 #[test]
 fn a_file_of_pytorch_is_read() {
     let text = "0F0,0F1,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1,\r\n";

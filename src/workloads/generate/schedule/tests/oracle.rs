@@ -1,6 +1,6 @@
-//! A simulated pipeline: each stage runs its passes in order, and starts a pass as soon as the
-//! pass's inputs are ready. Dependencies are computed from a chunk's position among all layers, and
-//! not by the schedule under test.
+//! Simulates a pipeline: each stage runs its passes in order, and starts a pass as soon as its
+//! inputs are ready. Dependencies come from a chunk's position among all layers, not from the
+//! schedule under test.
 
 use super::super::{PassKind, PipelineSchedule};
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 pub(super) struct Played {
     /// Time at which the last pass ended.
     pub time: u64,
-    /// For each stage, the maximum number of micro-batches between their forward and their backward
-    /// pass; empty if there are no backward passes.
+    /// For each stage, the maximum number of micro-batches that have run forward but not backward;
+    /// empty if there are no backward passes.
     pub peaks: Vec<u64>,
 }
 
-/// Simulates `schedule` on stages with the given durations of forward and backward passes through
+/// Simulates `schedule` on stages with the given durations of the forward and backward pass through
 /// one chunk. Messages take no time. Panics if the pipeline deadlocks, or if an order omits or
 /// repeats a pass.
 pub(super) fn play(
@@ -32,7 +32,7 @@ pub(super) fn play(
                 .collect()
         })
         .collect();
-    // End time of each pass; the key is (micro-batch, place, backward).
+    // End time of each pass, by (micro-batch, place, backward).
     let mut over: BTreeMap<(u32, u32, bool), u64> = BTreeMap::new();
     let mut next = vec![0; stages.len()];
     let mut free = vec![0; stages.len()];
@@ -83,7 +83,7 @@ pub(super) fn play(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // The map has one key per pass, so this number of keys means that no pass is missing.
+    // The map has one key per pass, so this number of keys proves that no pass is missing.
     let each = u64::from(micro_batches) * u64::from(last + 1);
     let expected = each * if trains { 2 } else { 1 };
     assert_eq!(over.len() as u64, expected, "{schedule:?}");

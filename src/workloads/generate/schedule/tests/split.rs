@@ -9,7 +9,7 @@ type Times = [u64; 4];
 /// Result of a simulated pipeline.
 struct PlayedSteps {
     time: u64,
-    /// Idle time of each stage until the last stage ends.
+    /// Idle time of each stage, until the last stage ends.
     idle: Vec<u64>,
     /// Idle time of each stage between its first and its last pass.
     idle_within: Vec<u64>,
@@ -17,7 +17,7 @@ struct PlayedSteps {
     peaks: Vec<u64>,
 }
 
-/// Returns the parts of the model on each stage, by chunk.
+/// Returns the parts of the model on each stage, in order of chunks.
 fn places(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
     let of = |stage: u32| match schedule {
         PipelineSchedule::ZeroBubbleV | PipelineSchedule::DualPipeV => {
@@ -29,7 +29,7 @@ fn places(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
     (0..stages).map(of).collect()
 }
 
-/// Simulates `schedule` on equal stages; `times` are the durations of a micro-batch's passes
+/// Simulates `schedule` on equal stages; `times` are the durations of one micro-batch's passes
 /// through all chunks of a stage. With `split`, an unsplit backward pass sends its input gradients
 /// before it computes weight gradients.
 fn play_steps(
@@ -41,10 +41,10 @@ fn play_steps(
 ) -> PlayedSteps {
     let places = places(schedule, stages);
     let parts = 1 + places.iter().flatten().max().unwrap();
-    // In schedules with two directions, each micro-batch passes only half of the chunks.
+    // In schedules with two directions, each micro-batch passes through only half of the chunks.
     let share = u64::from(parts / stages);
     let [forward, input, weight, pair] = times.map(|time| time / share);
-    // Time at which each result was sent; the key is (micro-batch, part, backward).
+    // Time at which each result was sent, by (micro-batch, part, backward).
     let mut over: BTreeMap<(u32, u32, bool), u64> = BTreeMap::new();
     let orders: Vec<Vec<PipelineStep>> = (0..stages)
         .map(|stage| schedule.steps_of_stage(stage, stages, count).collect())
@@ -105,8 +105,8 @@ fn play_steps(
                             assert!(over.contains_key(&(pass.micro_batch, part, true)));
                         }
                     }
-                    // Count the forward pass of a pair before the backward pass of the pair frees
-                    // its activations.
+                    // Count the pair's forward pass first, because its activations are stored
+                    // before its backward pass frees any.
                     peaks[stage] = peaks[stage].max(held[stage]);
                     if pass.kind.finds_weights() {
                         held[stage] -= 1;
@@ -127,7 +127,7 @@ fn play_steps(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // The map has one key per result, so this number of keys means that no pass is missing.
+    // The map has one key per result, so this number of keys proves that no pass is missing.
     assert_eq!(over.len() as u32, 2 * count * parts);
     let time = free.iter().copied().max().unwrap();
     let within = |stage: usize| free[stage] - begins[stage].unwrap_or(0) - busy[stage];
@@ -139,7 +139,7 @@ fn play_steps(
     }
 }
 
-/// Returns the makespan and the longest idle time of a stage.
+/// Returns the makespan, and the longest idle time of any stage.
 fn makespan(
     schedule: PipelineSchedule,
     stages: u32,
@@ -151,7 +151,7 @@ fn makespan(
     [played.time, played.idle.into_iter().max().unwrap()]
 }
 
-/// Compares with the makespans that Qi et al. (2024) publish, and with DeepSeek's eight steps,
+/// Compares with the makespans that Qi et al. (2024) published, and with DeepSeek's eight phases,
 /// simulated as lists. 1F1B takes 8 (10 + 12 + 8) + 3 (10 + 12 + 8) = 330, or 306 if stages send
 /// input gradients before they compute weight gradients. ZB-H1 takes 240 + 3 (10 + 12 - 8) = 282.
 #[test]
@@ -239,16 +239,16 @@ fn a_v_of_equal_passes_has_no_bubble() {
                 "{stages} {count}: {:?}",
                 found.idle_within
             );
-            // The last stage begins after S - 1 passes, each through half of a stage's layers.
+            // The last stage begins after S - 1 passes, each through half of the stage's layers.
             assert_eq!(found.time, u64::from(6 * count + stages - 1));
         }
     }
 }
 
-/// Compares the activations that stages store with the tables of Qi et al. and DeepSeek-AI; the
-/// unit is one pass through a chunk. A stage stores S micro-batches in ZB-H1, and two halves of
-/// each of S micro-batches in ZB-V. A stage stores at most S + 1 micro-batches in DualPipe, and at
-/// most 2 S + 1 halves in DualPipeV.
+/// Compares the number of stored activations with the tables of Qi et al. and DeepSeek-AI; the unit
+/// is one pass through a chunk. In ZB-H1, a stage stores S micro-batches; in ZB-V, it stores two
+/// halves of each of S micro-batches. In DualPipe, a stage stores at most S + 1 micro-batches; in
+/// DualPipeV, it stores at most 2 S + 1 halves.
 #[test]
 fn schedules_hold_what_their_tables_say() {
     for stages in [2, 4, 6, 8] {

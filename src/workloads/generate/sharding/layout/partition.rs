@@ -3,11 +3,11 @@
 use super::{MeshAxis, on_one_grid};
 use std::collections::BTreeMap;
 
-/// A division of members into groups of equal size. Groups are numbered in the order of their first
+/// A division of members into groups of equal size, which are numbered in the order of their first
 /// members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberPartition {
-    /// Index of each member's group, indexed by member.
+    /// Index of each member's group.
     group_of: Vec<u32>,
     /// Members sorted by group, and in ascending order within a group.
     members: Vec<u32>,
@@ -15,10 +15,10 @@ pub struct MemberPartition {
 }
 
 impl MemberPartition {
-    /// Creates groups of members that differ only in `digits` of their numbers.
+    /// Creates groups of members whose numbers differ only in `digits`.
     ///
     /// # Panics
-    /// Panics if `digits` do not belong to one grid of `members`, or share a position in it.
+    /// Panics if `digits` do not belong to one grid of `members`, or overlap in it.
     pub fn from_differing_axes(digits: &[MeshAxis], members: u32) -> Self {
         assert!(on_one_grid(digits, members), "{digits:?} of {members}");
         let first = |member: u32| {
@@ -37,7 +37,7 @@ impl MemberPartition {
         Self::from_equal_keys(&keys).expect("all runs have one size")
     }
 
-    /// Creates groups whose neighbouring members are `stride` apart; `stride` must divide
+    /// Creates groups in which neighbouring members are `stride` apart; `stride` must divide
     /// `members`.
     pub fn from_strided_members(members: u32, stride: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member % stride).collect();
@@ -57,7 +57,8 @@ impl MemberPartition {
             }
             group_of.push(group);
         }
-        // Groups are numbered in order of first appearance, so equal partitions have equal fields.
+        // Groups are numbered in order of first appearance, so that equal partitions have equal
+        // fields.
         let size = groups.first()?.len();
         groups
             .iter()
@@ -74,7 +75,7 @@ impl MemberPartition {
         self.size
     }
 
-    /// Number of members in all groups together.
+    /// Total number of members in all groups.
     pub fn total_member_count(&self) -> u32 {
         self.group_of.len() as u32
     }

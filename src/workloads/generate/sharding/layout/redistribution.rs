@@ -1,44 +1,44 @@
 //! Redistribution of a result from one layout to another.
 //!
-//! Consider one axis that is split into `f` shards before, and into `t` shards after the
-//! redistribution. The two splits have a common boundary at every multiple of 1/gcd(f, t). The part
-//! between two neighbouring common boundaries is a *block*. A block consists of f/gcd shards of one
-//! split and of t/gcd shards of the other, and shares no shard with other blocks. If f/gcd or t/gcd
-//! is 1, the axis is *nested*: any two shards in a block then intersect in the same fraction of the
-//! axis, 1/lcm(f, t). A block of the result is a product of blocks of its axes.
+//! Consider one axis that has `f` shards before the redistribution and `t` shards after it. The two
+//! splits have a common boundary at every multiple of 1/gcd(f, t). The section between two
+//! neighbouring common boundaries is a *block*. A block consists of f/gcd shards of one split and
+//! of t/gcd shards of the other split, and no shard extends into another block. The axis is
+//! *nested* if f/gcd or t/gcd is 1: any two shards in a block then intersect in the same fraction
+//! of the axis, 1/lcm(f, t). A block of the whole result is a product of one block per axis.
 //!
 //! The communication is a collective if all axes are nested, and if every member needs only
-//! elements of the block that contains its own shard. Then a member has one fragment of the
-//! elements that it needs, and receives each other fragment from a member of its block. All
+//! elements from the block that contains its own shard. Then each member already has one fragment
+//! of the elements that it needs, and receives every other fragment from a member of its block. All
 //! fragments of a block have the same size. The members of one exchange together have each shard of
 //! the block exactly once. The exchange is an all-gather of the needed elements if members with
 //! equal needs can form such groups; otherwise, it is an all-to-all. If several members have the
-//! same shard, they join groups in ascending order.
+//! same shard, they join the groups in ascending order, one member per group.
 //!
-//! If an axis is not nested, or if a member has none of the elements that it needs, the sizes of
-//! fragments may differ, so members exchange point-to-point messages.
+//! If an axis is not nested, or if a member has none of the elements that it needs, fragments may
+//! differ in size, so members exchange point-to-point messages.
 
 use super::{MemberPartition, MeshAxis, ShardLayout, on_one_grid};
 use std::collections::BTreeMap;
 
 mod messages;
 
-/// Communication that gives every member the elements that it needs.
+/// Communication that sends every member the elements that it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Redistribution {
     /// Every member already has the elements that it needs.
     Nothing,
     /// All-gather: each member of a group has one shard of the elements that the group needs, and
-    /// every member needs all these elements. Elements that no member needs are not sent.
+    /// every member needs all of these elements. Elements that no member needs are not sent.
     AllGather {
         /// Groups of members; each group runs one all-gather.
         among: MemberPartition,
         /// After the all-gather, each member has 1/share of the whole result.
         share: u64,
     },
-    /// All-to-all: each member of a group has one fragment for every member, including itself; all
-    /// fragments have the same size. Elements that no member needs are not sent; an element that
-    /// two members need is sent to both.
+    /// All-to-all: each member of a group has one fragment for every member including itself, and
+    /// all fragments have the same size. Elements that no member needs are not sent; an element
+    /// that two members need is sent to each of them.
     AllToAll {
         /// Groups of members; each group runs one all-to-all.
         among: MemberPartition,
@@ -49,7 +49,7 @@ pub enum Redistribution {
     Messages {
         /// Messages in ascending order of sender and receiver, at most one per pair.
         messages: Vec<ShardMessage>,
-        /// Number of equal fragments in the whole result.
+        /// Number of equal fragments into which the whole result is divided.
         of: u64,
     },
 }
@@ -61,7 +61,7 @@ pub struct ShardMessage {
     pub from: u32,
     /// Member that receives the message.
     pub to: u32,
-    /// Size of the message in fragments of [`Redistribution::Messages`].
+    /// Size of the message, in fragments of [`Redistribution::Messages`].
     pub pieces: u64,
 }
 
@@ -72,7 +72,7 @@ pub struct ShardMessage {
 /// number of messages is at most the number of members times the number of shards of `from`.
 ///
 /// # Panics
-/// Panics if the digits of a layout do not belong to one grid of `members`, or share a position in it.
+/// Panics if the digits of a layout do not belong to one grid of `members`, or overlap in it.
 pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redistribution {
     let change = LayoutChange::new(from, to, members);
     if !change.is_block_aligned() {
@@ -85,7 +85,7 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
     if let Some(among) = change.partition_by_class(|member| to.shard_indices(member)) {
         return Redistribution::AllGather { among, share };
     }
-    // The groups are always valid: each shard of a block is on the same number of members, and
+    // Valid groups always exist: each shard of a block is on the same number of members, and
     // members of other blocks have none of these shards.
     let among = change
         .partition_by_class(|member| change.block_of(member))
@@ -93,16 +93,15 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
     Redistribution::AllToAll { among, share }
 }
 
-/// Returns the groups of a reduce-scatter that replaces both a sum over `over` and the
-/// redistribution from `from` to `to`; `None` if no reduce-scatter can replace them.
+/// Returns the groups for a reduce-scatter that replaces both a sum over `over` and the redistribution from
+/// `from` to `to`; `None` if no reduce-scatter can replace the two.
 ///
-/// Members that differ only in `over` have partial sums of the same shard of `from`. A
-/// reduce-scatter replaces the sum and the redistribution if `to` gives each of these members a
-/// distinct, equal part of that shard. For example, if 4 members sum, and `to` splits the columns
-/// by 4, each member keeps a quarter of the sum.
+/// Members that differ only in `over` have partial sums for the same shard of `from`. A reduce-scatter replaces
+/// the sum and the redistribution if `to` gives each of these members a distinct, equal part of that shard. For
+/// example, if four members sum, and `to` splits the columns by 4, each member keeps a quarter of the sum.
 ///
 /// # Panics
-/// Panics if `over` or the digits of a layout do not belong to one grid of `members`, or share a position in it.
+/// Panics if `over` or the digits of a layout do not belong to one grid of `members`, or overlap in it.
 pub fn reduce_scatter_groups(
     from: &ShardLayout,
     over: &[MeshAxis],
@@ -142,7 +141,7 @@ struct LayoutChange<'a> {
     axes: [AxisShardCounts; 3],
 }
 
-/// Numbers of shards of one axis, before and after the redistribution.
+/// Number of shards along one axis, before and after the redistribution.
 #[derive(Clone, Copy)]
 struct AxisShardCounts {
     from: u64,
@@ -164,7 +163,7 @@ impl AxisShardCounts {
         }
     }
 
-    /// Number of equal fragments of the axis, cut at the boundaries of both splits.
+    /// Number of equal fragments along the axis, if it is cut at the boundaries of both splits.
     fn fragment_count(&self) -> u64 {
         self.from / self.blocks * self.to
     }
@@ -187,7 +186,8 @@ impl<'a> LayoutChange<'a> {
         }
     }
 
-    /// Number of equal fragments of the whole result, cut at the boundaries of both layouts.
+    /// Number of equal fragments in the whole result, if it is cut at the boundaries of both
+    /// layouts.
     fn fragment_count(&self) -> u64 {
         self.axes
             .iter()
@@ -195,7 +195,7 @@ impl<'a> LayoutChange<'a> {
             .product()
     }
 
-    /// Number of shards of one block in the layout before the redistribution.
+    /// Number of shards per block in the layout before the redistribution.
     fn senders_per_block(&self) -> u64 {
         self.axes
             .iter()
@@ -203,18 +203,18 @@ impl<'a> LayoutChange<'a> {
             .product()
     }
 
-    /// Number of shards of one block in the layout after the redistribution.
+    /// Number of shards per block in the layout after the redistribution.
     fn receivers_per_block(&self) -> u64 {
         self.axes.iter().map(|cuts| cuts.to / cuts.blocks).product()
     }
 
-    /// Returns the block of the shard that `member` has before the redistribution.
+    /// Returns the indices of the block that contains `member`'s shard before the redistribution.
     fn block_of(&self, member: u32) -> [u64; 3] {
         let part = self.from.shard_indices(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].from)
     }
 
-    /// Returns the block of the elements that `member` needs.
+    /// Returns the indices of the block that contains the elements that `member` needs.
     fn needed_block(&self, member: u32) -> [u64; 3] {
         let part = self.to.shard_indices(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].to)
@@ -227,8 +227,8 @@ impl<'a> LayoutChange<'a> {
             && (0..self.members).all(|member| self.block_of(member) == self.needed_block(member))
     }
 
-    /// Divides the members of each class into groups; together, the members of a group have each
-    /// shard of a `from` block exactly once. Returns `None` if this is not possible for some class.
+    /// Divides the members of each class into groups. The members of a group together have each
+    /// `from` shard of a block exactly once. Returns `None` if this is not possible for some class.
     fn partition_by_class(&self, class: impl Fn(u32) -> [u64; 3]) -> Option<MemberPartition> {
         let mut holders: BTreeMap<([u64; 3], [u64; 3]), u32> = BTreeMap::new();
         let mut groups = Vec::with_capacity(self.members as usize);

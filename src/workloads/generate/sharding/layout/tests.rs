@@ -1,4 +1,4 @@
-//! Tests single cases with expected numbers. The modules `oracle` and `sums` compare all small
+//! Tests individual cases with expected numbers. The modules `oracle` and `sums` test all small
 //! cases with explicit sets of elements.
 
 use super::*;
@@ -52,8 +52,8 @@ fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
     let change = plan_redistribution(&columns(4, 1), &ShardLayout::WHOLE, 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
-    // If the samples are also split in two, there are two groups of four, and each member has 1/2
-    // of the result afterwards.
+    // If the samples are also split in two, there are two groups of four members, and each member
+    // has 1/2 of the result afterwards.
     let [before, after] = [4, 1].map(|parts| ShardLayout {
         columns: MeshAxis::new(parts, 1),
         ..samples(2, 4)
@@ -65,8 +65,9 @@ fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
 
 #[test]
 fn tables_of_dlrm_are_exchanged_for_samples() {
-    // Member i has the columns of its tables for all samples, 1/4 of the result. Member i needs all
-    // columns of its own samples, so it receives 1/16 of the result from each member.
+    // Member i has the columns of its own tables for all samples, which are 1/4 of the result.
+    // Member i needs all columns of its own samples, so it receives 1/16 of the result from each
+    // member.
     let all = vec![vec![0, 1, 2, 3]];
     let forward = plan_redistribution(&columns(4, 1), &samples(4, 1), 4);
     assert_eq!(exchanges(&forward), (all.clone(), 4));
@@ -99,13 +100,13 @@ fn slices_are_there() {
 
 #[test]
 fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
-    // Even and odd members have different columns. Members 0 and 1 need the first half of the
-    // samples, and each already has 1/4 of the result in its own columns.
+    // Even members and odd members have different columns. Members 0 and 1 need the first half of
+    // the samples, and each already has 1/4 of the result in its own columns.
     let change = plan_redistribution(&columns(2, 1), &samples(2, 2), 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1], vec![2, 3]], 2));
-    // After a sum over k, members 0 and 1 have the first half of the columns. Member i needs
-    // quarter i of the samples. Member 0 has half of the elements that it needs (1/8 of the
-    // result). Member 2 has the other half (1/8 of the result).
+    // After a sum over k, members 0 and 1 both have the first half of the columns. Member i needs
+    // the i-th quarter of the samples. Member 0 already has half of the elements that it needs (1/8
+    // of the result). Member 2 has the other half (1/8 of the result).
     let change = plan_redistribution(&columns(2, 2), &samples(4, 1), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 2], vec![1, 3]], 4));
 }
@@ -122,14 +123,15 @@ fn two_that_need_the_same_both_get_it_in_an_exchange() {
 
 #[test]
 fn strangers_send_messages() {
-    // Even members have the first half of the columns, but members 0 and 1 need this half. Members
-    // 0 and 2 are equally near to member 1, and members 1 and 3 are equally near to member 2; the
-    // lower one sends.
+    // Even members have the first half of the columns, but members 0 and 1 need it. Members 0 and 2
+    // are equally near to member 1, and members 1 and 3 are equally near to member 2, so the lower
+    // one sends.
     let change = plan_redistribution(&columns(2, 1), &columns(2, 2), 4);
     assert_eq!(messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
-    // In sixths of the columns, even members have 0..3 and odd members have 3..6. Members 0 and 1
-    // need 0..2, members 2 and 3 need 2..4, and members 4 and 5 need 4..6. Member 1 lacks two
-    // sixths, member 2 lacks sixth 3, member 3 lacks sixth 2, and member 4 lacks two sixths.
+    // If the columns are cut into sixths, even members have 0..3 and odd members have 3..6. Members
+    // 0 and 1 need 0..2, members 2 and 3 need 2..4, and members 4 and 5 need 4..6. Member 1 lacks
+    // both of its sixths, member 2 lacks sixth 3, member 3 lacks sixth 2, and member 4 lacks both
+    // of its sixths.
     let change = plan_redistribution(&columns(2, 1), &columns(3, 2), 6);
     let expected = vec![[0, 1, 2], [1, 2, 1], [2, 3, 1], [3, 4, 2]];
     assert_eq!(messages(change), (expected, 6));
@@ -142,19 +144,18 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
         reduce_scatter_groups(from, &[thirds], to, 6).map(|p| groups(&p))
     };
     let pairs = vec![vec![0, 1, 2], vec![3, 4, 5]];
-    // Columns are split by 2. Members 0, 1 and 2 sum the first half, and each keeps one third of
-    // its samples.
+    // Columns are split by 2. Members 0, 1 and 2 sum the first half, and each of them keeps one
+    // third of its samples.
     let both = ShardLayout {
         samples: thirds,
         ..columns(2, 3)
     };
     assert_eq!(among(&columns(2, 3), &both), Some(pairs.clone()));
-    // If each member keeps one third of the columns of its half instead, it keeps one sixth of all
+    // If each member instead keeps one third of its half's columns, it keeps one sixth of all
     // columns.
     assert_eq!(among(&columns(2, 3), &columns(6, 1)), Some(pairs));
-    // No reduce-scatter is possible in four cases: all members keep the shards that they have, two
-    // summing members need the same part, summing members have different shards, or nothing is
-    // summed.
+    // No reduce-scatter is possible in four cases: all members keep their shards, two summing
+    // members need the same part, summing members have different shards, or nothing is summed.
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
     assert_eq!(among(&ShardLayout::WHOLE, &columns(3, 2)), None);
     assert_eq!(among(&columns(3, 1), &both), None);

@@ -1,5 +1,5 @@
-//! Tests convolutions and poolings with stride and padding: each device has its own rows of the
-//! image, and receives exactly the announced halo.
+//! Tests convolutions and poolings with stride and padding: each device has its own image rows, and
+//! receives exactly the announced halo.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const SAMPLES: u64 = 2;
 const INPUTS: u64 = 6;
 const OUTPUTS: u64 = 4;
 
-/// Returns a 3 x 3 convolution from 6 channels to 4.
+/// Returns a 3 x 3 convolution with 6 input channels and 4 output channels.
 pub(super) fn work(size: [u64; 2], stride: u64, padding: u64) -> OperatorKind {
     convolution(size, [3, 3], stride, padding)
 }
@@ -26,8 +26,8 @@ fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> O
 }
 
 /// Image sizes, window sizes, strides and paddings. Windows overlap, are adjacent, leave gaps, or
-/// extend past the neighbours' rows. If padding exceeds the window, a device uses only other
-/// devices' rows.
+/// extend past the neighbours' rows. If the padding exceeds the window, a device uses only rows of
+/// other devices.
 const IMAGES: [([u64; 2], [u64; 2], u64, u64); 9] = [
     ([4, 3], [3, 3], 1, 1),
     ([6, 4], [5, 3], 1, 2),
@@ -52,7 +52,7 @@ fn dy(b: u64, k: u64, h: u64, w: u64) -> i64 {
     number(20_000 + ((b * 8 + k) * 16 + h) * 16 + w)
 }
 
-/// Windows over an image: sizes of the image and of the window, stride and padding.
+/// Windows over an image: the sizes of the image and of the window, the stride and the padding.
 #[derive(Clone, Copy, Debug)]
 struct Windows {
     size: [u64; 2],
@@ -62,7 +62,7 @@ struct Windows {
 }
 
 impl Windows {
-    /// Counts the windows along one side of the image one by one.
+    /// Counts the windows along one side of the image, one by one.
     fn count(&self, side: usize) -> u64 {
         let mut count = 0;
         while count * self.stride + self.kernel[side] <= self.size[side] + 2 * self.padding {
@@ -77,8 +77,8 @@ impl Windows {
         (pixel < self.size[side]).then_some(pixel)
     }
 
-    /// Calls `visit` for each offset of each window in the output rows `rows`, as (output, offset,
-    /// pixel).
+    /// Calls `visit` with (output, offset, pixel) for each offset of each window in the output rows
+    /// `rows`.
     fn each(&self, rows: Range<u64>, mut visit: impl FnMut([u64; 2], [u64; 2], Option<[u64; 2]>)) {
         for h in rows {
             for w in 0..self.count(1) {
@@ -93,7 +93,8 @@ impl Windows {
     }
 }
 
-/// Rows that a device uses in the test, to compare with the announced own and received rows.
+/// Rows that a device uses in the test. They are compared with the announced own rows and received
+/// rows.
 struct Used {
     own: Range<u64>,
     rows: Option<(u64, u64)>,
@@ -111,8 +112,8 @@ impl Used {
         [self.own.clone(), used]
     }
 
-    /// Returns the numbers of rows received before and after the device's own rows, if the device
-    /// receives all rows from the first to the last row that it uses.
+    /// Returns the number of rows received before and the number received after the device's own
+    /// rows. Assumes that the device receives all rows from the first to the last row that it uses.
     fn halo(&self) -> [u64; 2] {
         let Some((first, last)) = self.rows else {
             return [0, 0];
@@ -144,13 +145,13 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
             }
         }
     }
-    // For each image, the factor in brackets is the number of row degrees above 1 that divide the
-    // rows of both its output (4, 6, 4, 4, 4, 4, 6, 7 and 8) and its input (4, 6, 8, 8, 8, 8, 4, 6
-    // and 8).
+    // The factor in brackets has one term per image: the number of row degrees above 1 that divide
+    // the rows of both its output (4, 6, 4, 4, 4, 4, 6, 7 and 8) and its input (4, 6, 8, 8, 8, 8,
+    // 4, 6 and 8).
     assert_eq!(cuts, 4 * (2 + 3 + 2 + 2 + 2 + 2 + 1 + 3));
 }
 
-/// Computes the output, and the gradients of input and filters, on a single device.
+/// Computes the output, the input gradient and the filter gradient on a single device.
 fn whole(windows: Windows) -> [Values; 3] {
     let all = 0..windows.count(0);
     let [mut y, mut dx, mut dw] = [(); 3].map(|()| Values::new());
@@ -185,8 +186,8 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
     let degrees = ShardingDegrees::of_convolution(b, c, i, k);
     let sharding = OperatorSharding::new(&work, SAMPLES, degrees, count).unwrap();
     let [mut y, mut dx, mut dw] = [Parts::new(), Parts::new(), Parts::new()];
-    // Gradients of other devices' rows, which must be sent to the devices that own the rows:
-    // (device, element, value).
+    // Gradients of other devices' rows, as (device, element, value); they must be sent to the
+    // devices that have the rows.
     let mut sent = Vec::new();
     let mut device = 0;
     for ib in 0..b {
@@ -249,7 +250,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         if own.contains(&element[2]) {
                             dx.entry(element).or_default().push((device, value));
                         } else {
-                            // The device that owns the border row has the same samples and channels
+                            // The device that has the border row has the same samples and channels
                             // as `device`.
                             let each = size[0] / u64::from(degrees.m);
                             let to = (element[2] / each) as u32;
@@ -267,7 +268,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
         let found = who.iter_mut().find(|(device, _)| *device == owner);
         found.expect("the owner has it").1 += value;
     }
-    // Elements that windows do not cover, or cover only in padding, are 0.
+    // Elements that windows do not cover, or cover only with padding, are 0.
     let of = |values: &Values, e: &Element| values.get(e).copied().unwrap_or(0);
     hold(&case, &sharding, &sharding.forward, &y, |e| {
         of(&whole[0], e)
@@ -323,7 +324,7 @@ fn a_pooling_sums_nothing() {
                             used.row(row);
                         }
                     });
-                    // All samples and channels of a device need the same work.
+                    // All samples and channels on a device need the same work.
                     let planes = SAMPLES * INPUTS / u64::from(b * c);
                     assert_eq!(sharding.flops, 2 * places * planes, "{case}");
                     assert_eq!(

@@ -32,7 +32,7 @@ fn every_cut_of_a_product_sums_to_the_whole() {
             }
         }
     }
-    // The sizes 2, 3, 4 and 6 have 2, 2, 3 and 4 divisors, one degree per divisor.
+    // The sizes 2, 3, 4 and 6 have 2, 2, 3 and 4 divisors, and each divisor is a degree.
     assert_eq!(cuts, 2 * 2 * 3 * 4);
 }
 
@@ -55,7 +55,7 @@ fn cut(degrees: ShardingDegrees, bias: bool) {
             for inn in 0..degrees.n {
                 for ik in 0..degrees.k {
                     let mut products = 0;
-                    // The device's partial sums, by element, of the output, the input gradient and
+                    // The device's partial sums by element: for the output, the input gradient and
                     // the weight gradient.
                     let mut own: [Values; 3] = Default::default();
                     for b in part(samples, ib, degrees.b) {

@@ -1,21 +1,22 @@
-//! A transformer layer with Megatron's sharding, built from its operators, compared with PALM
-//! (Table III, last row, and Eq. 6).
+//! Builds a transformer layer with Megatron's sharding from its operators, and compares it with
+//! PALM (Table III, last row, and Eq. 6).
 //!
-//! With Nd shards of the samples and Nm shards of heads and columns, FLOPs are `(24 B S H^2 + 4 B
-//! S^2 H) / (Nd Nm)`. Each pass sums `2 B S H / Nd` elements over Nm (once after attention and once
-//! after the feed-forward part), and the update sums `12 H^2 / Nm` elements over Nd. PALM's
-//! published code sums half of these elements in each pass, and sums `4 H^2 + 8 H^2 / Nm` in the
-//! update. Neither of the code's numbers agrees with PALM's Eq. 6, which follows from the table.
+//! If the samples have Nd shards, and heads and columns have Nm shards, a device has
+//! `(24 B S H^2 + 4 B S^2 H) / (Nd Nm)` FLOPs. In each pass, Nm devices sum `2 B S H / Nd` elements
+//! (once after attention and once after the feed-forward part). In the update, Nd devices sum
+//! `12 H^2 / Nm` elements. PALM's published code sums half the number of elements in each pass, and
+//! sums `4 H^2 + 8 H^2 / Nm` elements in the update. Both numbers contradict PALM's Eq. 6, which
+//! follows from the table.
 
 use super::*;
 use crate::model::{ActivationFunction, TensorSplit, TransformerBlock};
 
-/// Tokens, columns and heads of the model T-145B in PALM's Table IV.
+/// Number of tokens, columns and heads in the model T-145B of PALM's Table IV.
 const TOKENS: u64 = 2048;
 const HIDDEN: u64 = 12288;
 const HEADS: u64 = 96;
 
-/// Returns the matrix products of a layer of T-145B, without biases.
+/// Returns the matrix products in a layer of T-145B, without biases.
 fn products() -> Vec<(OperatorKind, TensorSplit)> {
     let block = TransformerBlock {
         tokens: TOKENS,
@@ -40,9 +41,10 @@ fn products() -> Vec<(OperatorKind, TensorSplit)> {
     products.map(|one| (one.work, one.cut)).collect()
 }
 
-/// Returns the bytes that a device sums in a layer by PALM's Eq. 6, in the forward pass, the
-/// backward pass and the update. Each element has two bytes: `8 B S H Nm / N + 24 H^2 / Nm`. As in
-/// PALM, sums over groups of one member are included, and shards may have fractional sizes.
+/// Returns the bytes that a device sums per layer by PALM's Eq. 6, in the forward pass, the
+/// backward pass and the update together. Each element has two bytes.
+/// `8 B S H Nm / N + 24 H^2 / Nm`. As in PALM, sums over one member count, and shards may have
+/// fractional sizes.
 fn volume(batch: f64, devices: f64, model: f64) -> f64 {
     let [tokens, hidden] = [TOKENS, HIDDEN].map(|size| size as f64);
     8.0 * batch * tokens * hidden * model / devices + 24.0 * hidden * hidden / model
@@ -50,11 +52,12 @@ fn volume(batch: f64, devices: f64, model: f64) -> f64 {
 
 #[test]
 fn eq_6_has_its_least_between_one_and_four() {
-    // 8 B S H Nm / N = 8 x 115 x 2048 x 12288 / 16 Nm = 1.447034e9 Nm, 24 H^2 / Nm = 3.623879e9 / Nm.
+    // The terms are 8 B S H Nm / N = 8 x 115 x 2048 x 12288 / 16 Nm = 1.447034e9 Nm and 24 H^2 / Nm =
+    // 3.623879e9 / Nm.
     let published = [5.0709e9, 4.7060e9, 6.6941e9, 1.2029e10, 2.3379e10];
     for (power, expected) in published.into_iter().enumerate() {
         let volume = volume(115.0, 16.0, f64::from(1 << power));
-        // PALM publishes five digits, so the relative error is below 5e-5.
+        // PALM publishes five digits, so the relative error must be below 5e-5.
         assert!((volume / expected - 1.0).abs() < 5e-5, "{power}: {volume}");
     }
     // The derivative 8 B S H / N - 24 H^2 / Nm^2 is 0 at sqrt(3 H N / (B S)) = sqrt(3 x 12288 x 16 / (115 x 2048)) =
@@ -70,7 +73,7 @@ fn eq_6_has_its_least_between_one_and_four() {
 
 #[test]
 fn a_transformers_sums_are_eq_6() {
-    // With 128 samples, all shards have whole sizes. Each element of the three sums has two bytes.
+    // With 128 samples, all shards have whole sizes. Each element in the three sums has two bytes.
     for model in [1, 2, 4, 8, 16] {
         let data = 16 / model;
         let (mut flops, mut sums) = (0_u128, [0_u64; 3]);

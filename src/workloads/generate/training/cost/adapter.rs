@@ -1,4 +1,4 @@
-//! Kernels of a low-rank adapter, in addition to the kernels of its frozen matrix product
+//! Kernels that a low-rank adapter adds to the kernels of its frozen matrix product
 //! ([`frozen_weights`](crate::generate::training::frozen_weights)).
 
 use super::{
@@ -10,8 +10,8 @@ use crate::model::{OperatorKind, TrainedOperatorWeights};
 use chakram_trace::format::MemoryBoundKernel;
 
 impl KernelCostParameters {
-    /// Adds the kernels of an adapter with the two `products` to the kernels of a frozen matrix
-    /// product.
+    /// Adds the kernels of an adapter, which consists of the two `products`, to the kernels of a
+    /// frozen matrix product.
     pub fn add_adapter_kernels(
         &self,
         products: &[OperatorKind; 2],
@@ -81,23 +81,23 @@ impl KernelCostParameters {
         Ok(())
     }
 
-    /// Returns the bytes that an adapter saves for the gradients of its two matrices: bytes of its
-    /// input, and bytes of the first product's result.
+    /// Returns the bytes that an adapter saves for the gradients of its two matrices: first the
+    /// bytes of its input, then the bytes of the first product's result.
     pub fn kept_of_adapter(&self, products: &[OperatorKind; 2]) -> Result<[u64; 2], GenerateError> {
         let [rows, inputs, rank] = self.matrix_product_sizes(&products[0]);
         let bytes = |columns| to_bytes(rows * columns * u128::from(self.number));
         Ok([bytes(inputs)?, bytes(rank)?])
     }
 
-    /// Sizes of a matrix product: rows, columns of the input, columns of the output.
+    /// Sizes of a matrix product: rows, input columns, output columns.
     fn matrix_product_sizes(&self, work: &OperatorKind) -> [u128; 3] {
         let spec = work.to_axes_and_tensors();
         let [rows, inputs, outputs] = ['m', 'k', 'n'].map(|axis| spec.extent_of_axis(axis).into());
         [self.row_count(rows), inputs, outputs]
     }
 
-    /// Returns the kernel that adds the adapter's result to the frozen product's result; if
-    /// `scales`, a kernel before it scales the adapter's result.
+    /// Returns the kernel that adds the adapter's result to the frozen product's result. If
+    /// `scales`, a kernel that scales the adapter's result comes first.
     fn adapter_sum_kernels(
         &self,
         x: [u128; 2],

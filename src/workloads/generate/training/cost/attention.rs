@@ -1,6 +1,6 @@
 //! Kernels of attention, fused or unfused, and of the operations before it.
 //!
-//! With `a` query heads, `v` heads of keys and values, `w` columns per head, and `s` tokens:
+//! Below, there are `a` query heads, `v` key and value heads, `w` columns per head, and `s` tokens:
 //!
 //! | kernel | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
@@ -18,8 +18,8 @@
 //! | … PyTorch repeats heads of keys and values if `v < a` | | `2d n (a + v) w` | | as forward | |
 //!
 //! With a causal mask, a fused kernel skips the scores above the diagonal, so `(s + 1) / 2`
-//! replaces `s` in the table. With context parallelism, a rank has only `m` of a sequence's `s`
-//! tokens, so `m` replaces `s` for queries, but not for keys and values. All ranks have the same
+//! replaces `s` in the table. With context parallelism, a rank has only `m` of the `s` tokens in a
+//! sequence, so `m` replaces `s` for queries, but not for keys and values. All ranks have the same
 //! number of causal scores.
 
 use super::{KernelCostParameters, OperatorKernels, build_kernel, kernel_chain};
@@ -50,8 +50,7 @@ impl KernelCostParameters {
             w
         };
         // With a causal mask, each token attends to itself and to earlier tokens; otherwise it
-        // attends to all tokens. All shards of a sequence have the same number of these pairs of
-        // tokens.
+        // attends to all tokens. All shards of a sequence have the same number of token pairs.
         let whole = if causal { m * (s + 1) / 2 } else { m * s };
         let pairs = match is_shaped && causal {
             true => m * s - u128::from(spec.extent_of_axis('d')).min(m * s),
@@ -68,13 +67,13 @@ impl KernelCostParameters {
             // The backward kernel reads q, k, v, the output and its gradient, and writes the
             // gradients of q, k and v.
             let back = d * (2 * n * a * (w + u) + 2 * b * s * v * (w + u)) + rows;
-            // With context parallelism, a rank has two pieces of the sequence: one at some distance
-            // from the start, and one at the same distance from the end. Together, the two pieces
-            // have as many pairs as if each query attended to half of all keys.
+            // With context parallelism, a rank has two pieces of the sequence, which have the same
+            // distance from the start and from the end. Together, the two pieces have the same
+            // number of pairs as if each query attended to half of all keys.
             let halved = causal && queries < tokens;
-            // Measured attention times exist only without windows, and only for keys and values of
-            // equal width. Therefore look up the mean width and the mean number of keys per query,
-            // which give the same FLOPs.
+            // Measured attention times cover neither windows nor values that are narrower than
+            // keys. Therefore look up the mean width and the mean number of keys per query, which
+            // have the same FLOPs.
             let is_narrow = pairs < whole;
             let keys = match (halved, is_narrow) {
                 (_, true) => u64::try_from(pairs.div_ceil(m.max(1))).unwrap_or(u64::MAX),
@@ -94,8 +93,8 @@ impl KernelCostParameters {
             };
             let forward = product(w) + product(u);
             let forward = build_kernel("", forward, moved, &[&q, &kv, &values], &[&out])?;
-            // The backward kernel recomputes the scores and then computes four matrix products: the
-            // gradients of queries, keys, values and attention weights.
+            // The backward kernel recomputes the scores, and then computes four matrix products for
+            // the gradients of queries, keys, values and attention weights.
             let (inputs, outputs) = ([&q[..], &out, &kv, &values, &out], [&q[..], &kv, &values]);
             let backward = 3 * product(w) + 2 * product(u);
             let backward = build_kernel("", backward, back, &inputs, &outputs)?;
@@ -105,7 +104,7 @@ impl KernelCostParameters {
                 ..OperatorKernels::default()
             }
         } else {
-            // The mean width gives the same FLOPs as the two different widths.
+            // The mean width has the same FLOPs as the two different widths.
             let w = (w + u).div_ceil(2);
             self.unfused_attention_kernels(dropout, [a, v, w], [b, a, m, w], [b, v, s, w])?
         };
@@ -122,9 +121,9 @@ impl KernelCostParameters {
         Ok(kernels)
     }
 
-    /// Returns the kernel that merges attention's results for one part of the keys into the results
+    /// Returns the kernel that merges attention's results for one part of the keys with the results
     /// for earlier parts. In the forward pass, the results are the output and the sums of
-    /// exponentials; in the backward pass, they are the gradients of queries, keys and values.
+    /// exponentials. In the backward pass, they are the gradients of queries, keys and values.
     pub fn merge_attention_kernels(
         &self,
         work: &OperatorKind,
@@ -158,9 +157,9 @@ impl KernelCostParameters {
         Ok(kernels)
     }
 
-    /// Adds the norms of query and key heads before all other forward kernels, and their gradients
-    /// after all other backward kernels. `x` is the size of the tensor with all query and key
-    /// heads.
+    /// Adds the norms of query and key heads before all other forward kernels, and the norms'
+    /// gradients after all other backward kernels. `x` is the size of the tensor with all query and
+    /// key heads.
     fn add_head_norm_kernels(
         &self,
         kernels: &mut OperatorKernels,
@@ -205,8 +204,8 @@ impl KernelCostParameters {
         Ok(())
     }
 
-    /// Adds element-wise kernels before attention: on queries and keys (a tensor of size `x`), and
-    /// on heads of keys and values. Also adds their backward kernels.
+    /// Adds the element-wise kernels before attention: on queries and keys (a tensor of size `x`),
+    /// and on key and value heads. Also adds their backward kernels.
     fn add_kernels_before_attention(
         &self,
         kernels: &mut OperatorKernels,

@@ -1,20 +1,21 @@
-//! Kernels for copies of tokens on a rank with several experts, and for biases that these experts
-//! add to their results.
+//! Kernels that copy tokens on a rank with several experts, and kernels that add these experts'
+//! biases to their results.
 //!
-//! After an all-to-all with a copy per expert, a rank has the copies of each sender in the order of
-//! its own experts, and has to order all copies by expert. Before the results return, the rank
-//! orders them by receiver again. Transformer Engine's 8-bit products need a multiple of 16 or 32
-//! rows, so Megatron-LM pads the rows of each expert before the first product, and removes the
-//! padding after the last. With `r` copies of `h` columns:
+//! After an all-to-all with one copy of a token per expert, a rank has the copies of each sender in
+//! the order of its own experts. So it must first sort all copies by expert. Before the results are
+//! sent back, the rank sorts them by receiver again. Transformer Engine's 8-bit products need a
+//! multiple of 16 or 32 rows. Therefore Megatron-LM pads the rows of each expert before the first
+//! product, and removes the padding after the last product. With `r` copies of tokens with `h`
+//! columns:
 //!
 //! | kernel | where | bytes |
 //! |---|---|---|
 //! | `sort` | after and before each all-to-all | `2d rh` |
 //! | `pad`, `unpad` | 8-bit products, one by one | `2d rh` |
 //!
-//! Megatron-LM's `TEGroupedMLP` adds the biases of the last product by a multiplication with the
-//! scores and a sum for each expert, and joins the results (`_apply_bias`). For an expert with `n`
-//! rows of `m` outputs:
+//! For each expert, Megatron-LM's `TEGroupedMLP` multiplies the bias of the last product by the
+//! scores and adds it to the results; then it joins all results (`_apply_bias`). For an expert with
+//! `n` rows and `m` outputs:
 //!
 //! | kernel | launches | bytes |
 //! |---|---|---|
@@ -28,8 +29,8 @@ use crate::generate::GenerateError;
 use chakram_trace::format::MemoryBoundKernel;
 
 impl KernelCostParameters {
-    /// Returns the kernels that order `rows` copies of `width` columns by expert, and the kernels
-    /// that order results by receiver. `pads` adds kernels for the padding of 8-bit products.
+    /// Returns the kernels that sort `rows` copies of `width` columns by expert, and the kernels
+    /// that sort results by receiver. `pads` adds kernels that pad the rows for 8-bit products.
     pub fn expert_order_kernels(
         &self,
         [rows, width]: [u128; 2],
@@ -49,7 +50,8 @@ impl KernelCostParameters {
         Ok([by_expert, by_receiver])
     }
 
-    /// Appends the kernels that add an expert's bias to `rows` results of `outputs` columns.
+    /// Appends the kernels that add an expert's bias to results with `rows` rows and `outputs`
+    /// columns.
     pub(super) fn add_bias_of_expert(
         &self,
         [rows, outputs]: [u128; 2],

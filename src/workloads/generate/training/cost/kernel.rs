@@ -1,4 +1,4 @@
-//! Kernels of lowered operators: their work, their class, and shapes in PyTorch's notation.
+//! Kernels of lowered operators: their work, their class, and their shapes in PyTorch's notation.
 
 use crate::generate::training::program::OperatorOperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
@@ -7,15 +7,16 @@ use chakram_trace::format::{Dtype, KernelShape, MemoryBoundKernel};
 /// A kernel of an operator: its work, and its name in the trace.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct LoweredKernel {
-    /// Suffix that is appended to the operator's name, including its dot; empty for most kernels.
+    /// Suffix of the kernel's name after the operator's name, including a dot; empty for most
+    /// kernels.
     pub suffix: &'static str,
     pub flops: u64,
     pub bytes: u64,
     /// True for a kernel that only moves bytes.
     pub moves: bool,
-    /// Class and shape of the kernel, if its duration depends on them.
+    /// Class and shape of the kernel, if they determine its duration.
     pub shape: Option<KernelShape>,
-    /// Number format of the computation, if it is not the plan's format.
+    /// Number format in which the kernel computes, if it differs from the plan's format.
     pub dtype: Option<Dtype>,
     pub inputs: String,
     pub outputs: String,
@@ -32,17 +33,17 @@ pub(in super::super) struct OperatorKernels {
     pub backward: Vec<LoweredKernel>,
     /// Separate kernel that computes the weights' gradient, if there is one.
     pub weights: Option<LoweredKernel>,
-    /// Kernels that run after the separate weight-gradient kernel and also compute weight
+    /// Kernels that run after the separate weight-gradient kernel, and that also compute weight
     /// gradients.
     pub after_weights: Vec<LoweredKernel>,
     /// Bytes that are saved from the forward pass for the backward pass, without `scores`.
     pub keeps: u64,
     /// Bytes of attention scores, which are also saved unless selective recomputation recomputes
-    /// them.
+    /// the scores.
     pub scores: u64,
 }
 
-/// Formats a shape as PyTorch does.
+/// Formats a shape in PyTorch's notation.
 fn format_pytorch_shape(sizes: &[u128]) -> String {
     format!("{sizes:?}")
 }
@@ -91,7 +92,7 @@ impl LoweredKernel {
 }
 
 /// Returns the shape of `batch` equal matrix products in one kernel. Sizes saturate at `u64::MAX`.
-/// A product with a larger size has no FLOPs, or its FLOPs were already rejected.
+/// A product with a larger size has no FLOPs, or its FLOPs have already been rejected.
 pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
     KernelShape::Gemm { batch, m, n, k }

@@ -1,8 +1,8 @@
-//! Kernels of a linear layer: its products, and additional kernels of number formats and
-//! frameworks.
+//! Kernels of a linear layer: its products, and additional kernels that number formats and
+//! frameworks need.
 //!
-//! For a product of `n x k` by `k x m`, `e` is the number of bytes of an operand's element. If `x`
-//! experts have `n / x` rows each, `x km` replaces `km` in the byte counts, and the FLOPs are of
+//! For a product of `n x k` by `k x m`, `e` is the number of bytes per element of an operand. If
+//! `x` experts have `n / x` rows each, `x km` replaces `km` in the byte counts, and the FLOPs count
 //! all `n` rows:
 //!
 //! | kernel | where | bytes |
@@ -17,10 +17,10 @@
 //! | `wgrad.sum` | Megatron-LM, if micro-batches are summed | `(d + 2g) km`; `wgrad` then writes `d km` |
 //!
 //! Delayed scaling needs no kernel for maxima: it uses the maxima of earlier steps, which product
-//! kernels compute as a by-product. Block scaling computes the maximum of each block of 32 numbers,
-//! and writes one byte for it. The optimizer quantizes weights once per step. Delayed, current and
-//! block scaling are recipes of Transformer Engine. 4-bit formats have no cast kernels, because the
-//! measured times of their products include the casts.
+//! kernels compute as a by-product. Block scaling computes the maximum of each block of 32 values,
+//! and writes one byte for it. The optimizer quantizes weights once per step. Transformer Engine
+//! calls these recipes delayed, current and block scaling. 4-bit formats have no cast kernels,
+//! because the measured times of their products include the casts.
 
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
@@ -28,7 +28,7 @@ use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
 use crate::model::{OperatorAxesAndTensors, TrainedOperatorWeights};
 use chakram_trace::format::{Dtype, MemoryBoundKernel};
 
-/// Returns the bytes of two numbers, because a single number may have only 4 bits.
+/// Returns the bytes of two values, because a single value may have only 4 bits.
 pub(in super::super) fn bytes_of_two_numbers(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 16,
@@ -47,8 +47,8 @@ impl KernelCostParameters {
     }
 
     /// Returns the kernels of a matrix product with the sizes `[n, k, m]`, and of its bias if
-    /// `bias`. With several `experts`, there is one product for each expert, and the products
-    /// divide the `n` rows evenly.
+    /// `bias`. If there are several `experts`, each has its own product, and the products divide
+    /// the `n` rows evenly.
     pub(super) fn linear_kernels(
         &self,
         [n, k, m]: [u128; 3],
@@ -70,7 +70,7 @@ impl KernelCostParameters {
         };
         let flops = 2 * n * k * m;
         let held = experts * k * m;
-        // A grouped matrix product takes as long as its largest product. Therefore, if the experts
+        // A grouped matrix product takes the time of its largest product. Therefore, if experts
         // have different numbers of rows, use the largest number.
         let rows = n.div_ceil(experts);
         let [x, y] = [[n, k], [n, m]];
@@ -121,8 +121,8 @@ impl KernelCostParameters {
         })
     }
 
-    /// Returns the kernels of `experts` separate matrix products, which divide the rows. If the
-    /// rows do not divide evenly, the first experts have one more row than the others.
+    /// Returns the kernels of `experts` separate matrix products, which divide the rows among them.
+    /// If the rows do not divide evenly, the first experts have one more row than the others.
     pub(super) fn per_expert_linear_kernels(
         &self,
         [n, k, m]: [u128; 3],
@@ -154,8 +154,8 @@ impl KernelCostParameters {
         Ok(all)
     }
 
-    /// Returns the kernels of two independent matrix products with the same `m` rows; one input has
-    /// `k` columns, the other has `c`.
+    /// Returns the kernels of two independent matrix products with `m` rows each. One input has `k`
+    /// columns, and the other has `c` columns.
     pub(super) fn latent_up(
         &self,
         spec: &OperatorAxesAndTensors,

@@ -1,4 +1,4 @@
-//! Kernels that only move bytes, as the operator's spec lists them.
+//! Kernels that only move bytes, as listed in the operator's spec.
 
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;

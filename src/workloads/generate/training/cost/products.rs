@@ -1,13 +1,13 @@
-//! Kernels of products that are not matrix multiplications: windows over images, and dot products
-//! of pairs of vectors.
+//! Kernels of products that are not matrix multiplications: products of windows over images, and
+//! dot products of vector pairs.
 
 use super::{KernelCostParameters, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
 use crate::model::OperatorAxesAndTensors;
 
 impl KernelCostParameters {
-    /// Returns the kernels of an operator's matrix product: one forward kernel, and one kernel for
-    /// each factor's gradient.
+    /// Returns the kernels of an operator's product: one forward kernel, and one kernel for the
+    /// gradient of each factor.
     pub(super) fn matrix_product_kernels(
         &self,
         spec: &OperatorAxesAndTensors,
@@ -25,7 +25,7 @@ impl KernelCostParameters {
         let sizes = |axes: &&'static str| self.tensor_axis_sizes(spec, axes);
         let x: Vec<Vec<u128>> = spec.inputs.iter().map(sizes).collect();
         let y: Vec<Vec<u128>> = spec.outputs.iter().map(sizes).collect();
-        // Only the filters count as weights, because the addition of a bias takes no extra time.
+        // Only the filters count as weights, because adding the bias takes no extra time.
         let weights = spec.weights.first().map(|one| one.axes);
         let held = weights.map_or(0, |axes| spec.tensor_element_count(axes));
         let w = weights.map(|axes| {
@@ -44,8 +44,8 @@ impl KernelCostParameters {
             };
         let forward = vec![product("", 1, moved, [&x, &w], &y)?];
         let (backward, weights) = if w.is_empty() {
-            // Both factors are results of other operators, so both have gradients. A single kernel
-            // computes both gradients.
+            // Both factors are results of other operators, so both have gradients, which a single
+            // kernel computes.
             let moved = moved.saturating_mul(2);
             (product("", 2, moved, [&y, &x], &x)?, None)
         } else {

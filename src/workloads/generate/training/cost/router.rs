@@ -1,6 +1,6 @@
 //! Kernels of a router, which chooses experts for each token and sends the token to these experts.
 //!
-//! With `t` tokens of `h` columns, `x` experts and `c` copies of a token:
+//! Below, there are `t` tokens with `h` columns, `x` experts, and `c` copies per token:
 //!
 //! | kernel | FLOPs | bytes |
 //! |---|---|---|
@@ -27,7 +27,8 @@ use crate::model::OperatorAxesAndTensors;
 use chakram_trace::format::MemoryBoundKernel;
 
 impl KernelCostParameters {
-    /// Returns the kernels of a router: scoring, choice of experts, and copies of tokens.
+    /// Returns the kernels of a router: for scores, for the choice of experts, and for copies of
+    /// tokens.
     pub(super) fn router_kernels(
         &self,
         spec: &OperatorAxesAndTensors,
@@ -65,8 +66,8 @@ impl KernelCostParameters {
             forward.push(over_scores(".highest", 4, softmax)?);
         }
         if self.sent.is_some() {
-            // The cast reads numbers of `d` bytes, and writes one byte per number and a scale of 4
-            // B per 128 numbers.
+            // The cast reads values of `d` bytes, and writes one byte per value and a scale of 4 B
+            // per 128 values.
             let cast = d * t * h + t * h + t * h / 32;
             forward.push(
                 build_kernel(".cast", 0, cast, &[&tokens], &[&tokens])?.moving_kernel(element),

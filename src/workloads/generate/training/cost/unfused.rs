@@ -1,5 +1,5 @@
-//! Kernels of unfused attention: two matrix products, and between them kernels on the scores, as in
-//! PyTorch and Megatron-LM.
+//! Kernels of unfused attention, as in PyTorch and Megatron-LM: two matrix products, and kernels on
+//! the scores between them.
 
 use super::{KernelCostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
@@ -73,7 +73,7 @@ impl KernelCostParameters {
         );
         let megatron = self.elementwise == ElementwiseKernels::Megatron;
         if megatron {
-            // Heads are merged for the matrix product after attention, and split again in the
+            // Heads are merged for the matrix product after attention, and are split again in the
             // backward pass.
             let merge = build_kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
             let merge = merge.moving_kernel(MemoryBoundKernel::Copy);

@@ -15,12 +15,12 @@ use chakram_trace::format::{
 
 /// Progress of a layer's gradients while the layer's program is emitted.
 pub(super) struct GradientProgress<'p> {
-    /// Gradients that the layer's operators compute and that are not yet recorded, from the last
+    /// Gradients that the layer's operators compute and that are not recorded yet, from the last
     /// operator to the first.
     pub found: &'p [ProducedGradients],
-    /// Number of operators with complete gradients, counted from the last operator.
+    /// Number of operators whose gradients are complete, counted from the last operator.
     pub operators: u32,
-    /// Buckets that are not yet reduced, in the order in which they become complete.
+    /// Buckets that are not reduced yet, in the order in which they become complete.
     pub buckets: &'p [GradientBucket],
 }
 
@@ -44,7 +44,7 @@ impl RankEmitter<'_, '_> {
                 now.buckets = rest;
                 self.emit_bucket_reduction(bucket, pass)?;
                 // This operator also computes a gradient of the next bucket, so the next bucket's
-                // reduction must also depend on its node.
+                // reduction must also depend on the operator's node.
                 if bucket.divided {
                     self.record_gradient_producers(found);
                 }
@@ -59,7 +59,8 @@ impl RankEmitter<'_, '_> {
             .extend(nodes.map(|node| self.ids[*node as usize]));
     }
 
-    /// Emits a bucket's reduction, which depends on all gradient nodes that have no reduction yet.
+    /// Emits a bucket's reduction, which depends on all gradient nodes that no reduction waits for
+    /// yet.
     fn emit_bucket_reduction(
         &mut self,
         bucket: &GradientBucket,
@@ -69,13 +70,13 @@ impl RankEmitter<'_, '_> {
         let of_experts = bucket.among == ParallelGroupKind::ExpertData;
         self.data
             .append(&mut self.unreduced_producers[usize::from(of_experts)]);
-        // If reductions do not overlap, a reduction waits for all kernels before it.
+        // If reductions may not overlap computation, a reduction waits for all earlier kernels.
         if !self.plan.plan.overlap {
             self.data.extend_from_slice(&self.chain_tail);
         }
         if self.data.is_empty() {
-            // The plan may leave out all kernels that would compute these gradients. The reduction
-            // then depends on the last remaining node.
+            // The plan may omit all kernels that compute these gradients. The reduction then
+            // depends on the last remaining node.
             match self.ids.last() {
                 Some(last) => self.data.push(*last),
                 None => self.data.extend_from_slice(&self.chain_tail),
@@ -84,8 +85,8 @@ impl RankEmitter<'_, '_> {
         let bytes = self.plan.bucket_bytes(bucket);
         let [layer, slash, operator] = self.plan.bucket_end(bucket);
         if self.plan.copies_parameters() {
-            // The copy reads gradients in the format of their kernels, and writes them in the
-            // format of the reduction.
+            // The copy reads gradients in their kernels' format, and writes them in the reduction's
+            // format.
             let copied = bucket.weights.saturating_mul(self.plan.sizes.number);
             let id = self.emit_node(WholeStepNode {
                 name: format_args!(
@@ -103,7 +104,7 @@ impl RankEmitter<'_, '_> {
             self.data.push(id);
         }
         let in_switches = self.plan.gathers_in_switches(bucket.among);
-        // Bytes of the gradients that each replica stores.
+        // Number of gradient bytes that each replica stores.
         let members = self.plan.placement.member_count(bucket.among);
         let shard = bytes.div_ceil(members.into());
         let (kind, what) = match self.plan.plan.zero {
@@ -234,8 +235,7 @@ impl RankEmitter<'_, '_> {
         for (at, _) in plan.parts_of(self.place.stage) {
             for bucket in plan
                 .layers_of_part(at)
-                // Buckets are in the order of the backward pass; the forward pass needs the reverse
-                // order.
+                // Buckets are in backward order, so reverse them for the forward pass.
                 .flat_map(|layer| plan.buckets_ending_in(layer).iter().rev())
             {
                 let shard = plan.bucket_shard(bucket);

@@ -1,4 +1,4 @@
-//! Loads and stores of operands that do not stay in SRAM.
+//! Loads and stores of operands that are not kept in SRAM.
 
 use super::{MEMORY_LANE, RankEmitter};
 use crate::generate::plan::OffloadedState;
@@ -7,8 +7,9 @@ use chakram_trace::format::{
 };
 
 impl RankEmitter<'_, '_> {
-    /// Emits loads and stores that run in parallel with node `own`, with its name and dependencies.
-    /// Also emits a node that waits for all of them. Returns the id of the node that waits.
+    /// Emits loads and stores that run in parallel with node `own` and have its name and
+    /// dependencies. Also emits a node that waits for all of them. Returns the id of the waiting
+    /// node.
     pub(super) fn emit_streaming_accesses(
         &mut self,
         own: u64,
@@ -50,8 +51,8 @@ impl RankEmitter<'_, '_> {
         )
     }
 
-    /// Emits the load or store of the optimizer, of `bytes` in total. Emits nothing if weights and
-    /// state stay in SRAM, or if no state is in remote memory.
+    /// Emits the optimizer's load or store, with `bytes` bytes in total. Emits nothing if weights
+    /// and state stay in SRAM, or if no state is in remote memory.
     pub(super) fn emit_optimizer_state_access(
         &mut self,
         store: bool,
@@ -89,18 +90,18 @@ impl RankEmitter<'_, '_> {
 /// Maximum number of accesses that replace one load or store.
 pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
 
-/// Returns the sizes of the fewest equal accesses that together move `bytes` bytes and have at most
-/// `most` bytes each (but never more than `MOST_PIECES` accesses). If an operand of I bytes is
-/// loaded once for each part of the other operand (W bytes in parts of C bytes), all these loads
-/// count as one load of ⌈W/C⌉ I bytes, although the memory stores only I bytes.
+/// Returns the sizes of the fewest equal accesses that together move `bytes` bytes. Each has at
+/// most `most` bytes, unless this would need more than `MOST_PIECES` accesses. An operand of I
+/// bytes may be loaded once for each part of the other operand, which has W bytes in parts of C
+/// bytes. These loads count as one load of ⌈W/C⌉ I bytes, although the memory stores only I bytes.
 fn split_accesses(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
     let count = bytes.div_ceil(most.max(1)).min(MOST_PIECES);
     let (each, rest) = (bytes / count.max(1), bytes % count.max(1));
     (0..count).map(move |piece| each + u64::from(piece < rest))
 }
 
-/// Returns a load from or a store to remote memory, which is outside the SRAM. With `in_switch`,
-/// switches gather loaded bytes, or reduce stored bytes.
+/// Returns a load from or a store to remote memory. With `in_switch`, switches gather the loaded
+/// bytes or reduce the stored bytes.
 pub(super) fn create_remote_access(store: bool, bytes: u64, in_switch: bool) -> Op<'static> {
     Op::Memory {
         store,
@@ -114,9 +115,9 @@ pub(super) fn create_remote_access(store: bool, bytes: u64, in_switch: bool) -> 
 mod tests {
     use super::*;
 
-    /// An SRAM of 3.75 MB divides the weights (3 x 12288² / 8 numbers of 2 bytes) into 31 parts, so
-    /// an input of 58 x 2048 x 12288 numbers is loaded 31 times. With one load of the weights, the
-    /// total is 90.6 GB, which needs two accesses of at most 64 GB.
+    /// An SRAM of 3.75 MB divides the weights (3 x 12288² / 8 values of 2 bytes) into 31 parts, so
+    /// an input of 58 x 2048 x 12288 values is loaded 31 times. Together with one load of the
+    /// weights, this is 90.6 GB, so two accesses of at most 64 GB are needed.
     #[test]
     fn loads_of_many_passes_are_as_many_as_memory_holds_together() {
         let (input, weights) = (58 * 2048 * 12_288 * 2_u64, 3 * 12_288 * 12_288 / 8 * 2_u64);
@@ -129,8 +130,8 @@ mod tests {
         assert!(split_accesses(all, all - 1).eq([half, half]));
         assert!(split_accesses(11, 4).eq([4, 4, 3]));
         assert_eq!(split_accesses(0, 4).count(), 0);
-        // A load or store is split into at most 64 accesses. If an access is larger than the
-        // memory, the replay rejects the access by name.
+        // A load or store is split into at most 64 accesses. If an access is still larger than the
+        // memory, the replay rejects it with an error that names the access.
         assert_eq!(split_accesses(1000, 1).count(), 64);
         assert_eq!(split_accesses(1000, 1).sum::<u64>(), 1000);
     }

@@ -4,8 +4,8 @@ use super::{LayoutChange, Redistribution, ShardMessage};
 use std::ops::Range;
 
 impl LayoutChange<'_> {
-    /// Returns messages that send each member the elements that it needs and does not have. The
-    /// nearest member that has an element sends it.
+    /// Returns messages that send each member the elements that it needs but does not have. Each
+    /// element comes from the nearest member that has it.
     pub(super) fn messages_from_nearest_holders(&self) -> Redistribution {
         let mut by_cell: Vec<(u64, u32)> = (0..self.members)
             .map(|member| {
@@ -16,8 +16,8 @@ impl LayoutChange<'_> {
             })
             .collect();
         by_cell.sort_unstable();
-        // Each shard is on the same number of members, so the members with one shard are a slice of
-        // the sorted list.
+        // Each shard is on the same number of members, so the members with one shard form a slice
+        // of the sorted list.
         let copies = self.members as usize / self.from.shard_count() as usize;
         let mut messages = Vec::new();
         for to in 0..self.members {
@@ -55,7 +55,7 @@ impl LayoutChange<'_> {
         part * cuts.from / cuts.to..((part + 1) * cuts.from).div_ceil(cuts.to)
     }
 
-    /// Number of fragments along `axis` that two shards have in common.
+    /// Number of fragments along `axis` that belong to both shards.
     fn common_fragment_count(&self, axis: usize, from: [u64; 3], to: [u64; 3]) -> u64 {
         let cuts = &self.axes[axis];
         let [one, other] = [(from[axis], cuts.from), (to[axis], cuts.to)].map(|(part, parts)| {
@@ -66,7 +66,7 @@ impl LayoutChange<'_> {
     }
 }
 
-/// Returns the member of `holders` (in ascending order) that is nearest to `member`; if two are
+/// Returns the entry of `holders` (in ascending order) that is nearest to `member`; if two are
 /// equally near, returns the lower one.
 fn nearest_holder(holders: &[(u64, u32)], member: u32) -> u32 {
     let above = holders.partition_point(|&(_, holder)| holder < member);

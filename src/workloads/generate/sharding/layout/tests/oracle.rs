@@ -1,10 +1,10 @@
-//! Executes redistributions on sets of elements, for all layouts of up to 12 members.
+//! Executes redistributions on explicit sets of elements, for all layouts on up to 12 members.
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A set of a result's elements, one bit each. 192 bits suffice, because there are at most 144
-/// elements: the product of both layouts' numbers of shards.
+/// elements (the product of the numbers of shards in both layouts).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Set([u64; 3]);
 
@@ -37,8 +37,8 @@ pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// Returns all layouts: every choice of digits of every mixed-radix grid, assigned to axes in every
-/// way.
+/// Returns all layouts: every choice of digits from every mixed-radix grid, assigned to the axes in
+/// every way.
 pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
@@ -67,7 +67,7 @@ pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     all.into_iter().collect()
 }
 
-/// Returns the elements that each member has under each of two layouts, and the total number of
+/// Returns the elements that each member has under each of the two layouts, and the total number of
 /// elements.
 pub(super) fn sets(from: &ShardLayout, to: &ShardLayout, members: u32) -> ([Vec<Set>; 2], u64) {
     let digits = |layout: &ShardLayout| [layout.samples, layout.rows, layout.columns];
@@ -98,7 +98,7 @@ pub(super) fn sets(from: &ShardLayout, to: &ShardLayout, members: u32) -> ([Vec<
     (both, size.map(u64::from).iter().product())
 }
 
-/// Checks that groups are equally large and ordered by their first members.
+/// Checks that groups have equal sizes and are in the order of their first members.
 pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     let mut seen = Vec::new();
     for group in 0..among.group_count() {
@@ -114,9 +114,9 @@ pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     assert_eq!(among.is_all(), seen.len() == 1);
 }
 
-/// Returns each member's elements after an exchange of all needed elements within its group, and
-/// the fragment size. Checks that fragments are equally large, and that a member receives no
-/// element twice.
+/// Returns each member's elements after its group has exchanged all needed elements, and the
+/// fragment size. Checks that fragments have equal sizes, and that no member receives an element
+/// twice.
 fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
     let members = own.len() as u32;
     check_partition(among, members);
@@ -136,8 +136,8 @@ fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64)
     (after, *sizes.first().unwrap())
 }
 
-/// Returns true if an all-gather is possible. An all-gather is possible if, for members with equal
-/// needs, their fragments cover these needs, are equally large, and occur equally often.
+/// Returns true if an all-gather is possible. Consider the members that have equal needs: their
+/// fragments must cover these needs, have equal sizes, and occur equally often.
 fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {
@@ -157,9 +157,9 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     })
 }
 
-/// Returns true if an all-to-all is possible. An all-to-all is possible if every member already has
-/// some of the elements that it needs, and either none or a fixed number of the elements that any
-/// other member needs.
+/// Returns true if an all-to-all is possible. Every member must already have some of the elements
+/// that it needs. It must have either none or a fixed number of the elements that any other member
+/// needs.
 fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own
@@ -172,8 +172,8 @@ fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     size > 0 && begins && pieces.all(|piece| piece == size || piece == 0)
 }
 
-/// Executes messages, and returns the number of elements sent. Checks that the sender of each
-/// message is the nearest member that has the elements.
+/// Executes messages, and returns the number of elements sent. Checks that each message comes from
+/// the nearest member that has the elements.
 fn send(messages: &[ShardMessage], piece: u64, own: &[Set], needed: &[Set]) -> u64 {
     let mut has = own.to_vec();
     let mut sent = 0;
@@ -200,7 +200,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
     for members in 1..=12 {
         let layouts = layouts(members);
         // Axes are interchangeable, so with more than 9 members only one order of the axes is
-        // tried.
+        // tested.
         let ordered = |from: &&ShardLayout| from.samples >= from.rows && from.rows >= from.columns;
         for from in layouts.iter().filter(|from| members <= 9 || ordered(from)) {
             for to in &layouts {

@@ -1,4 +1,4 @@
-//! Tests reduce-scatters for all small grids, groups of members, and sums within groups.
+//! Tests reduce-scatters on all small grids, for all groups of members and sums within groups.
 
 use super::oracle::{Set, check_partition, layouts, radices, sets};
 use super::*;
@@ -52,9 +52,9 @@ fn groups_differ_in_the_chosen_digits_only() {
     }
 }
 
-/// Considers the groups of members with equal `others`. Returns true if the members of every group
-/// have partial sums of the same elements, together need each element once, and need the same
-/// number of elements each.
+/// Groups the members whose `others` are equal. Returns true if, in every group, the members have
+/// partial sums of the same elements, together need each element once, and each need the same
+/// number of elements.
 fn shared_out(own: &[Set], needed: &[Set], others: &[Vec<u32>]) -> bool {
     let members = 0..own.len();
     members.clone().all(|one| {
