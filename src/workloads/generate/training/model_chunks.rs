@@ -1,4 +1,4 @@
-//! Distribution of layers over the model chunks of a pipeline, and of their gradients over buckets.
+//! Distributes layers over the model chunks of a pipeline, and gradients over buckets.
 
 use super::buckets::{BucketAssigner, GradientBucket};
 use super::cost::KernelCostParameters;
@@ -10,17 +10,17 @@ use crate::model::Model;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Layers, weights, gradient buckets and boundaries of each part of the model.
+/// Layers, weights and boundary bytes of each part of the model, and the gradient buckets.
 #[derive(Clone, Debug)]
 pub(super) struct ModelChunks {
     /// First layer of each part; the last entry is the number of layers.
     starts: Vec<usize>,
-    /// Weights of each layer on one rank, including copies of tied weights.
+    /// Number of weights of each layer on one rank, including copies of tied weights.
     weights: Vec<WeightCounts>,
     /// Gradient buckets of all layers, in the order in which they become complete.
     buckets: Vec<GradientBucket>,
     ends: Vec<Range<usize>>,
-    /// For each part, the bytes that it sends to the next part.
+    /// For each part, the bytes that a rank sends to the next part.
     boundaries: Vec<u64>,
     /// Number of trained tied weights; the first and the last stage each have a copy of them.
     /// `None` without tied weights.
@@ -49,7 +49,7 @@ impl ModelChunks {
         for part in starts.windows(2) {
             let of_experts = |apart: bool| {
                 (part[0]..part[1]).rev().map(move |layer| {
-                    // All members of a tensor group have the same numbers of weights.
+                    // All members of a tensor group have the same number of weights.
                     let backward = lowered[layer].program_for_member(PassKind::Backward, 0);
                     let found = backward.found.iter().enumerate();
                     let found = found.map(move |(i, found)| match tied {
@@ -65,14 +65,15 @@ impl ModelChunks {
             let common = of_experts(false);
             let common =
                 common.map(|(layer, own, found)| (layer, weights[layer].trained - own, found));
-            // Skip a layer with frozen weights; otherwise, the last bucket would wait for it.
+            // Skip a layer with frozen weights, because the last bucket would otherwise wait for
+            // it.
             let common = common.filter(|(_, weights, _)| *weights > 0 || !plan.freezes());
             let mut filled = Vec::new();
             if plan.copy_count() > 1 {
                 filled = filling.assign_buckets(ParallelGroupKind::Data, common);
             }
             if plan.expert_copies() > 1 {
-                // Skip a layer without experts; otherwise, the last bucket of experts would wait
+                // Skip a layer without experts, because the last expert bucket would otherwise wait
                 // for it.
                 let own = of_experts(true).filter(|(_, weights, _)| *weights > 0);
                 filled.extend(filling.assign_buckets(ParallelGroupKind::ExpertData, own));
@@ -116,7 +117,7 @@ impl ModelChunks {
         self.weights[layer]
     }
 
-    /// Returns the buckets whose last gradients `layer` computes, in order.
+    /// Returns the buckets whose last gradient `layer` computes, in order.
     pub fn buckets_ending_at(&self, layer: usize) -> &[GradientBucket] {
         &self.buckets[self.ends[layer].clone()]
     }
@@ -137,14 +138,14 @@ impl ModelChunks {
 #[derive(Clone, Copy)]
 struct TiedWeightCopy {
     layer: usize,
-    /// Number of operators after the copy's operator in its layer.
+    /// Number of operators in the layer after the operator with the copy.
     behind: usize,
-    /// Number of the copy's weights on one rank.
+    /// Number of weights in the copy on one rank.
     weights: u64,
     is_trained: bool,
 }
 
-/// Returns the last part's copy of tied weights; `None` without such a copy, or if the first part
+/// Returns the last part's copy of tied weights; `None` if there is no copy, or if the first part
 /// is on the same stage.
 fn find_tied_weight_copy(
     plan: &ParallelismPlan,

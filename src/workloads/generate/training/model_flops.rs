@@ -1,4 +1,4 @@
-//! Model FLOPs of a step. Model FLOPs utilization (MFU) is the rate of model FLOPs divided by the
+//! Model FLOPs of a step. Model FLOPs utilization (MFU) is the rate of model FLOPs, divided by the
 //! peak rate.
 //!
 //! A multiplication in the forward pass counts as two FLOPs. In the backward pass, a multiplication
@@ -12,14 +12,14 @@
 //! | product with frozen weights | `2m` | `2m` for the input unless it is the job's data |
 //! | product of two results: attention, interaction | `2m` | `4m` |
 //!
-//! For attention, `m` is the number of multiplications that its kernels execute. With a causal
-//! mask, a fused kernel computes `s (s + 1) / 2` pairs of a sequence's `s` tokens. Unfused kernels
-//! compute `s s` pairs, and publications count this number for both kinds of kernels. If a fused
-//! backward kernel recomputes scores, this work counts only as hardware FLOPs. Operators that the
-//! plan omits do not count.
+//! For attention, `m` is the number of multiplications that the kernels execute. With a causal
+//! mask, a fused kernel computes `s (s + 1) / 2` token pairs for a sequence of `s` tokens. Unfused
+//! kernels compute `s s` pairs. Publications count `s s` for both kinds of kernels. A fused
+//! backward kernel may recompute scores; this work counts only as hardware FLOPs. Operators that
+//! the plan omits do not count.
 //!
-//! The ranks' kernels execute at least the model FLOPs; additional FLOPs come from padded heads,
-//! operators that a tensor group replicates, and recomputation.
+//! The ranks' kernels execute at least the model FLOPs. Additional FLOPs come from padded heads,
+//! replicated operators, and recomputation.
 
 use super::TrainingGenerator;
 use super::frozen_weights::adapter_products;
@@ -28,7 +28,7 @@ use crate::model::{LayerOperator, TrainedOperatorWeights};
 use chakram_trace::format::work_amounts::CountedAttention;
 
 impl TrainingGenerator {
-    /// Returns the model FLOPs that a step takes per sample.
+    /// Returns the model FLOPs of a step, per sample.
     pub(super) fn model_flops(&self) -> u128 {
         let layers = self.model.layers.iter().enumerate();
         let operators = layers.flat_map(|(i, layer)| {
@@ -46,7 +46,7 @@ impl TrainingGenerator {
         each.fold(0, u128::saturating_add)
     }
 
-    /// Multiplications that the forward kernels of `operator` execute per sample.
+    /// Number of multiplications that the forward kernels of `operator` execute per sample.
     fn executed_multiplications(&self, operator: &LayerOperator) -> u64 {
         let skipped = match self.sizes.fused {
             true => operator.work.causally_skipped_multiplications(),
@@ -55,7 +55,7 @@ impl TrainingGenerator {
         operator.work.multiplication_count() - skipped
     }
 
-    /// Number of backward matrix products of `operator` per forward product.
+    /// Number of backward matrix products per forward product of `operator`.
     fn backward_products_per_forward(
         &self,
         operator: &LayerOperator,
@@ -72,13 +72,14 @@ impl TrainingGenerator {
                 let of_weights = operator.training == TrainedOperatorWeights::All;
                 u128::from(of_weights) + u128::from(input_gradient)
             }
-            // In a matrix product of two results, both factors need gradients or neither does. The
-            // gains of attention's norms have gradients, which need the gradients of both factors.
+            // If both factors of a matrix product are results, either both need gradients or
+            // neither does. The gains of attention's norms also have gradients, which depend on the
+            // gradients of both factors.
             (true, false) => 2 * u128::from(input_gradient || has_weights),
         }
     }
 
-    /// Returns the kind of token pairs that the model FLOPs count, or `None` for a model without
+    /// Returns the kind of token pairs that count as model FLOPs, or `None` for a model without
     /// attention.
     pub(super) fn counted_attention_kind(&self) -> Option<CountedAttention> {
         let operators = self

@@ -1,6 +1,6 @@
-//! Recomputation of single operators, with the choices of torchtitan's `op` policy
-//! (`torchtitan/distributed/activation_checkpoint.py`): it saves the outputs of attention and of
-//! every second matrix product, and recomputes all others.
+//! Recomputation of individual operators, with the choices of torchtitan's `op` policy
+//! (`torchtitan/distributed/activation_checkpoint.py`). The policy saves the outputs of attention
+//! and of every second matrix product, and recomputes all other outputs.
 //!
 //! Frameworks have separate products for queries, keys, values, and the two halves of a gate.
 //! Therefore, in a block with a gated MLP, the policy recomputes three matrix products: the key
@@ -19,8 +19,8 @@
 //! | product out of the MLP, last sum | | |
 //!
 //! The recomputation runs before the block's backward pass. The policy saves only outputs of
-//! `aten.mm`, but a product of 8-bit numbers is `aten._scaled_mm`. Therefore 8-bit models recompute
-//! every product except the last, because the backward pass needs the outputs of all others.
+//! `aten.mm`, but an 8-bit product is an `aten._scaled_mm`. Therefore 8-bit models recompute every
+//! product except the last one, because the backward pass needs the outputs of all other products.
 
 use super::super::GenerateError;
 use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
@@ -37,8 +37,8 @@ pub(super) struct RecomputedOperatorPart {
     pub dropped: u64,
 }
 
-/// Returns the recomputed part of operator `i` of `operators`. `work` is a member's shard of this
-/// operator, and `kernels` are the kernels of the shard.
+/// Returns the part of operator `i` in `operators` that is recomputed. `work` is a member's shard
+/// of the operator, and `kernels` are the shard's kernels.
 pub(super) fn recomputed_operator_part(
     operators: &[LayerOperator],
     i: usize,
@@ -85,8 +85,8 @@ pub(super) fn recomputed_operator_part(
         let before = [".norm", ".rotary", ".repeat"];
         let mut again = all();
         again.retain(|kernel| before.iter().any(|name| kernel.suffix.starts_with(name)));
-        // Queries and keys are kept only as outputs of their matrix products, and not a second time
-        // after their norms.
+        // Queries and keys are saved only once: after their matrix products, not again after their
+        // norms.
         let behind_norms = match own.weights.is_empty() {
             true => 0,
             false => own
@@ -96,8 +96,8 @@ pub(super) fn recomputed_operator_part(
         let each = u128::from(sizes.samples) * u128::from(sizes.number);
         (again, behind_norms.saturating_mul(each) as u64)
     } else if own.is_elementwise() && !own.weights.is_empty() {
-        // The backward pass recomputes a norm from the norm's input. Only the first norm's input is
-        // saved, because it is the block's input.
+        // The backward pass recomputes a norm from its input. Only the first norm's input is saved,
+        // because this input is also the block's input.
         (all(), if i == 0 { 0 } else { kept })
     } else if own.is_elementwise() {
         let part = match (unsaved, is_gated(&own)) {

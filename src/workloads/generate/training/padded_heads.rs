@@ -1,18 +1,18 @@
-//! Attention heads, padded to a multiple of the tensor degree, so that each member has the same
-//! number of whole heads.
+//! Pads attention heads to a multiple of the tensor degree, so that each member has the same number
+//! of whole heads.
 //!
-//! With `v` KV heads and `a` query heads, `t` members together have `v' = t ⌈v / t⌉` KV heads and
-//! `a' = v' ⌈a / v'⌉` query heads. The matrix products before and after attention grow accordingly:
-//! with heads of `w` columns, they have `(a' + 2 v') w` outputs and `a' w` inputs. Padding is
-//! computed and communicated like real heads. Therefore each member takes as long as the fullest
-//! member would take with unpadded heads.
+//! With `v` KV heads and `a` query heads before padding, `t` members together have `v' = t ⌈v / t⌉`
+//! KV heads and `a' = v' ⌈a / v'⌉` query heads. The matrix products before and after attention grow
+//! accordingly: if a head has `w` columns, they have `(a' + 2 v') w` outputs and `a' w` inputs.
+//! Padding is computed and communicated like real heads. Therefore each member takes the time that
+//! the fullest member would take with unpadded heads.
 
 use crate::generate::plan::ParallelismPlan;
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{Model, ModelLayer, OperatorAxis, OperatorKind};
 use std::borrow::Cow;
 
-/// Returns `model`, with padded heads if `plan` asks for them.
+/// Returns `model`, with padded heads if `plan` requires them.
 pub(super) fn pad_heads<'m>(
     model: &'m Model,
     plan: &ParallelismPlan,

@@ -1,6 +1,6 @@
 //! Memory per parameter in training, and the bytes that an optimizer step moves.
 //!
-//! Bytes per parameter, for weights of `d` bytes and gradients of `g` bytes:
+//! Bytes per parameter, if a weight has `d` bytes and a gradient has `g` bytes:
 //!
 //! | optimizer | weights | gradients | kept | moved by a step |
 //! |---|---|---|---|---|
@@ -9,29 +9,29 @@
 //! | SGD | `d` | `g` | 0 | `g + 2d` |
 //! | none | `d` | 0 | 0 | 0 |
 //!
-//! Passes outside the optimizer's kernel add to the bytes that a step moves: Megatron-LM's passes
-//! for fp16 gradients (16: copied to single precision, unscaled and checked, copied back to
-//! weights), PyTorch's unfused Adam (52 more than a fused kernel), gradient clipping (12: norm and
-//! scaling), and casts of weights for 8-bit products.
+//! Passes outside the optimizer's kernel also move bytes in a step: Megatron-LM's passes for fp16
+//! gradients (16: copied to single precision, unscaled and checked, copied back to weights),
+//! PyTorch's unfused Adam (52 more than a fused kernel), gradient clipping (12: norm and scaling),
+//! and weight casts for 8-bit products.
 //!
-//! With 16-bit formats and mixed precision, Adam needs 16 bytes per parameter. With ZeRO, each of
+//! With a 16-bit format and mixed precision, Adam needs 16 bytes per parameter. With ZeRO, each of
 //! `N` replicas keeps only its shard of the sharded state (Rajbhandari et al., 2020, figure 1:
 //! `16`, `4 + 12/N`, `2 + 14/N`, `16/N`).
 
 use crate::generate::plan::{Optimizer, ZeroStage};
 
-/// Memory that training keeps per parameter.
+/// Memory that training needs per parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterMemory {
-    /// Bytes of a weight in the model's format.
+    /// Number of bytes per weight, in the model's format.
     pub weight: u64,
     /// Number of bytes per weight gradient.
     pub gradient: u64,
-    /// Optimizer, which determines the optimizer state and the bytes of a step.
+    /// The optimizer, which determines the optimizer state and the bytes that a step moves.
     pub optimizer: Optimizer,
     /// True if the optimizer keeps a single-precision master copy of the weights.
     pub mixed: bool,
-    /// ZeRO stage, which determines the state that replicas shard.
+    /// The ZeRO stage, which determines the state that replicas shard.
     pub zero: ZeroStage,
     /// Number of replicas that shard the state.
     pub replicas: u32,
@@ -40,7 +40,7 @@ pub struct ParameterMemory {
     pub passes: u64,
 }
 
-/// Bytes that one NPU stores for the whole run, by purpose.
+/// Bytes that one NPU stores during the whole run, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidentBytes {
     /// Bytes of weights on the NPU.
@@ -52,7 +52,7 @@ pub struct ResidentBytes {
 }
 
 impl ResidentBytes {
-    /// Saturating sum of weights, gradients and optimizer state.
+    /// Sum of weights, gradients and optimizer state; saturates.
     pub fn total_bytes(self) -> u64 {
         let state = self.weights.saturating_add(self.gradients);
         state.saturating_add(self.optimizer)
@@ -86,7 +86,7 @@ impl ParameterMemory {
         }
     }
 
-    /// Bytes that an optimizer step moves per updated parameter.
+    /// Number of bytes that an optimizer step moves per updated parameter.
     pub fn bytes_moved_per_step(&self) -> u64 {
         let (d, g) = (self.weight, self.gradient);
         match (self.optimizer, self.mixed) {
@@ -106,7 +106,7 @@ impl ParameterMemory {
         }
     }
 
-    /// Bytes of the gradient per parameter, or 0 if no optimizer needs it.
+    /// Bytes of gradient per parameter, or 0 if no optimizer needs gradients.
     pub fn gradient_bytes(&self) -> u64 {
         match self.optimizer {
             Optimizer::None => 0,
@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn zero_shares_what_its_paper_says() {
         // With 7.5 billion parameters on 64 replicas and mixed-precision Adam (16 B per parameter),
-        // a replica stores 120 GB, (4 + 12/64) 7.5e9 = 31.40625 GB, (2 + 14/64) 7.5e9 = 16.640625
-        // GB, or 16/64 x 7.5e9 = 1.875 GB.
+        // a replica stores 120 GB without ZeRO. With stages 1 to 3, it stores (4 + 12/64) 7.5e9 =
+        // 31.40625 GB, (2 + 14/64) 7.5e9 = 16.640625 GB, and 16/64 x 7.5e9 = 1.875 GB.
         let expected = [
             (ZeroStage::None, 120_000_000_000),
             (ZeroStage::Optimizer, 31_406_250_000),
@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn a_parameter_has_the_bytes_of_its_formats() {
-        // After the settings, a row has the bytes per parameter of weights, of gradients and of
-        // optimizer state, and the bytes that a step moves per parameter.
+        // Each row has the settings, then the bytes per parameter of weights, gradients and
+        // optimizer state, and finally the bytes that a step moves per parameter.
         let expected = [
             ((2, Optimizer::Adam, true), [2, 2, 12], 2 + 2 + 24),
             ((4, Optimizer::Adam, false), [4, 4, 8], 4 + 24),

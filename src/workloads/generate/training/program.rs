@@ -1,12 +1,12 @@
-//! Program of a layer in a pass, for one member of its tensor group: a list of nodes without ids.
-//! Every pass of a micro-batch through the layer emits this program, with new ids.
+//! The program of a layer in a pass, for one member of its tensor group: a list of nodes without
+//! ids. Each pass of a micro-batch through the layer emits the nodes of this program, with new ids.
 
 use crate::generate::plan::ParallelGroupKind;
 use chakram_trace::format::{
     CollectiveKind, Dtype, KernelShape, MemoryChanges, TensorClass, TrainingPhase,
 };
 
-/// Bytes of an operator's operands on one core. Only one of the operator's kernels loads and stores
+/// Bytes of an operator's operands on one core. Only one kernel of the operator loads and stores
 /// these operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OperatorOperandBytes {
@@ -15,7 +15,7 @@ pub(super) struct OperatorOperandBytes {
     pub output: u64,
 }
 
-/// Operation of a node: a kernel, a collective or a message.
+/// Operation of a node: a kernel, a collective, or a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ProgramNodeOperation {
     /// A kernel of an operator.
@@ -23,19 +23,20 @@ pub(super) enum ProgramNodeOperation {
         flops: u64,
         bytes: u64,
         shape: Option<KernelShape>,
-        /// Number format of the computation, if it is not the plan's format.
+        /// Number format in which the kernel computes, if it differs from the plan's format.
         dtype: Option<Dtype>,
         /// The operator's operands, if their loads and stores are counted at this kernel.
         operands: Option<OperatorOperandBytes>,
     },
-    /// A collective of the tensor group, or of a part of the group; the bytes are its `comm_size`.
+    /// A collective of the tensor group, or of a part of the group; its bytes are defined like
+    /// `comm_size`.
     Collective {
         kind: CollectiveKind,
         bytes: u64,
         family: ParallelGroupKind,
     },
     /// A message to or from member `peer` of the tensor group. `slot` distinguishes the messages
-    /// that the same two members exchange in a layer.
+    /// that the same two members exchange within a layer.
     Message {
         receive: bool,
         peer: u32,
@@ -43,7 +44,7 @@ pub(super) enum ProgramNodeOperation {
         slot: u32,
     },
     /// A message to the next rank of a context group, or from the previous rank; `slot`
-    /// distinguishes this message from others of the same layer.
+    /// distinguishes the messages of the same layer.
     RingMessage {
         receive: bool,
         bytes: u64,
@@ -51,10 +52,10 @@ pub(super) enum ProgramNodeOperation {
     },
 }
 
-/// The node, or the nodes, that a program's node waits for.
+/// A dependency of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProgramDependency {
-    /// The nodes that the whole program depends on.
+    /// The nodes on which the whole program depends.
     Entry,
     /// The node with this index in the program.
     Node(u32),
@@ -63,16 +64,17 @@ pub(super) enum ProgramDependency {
 /// A node of a program, which has no id yet.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProgramNode {
-    /// Name without the layer's name, such as `fwd/attention.qkv`.
+    /// Name without the layer's prefix, such as `fwd/attention.qkv`.
     pub name: String,
     pub phase: TrainingPhase,
     pub task: ProgramNodeOperation,
     /// Index of the kernel's lane; 0 is the chain's lane.
     pub branch: u32,
     pub after: Vec<ProgramDependency>,
-    /// True for nodes that compute weight gradients, and for nodes that only such nodes need.
+    /// True for nodes that compute weight gradients, and for nodes whose results only such nodes
+    /// use.
     pub of_weights: bool,
-    /// Bytes of output gradients that the node reads. If the node is in a separate pass, these
+    /// Bytes of output gradients that the node reads. If the node runs in a separate pass, these
     /// bytes stay allocated until that pass.
     pub holds: u64,
     pub memory: MemoryChanges,
@@ -84,12 +86,12 @@ pub(super) struct ProgramNode {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct LayerProgram {
     pub items: Vec<ProgramNode>,
-    /// Nodes that the next layer depends on.
+    /// Nodes on which the next layer depends.
     pub exit: Vec<ProgramDependency>,
     /// In a backward program, the weight gradients that each operator computes, in order from the
     /// last operator to the first.
     pub found: Vec<ProducedGradients>,
-    /// Memory changes after the last node; all memory changes of a program without nodes.
+    /// Memory changes after the last node. For a program without nodes, all its memory changes.
     pub rest: MemoryChanges,
 }
 
@@ -100,21 +102,21 @@ pub(super) struct ProducedGradients {
     pub nodes: Vec<u32>,
     /// Number of program nodes up to and including the last node that computes these gradients.
     pub until: u32,
-    /// Numbers of weights, in the order in which their gradients are computed.
+    /// Number of weights in each gradient, in the order in which the gradients are computed.
     pub weights: [u64; 2],
-    /// True if the weights belong to experts that other ranks do not have.
+    /// True if the weights belong to experts that some other ranks do not have.
     pub of_experts: bool,
 }
 
 impl LayerProgram {
-    /// Splits the program in two: one program with all nodes except the nodes for weight gradients,
-    /// and one with only these nodes. If a node of the first program depends on a node of the
-    /// second program, it gets the dependencies of that node instead. In the second program, each
-    /// kernel waits for the kernel before it.
+    /// Splits the program in two: the first program has all nodes except those for weight
+    /// gradients, which are in the second program. If a node of the first program depends on a node
+    /// of the second program, it depends on that node's dependencies instead. In the second
+    /// program, each kernel waits for the previous kernel.
     pub fn split_weight_gradients(&self) -> [Self; 2] {
         let [mut inputs, mut weights] = [Self::default(), Self::default()];
-        // `numbers` has each node's index in its new program; `stands` has the nodes that replace
-        // it as a dependency in the first program.
+        // `numbers` contains each node's index in its new program. `stands` contains the nodes that
+        // replace a node as a dependency in the first program.
         let mut numbers = Vec::with_capacity(self.items.len());
         let mut stands: Vec<Vec<ProgramDependency>> = Vec::with_capacity(self.items.len());
         let mut last_kernel = None;
@@ -150,7 +152,7 @@ impl LayerProgram {
             own.after.sort_unstable();
             own.after.dedup();
             // The second program still reads these output gradients, so the first program frees
-            // nothing of them.
+            // none of them.
             let held = match inputs.items.last_mut() {
                 Some(last) => &mut last.memory,
                 None => &mut inputs.rest,
@@ -201,8 +203,8 @@ impl LayerProgram {
     }
 }
 
-/// Adds `bytes` of a class to `sums`. The sum saturates, because layers without nodes add bytes in
-/// every pass, so it has no upper limit.
+/// Adds `bytes` of the class `class` to `sums`. The sum saturates: layers without nodes add bytes
+/// in every pass, so it has no upper bound.
 pub(super) fn add_bytes(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
     let sum = &mut sums[class as usize];
     *sum = sum.saturating_add(bytes);
@@ -227,9 +229,9 @@ pub(super) struct LayerProgramBuilder {
     finders: Vec<u32>,
     /// Last nodes of the chain; the next node of the chain depends on them.
     pub front: Vec<ProgramDependency>,
-    /// Branch that the next nodes are added to.
+    /// Branch to which new nodes are added.
     pub branch: u32,
-    /// True while new nodes are only for weight gradients.
+    /// True while new nodes serve only weight gradients.
     pub of_weights: bool,
 }
 
@@ -283,8 +285,9 @@ impl LayerProgramBuilder {
         item
     }
 
-    /// Adds kernels that run after `item`, the node with an operator's weight gradient, and also
-    /// contribute to this gradient. The chain waits for the added kernels unless `beside` is true.
+    /// Adds kernels that run after `item` and also contribute to its weight gradient. `item` is the
+    /// node that computes an operator's weight gradient. The chain waits for the added kernels
+    /// unless `beside` is true.
     pub fn push_after_weight_gradient<'k>(
         &mut self,
         mut item: u32,
@@ -312,8 +315,8 @@ impl LayerProgramBuilder {
         self.finders.push(item);
     }
 
-    /// Records that the current operator's gradients are complete; `weights` are its numbers of
-    /// weights.
+    /// Records that the current operator's gradients are complete; `weights` are the numbers of
+    /// weights in its gradients.
     pub fn complete_operator_gradients(&mut self, weights: [u64; 2], of_experts: bool) {
         self.program.found.push(ProducedGradients {
             nodes: std::mem::take(&mut self.finders),
@@ -329,7 +332,7 @@ impl LayerProgramBuilder {
     }
 
     /// Records that the last node frees `bytes`; if the program is still empty, the next node frees
-    /// them.
+    /// them instead.
     pub fn free_bytes(&mut self, class: TensorClass, bytes: u64) {
         let memory = match self.program.items.last_mut() {
             Some(last) => &mut last.memory,
@@ -340,7 +343,7 @@ impl LayerProgramBuilder {
 
     pub fn finish_program(mut self) -> LayerProgram {
         self.program.exit = self.front;
-        // No node follows, so attach the pending allocations to the last node.
+        // No further node will be added, so attach the pending allocations to the last node.
         if let Some(last) = self.program.items.last_mut() {
             let rest = std::mem::take(&mut self.program.rest);
             merge_memory_changes(&mut last.memory, &rest);

@@ -1,8 +1,8 @@
-//! Number of parameters on a rank, and the state of these parameters (weights, gradients, optimizer
-//! state) that the rank stores and updates.
+//! Number of parameters on a rank, and the state (weights, gradients, optimizer state) of the parameters
+//! that the rank stores and updates.
 //!
-//! ZeRO shards the state of common weights among all replicas, and the state of experts among the replicas
-//! that have the same experts.
+//! ZeRO shards the state of common weights among all replicas. It shards the state of experts among the
+//! replicas that have the same experts.
 
 use super::layer::WeightCounts;
 use super::{TrainingGenerator, cost};
@@ -12,7 +12,8 @@ use crate::generate::training::{ParameterMemory, ResidentBytes};
 use chakram_trace::format::Dtype;
 
 impl TrainingGenerator {
-    /// Returns the weights of a rank on `stage`, including adapters and a copy of tied weights.
+    /// Returns the number of weights of a rank on `stage`, including adapters and a copy of tied
+    /// weights.
     pub(super) fn stage_weight_counts(&self, stage: u32) -> WeightCounts {
         sum_weight_counts(
             self.stage_layers(stage)
@@ -20,15 +21,15 @@ impl TrainingGenerator {
         )
     }
 
-    /// Returns a rank's weights in experts; fewer replicas have copies of experts than of other
-    /// weights.
+    /// Returns the number of expert weights of a rank; fewer replicas have copies of them than of
+    /// other weights.
     fn stage_expert_weight_counts(&self, stage: u32) -> WeightCounts {
         let layers = self.stage_layers(stage);
         sum_weight_counts(layers.map(|layer| self.lowered_layer(layer).expert_parameters))
     }
 
-    /// Returns four states, each with its number of weights on `stage`: trained and frozen weights
-    /// that all replicas have, then trained and frozen weights of experts.
+    /// Returns four kinds of state, each with its number of weights on `stage`: trained and frozen
+    /// weights that all replicas have, then trained and frozen expert weights.
     fn parameter_memories_of_stage(&self, stage: u32) -> [(ParameterMemory, u64); 4] {
         let experts = self.stage_expert_weight_counts(stage);
         let all = self.stage_weight_counts(stage);
@@ -41,7 +42,7 @@ impl TrainingGenerator {
             replicas: self.plan.expert_copies(),
             ..state
         };
-        // Frozen weights are only stored: they have no gradients or optimizer state.
+        // Frozen weights are only stored; they need no gradients or optimizer state.
         let frozen = |state| ParameterMemory {
             optimizer: Optimizer::None,
             passes: 0,
@@ -72,14 +73,14 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the bytes per parameter that a step moves in passes over gradients and weights
-    /// outside the optimizer's kernel.
+    /// Returns the bytes per parameter that a step moves outside the optimizer's kernel, in passes
+    /// over gradients and weights.
     fn extra_optimizer_pass_bytes(&self) -> u64 {
         let mut bytes = 0;
         if self.plan.elementwise == ElementwiseKernels::Megatron {
-            // Megatron-LM's 16-bit optimizer copies fp16 gradients to single precision (4 bytes
-            // written), then unscales and checks them (4 read + 4 written), and reads the master
-            // copy to write the weights (4 read).
+            // For each fp16 gradient, Megatron-LM's optimizer writes a single-precision copy (4
+            // bytes written), unscales and checks it (4 read, 4 written), and reads the master copy
+            // to write the weight (4 read).
             if self.plan.dtype == Dtype::Fp16 {
                 bytes += 16;
             }
@@ -90,10 +91,10 @@ impl TrainingGenerator {
             }
         }
         if self.plan.elementwise.is_pytorch() {
-            // Unfused Adam works on lists of single-precision tensors and moves these bytes per
+            // Unfused Adam works on lists of single-precision tensors. It moves these bytes per
             // parameter: decay (8), first moment (12), second moment (8 + 12), root, correction and
-            // epsilon (8 each), weights (16). These are 80 bytes; a fused kernel moves only 28
-            // bytes.
+            // epsilon (8 each), weights (16). Together, these are 80 bytes; a fused kernel moves
+            // only 28 bytes.
             if self.plan.optimizer == Optimizer::Adam {
                 bytes += 52;
             }
@@ -102,8 +103,8 @@ impl TrainingGenerator {
             }
         }
         if self.sizes.casts_operands() {
-            // The casts read weights, and write them in the operands' format, in both original and
-            // transposed order.
+            // The casts read the weights, and write them in the operands' format, both as stored
+            // and transposed.
             let linears = self.plan.linears.map_or(0, cost::bytes_of_two_numbers);
             bytes += self.sizes.number + linears;
         }
@@ -135,7 +136,7 @@ impl TrainingGenerator {
             && (self.micro_batches == 1 || !self.plan.accumulate)
     }
 
-    /// Returns the bytes of a layer's gradients on a rank, before replicas sum the gradients.
+    /// Returns the bytes of a layer's gradients on a rank before replicas sum them.
     pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
         let experts = self.lowered_layer(layer).expert_parameters.trained;
         let common = self.parts.weights_of_layer(layer).trained - experts;
@@ -147,8 +148,8 @@ impl TrainingGenerator {
         summed.map(|(weights, _)| weights).sum::<u64>() * self.sizes.gradient
     }
 
-    /// Returns the bytes that an optimizer step loads from remote memory, and the bytes that it
-    /// stores there, if state does not stay in the NPU's memory.
+    /// Returns the bytes that an optimizer step loads from remote memory and the bytes that it
+    /// stores there, if state is kept outside the NPU's memory.
     pub(super) fn streamed_step_bytes(&self, stage: u32) -> [u64; 2] {
         let sum = |each: &dyn Fn(&ParameterMemory) -> u64| {
             let states = self.parameter_memories_of_stage(stage).into_iter();
@@ -160,7 +161,7 @@ impl TrainingGenerator {
         };
         let kept = ParameterMemory::kept_bytes_per_parameter;
         match self.plan.offload {
-            // Half of the bytes that a step moves are loads, and the other half are stores.
+            // Of the bytes that a step moves, half are loads and half are stores.
             OffloadedState::None => {
                 let moved = self.optimizer_step_bytes(stage);
                 [moved.div_ceil(2), moved / 2]

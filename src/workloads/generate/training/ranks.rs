@@ -16,7 +16,8 @@ use chakram_trace::graph::SlotBinding;
 use std::sync::OnceLock;
 
 impl TrainingGenerator {
-    /// Returns the maximum bytes in use at once on a rank of `stage`, if nodes run in id order.
+    /// Returns the maximum number of bytes in use at the same time on a rank of `stage`, if nodes
+    /// run in id order.
     pub(super) fn peak_bytes(&self, stage: u32) -> RankMemoryPeak {
         let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
             let place = RankCoordinates {
@@ -41,10 +42,10 @@ impl TrainingGenerator {
         peaks.max_by_key(|peak| peak.bytes).unwrap_or_default()
     }
 
-    /// Returns the coordinates of the rank that represents the rank at `place`; the two ranks'
-    /// nodes differ only in peers and groups. In general, one rank represents all ranks of a stage.
-    /// If there are adapters, adapters and other ranks have different representatives. If a tensor
-    /// group's members exchange messages, each member represents itself.
+    /// Returns the coordinates of the rank that represents the rank at `place`; the nodes of the
+    /// two ranks differ only in peers and groups. In general, one rank represents all ranks of a
+    /// stage. If there are adapters, adapters and other ranks have different representatives. If a
+    /// tensor group's members exchange messages, each member represents itself.
     fn representative_rank_of(&self, place: RankCoordinates) -> RankCoordinates {
         RankCoordinates {
             tensor: if self.slots > 0 {
@@ -70,12 +71,12 @@ impl TrainingGenerator {
 pub(super) struct RankNodeCounts {
     /// The exact count, which takes long to compute because it generates all nodes.
     all: OnceLock<u64>,
-    /// A lower bound, without messages, reductions, loads and stores: the sum of the lengths of the
-    /// programs.
+    /// A lower bound, which is the sum of the lengths of the programs; it omits messages,
+    /// reductions, loads and stores.
     least: OnceLock<u64>,
 }
 
-/// Sink that adds up allocations and frees, and records the maximum in use.
+/// A sink that adds up allocations and frees, and records the maximum in use.
 #[derive(Default)]
 struct PeakMemoryMeter {
     peak: RankMemoryPeak,
@@ -117,7 +118,7 @@ impl TraceGenerator for TrainingGenerator {
 
     fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
         match &self.plan.tiles {
-            // If `ranks` is empty, rank r is at position r.
+            // If `ranks` is empty, rank r has position r.
             CorePlacement::Cores(cores) => cores.get(rank as usize).copied(),
             _ => None,
         }
@@ -144,8 +145,8 @@ impl TraceGenerator for TrainingGenerator {
             return replicas.map(replica).collect();
         }
         // If members of a tensor group exchange messages, an independent copy is a replica. If
-        // ranks of a context group exchange messages, an independent copy consists of all replicas
-        // of the group.
+        // ranks of a context group exchange messages, an independent copy consists of the replicas
+        // of one whole group.
         let members = match (self.slots > 0, self.ring_slots > 0) {
             (_, true) => self.plan.tensor * self.plan.context,
             (true, false) => self.plan.tensor,
@@ -164,8 +165,8 @@ impl TraceGenerator for TrainingGenerator {
         let own = self.placement.coordinates_of_rank(rank);
         let model = self.placement.coordinates_of_rank(self.shape_of(rank));
         let peer = |peer: &u32| {
-            // The peer is another member on the same stage, or the corresponding member on another
-            // stage.
+            // The peer is either another member on the same stage, or the member at the same index
+            // on another stage.
             let peer = self.placement.coordinates_of_rank(*peer);
             let tensor = if self.slots > 0 {
                 peer.tensor
@@ -174,8 +175,8 @@ impl TraceGenerator for TrainingGenerator {
                     * self.members_per_stage_adapter(peer.stage)
             };
             let stage = peer.stage;
-            // In a ring, the distance from the rank to its peer is the same as from the
-            // representative to its peer; the representative is the first rank of its ring.
+            // In a ring, every rank has the same distance to its peer as the representative, which
+            // is the first rank of its ring.
             let members = self.plan.context;
             let index = (own.data % members + peer.data) % members;
             let data = own.data - own.data % members + index;
@@ -235,8 +236,8 @@ impl TraceGenerator for TrainingGenerator {
                 });
                 items.sum::<u64>()
             });
-            // Count one node for the allocation of the resident state. A rank without work has only
-            // that node.
+            // Count one node that allocates the resident state. A rank without work has only that
+            // node.
             1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
         })
     }

@@ -1,8 +1,8 @@
-//! Tensors that a stage keeps in its cores' SRAM, and the loads and stores of all other tensors.
+//! Tensors that a stage keeps in its cores' SRAM, and the loads and stores for all other tensors.
 //!
 //! W, I and O are the bytes of an operator's weights, inputs and outputs on one core. ΣWSG is the
-//! sum of weights, gradients and optimizer state over the stage, and ΣI is the sum of inputs over
-//! the stage. C is the capacity of the SRAM. A stage keeps one of the following in SRAM:
+//! stage's sum of weights, gradients and optimizer state, and ΣI is the stage's sum of inputs. C is
+//! the SRAM's capacity. A stage keeps one of the following in SRAM:
 //!
 //! | kept | where | an operator loads and stores |
 //! |---|---|---|
@@ -11,23 +11,24 @@
 //! | activations | ΣI ≤ C | W |
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
-//! If either weights or activations would fit, the stage keeps the kind that causes less traffic.
-//! If a stage keeps neither, an operator divides one of its operands into parts that fit (at least
-//! one part), and loads the other operand once per part. These rules are Algorithm 1 of Fang et al.
-//! (PALM) with five corrections. As printed, the second branch (ΣWSG ≤ C) is never taken, because
-//! the first branch (ΣW ≤ C) is always true in this case; ΣI is computed but not used; ⌈O/C⌉ is
-//! printed instead of ⌈I/C⌉; the operand that stays is never loaded; and no branch keeps both.
-//! [`ResidencyRule::AsPrinted`] is the algorithm as printed.
+//! If weights would fit, and activations would also fit, but not both together, the stage keeps the
+//! kind that causes less traffic. If a stage keeps neither, an operator divides one of its operands
+//! into parts that fit (at least one part), and loads the other operand once for each part. These
+//! rules are Algorithm 1 of Fang et al. (PALM) with five corrections. As printed, the algorithm has
+//! these faults: the second branch (ΣWSG ≤ C) is never taken, because the first branch (ΣW ≤ C) is
+//! then always true; ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand
+//! that stays in SRAM is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is
+//! the algorithm as printed.
 //!
 //! A larger SRAM never causes more traffic. If only weights or only activations are kept, an
-//! operator moves at most W + I + O bytes, which is its minimum without SRAM.
+//! operator moves at most W + I + O bytes, which is the minimum without SRAM.
 
 use super::program::{OperatorOperandBytes, ProgramNodeOperation};
 use super::{MOST_WORK, TrainingGenerator};
 use crate::generate::plan::ResidencyRule;
 use crate::generate::schedule::PassKind;
 
-/// Kinds of tensors that a stage keeps in SRAM.
+/// The kinds of tensors that a stage keeps in SRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SramResidency {
     Both,
@@ -43,7 +44,7 @@ impl SramResidency {
     }
 }
 
-/// The SRAM of a core, and the rule that decides which tensors stay in it.
+/// A core's SRAM, and the rule that decides which tensors it keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SramPolicy {
     pub rule: ResidencyRule,
@@ -53,7 +54,7 @@ pub(super) struct SramPolicy {
 
 impl SramPolicy {
     /// Returns the bytes that an operator loads and the bytes that it stores, if the stage keeps
-    /// `kept` in SRAM.
+    /// the tensors `kept` in SRAM.
     pub fn sram_traffic(&self, kept: SramResidency, of: OperatorOperandBytes) -> [u64; 2] {
         let OperatorOperandBytes {
             input: i,
@@ -70,8 +71,8 @@ impl SramPolicy {
                 [a.min(b), o]
             }
             SramResidency::Neither => {
-                // An absent operand counts as one part; otherwise, an operator without weights
-                // would never load its input.
+                // An absent operand counts as one part, because an operator without weights would
+                // otherwise never load its input.
                 let weights_stay = w.saturating_add(parts(w).max(1).saturating_mul(i));
                 let inputs_stay = i.saturating_add(parts(i).max(1).saturating_mul(w));
                 [weights_stay.min(inputs_stay), o]
@@ -81,8 +82,8 @@ impl SramPolicy {
     }
 
     /// Returns the tensors that a stage keeps in SRAM. The stage's weights have `weights` bytes;
-    /// with gradients and optimizer state, they have `state` bytes. `operands` are the operands of
-    /// the stage's forward operators.
+    /// together with gradients and optimizer state, they have `state` bytes. `operands` contains
+    /// the operands of each forward operator of the stage.
     pub fn choose_kept_tensors(
         &self,
         weights: u64,
@@ -97,7 +98,7 @@ impl SramPolicy {
             return match (fits(weights), fits(state)) {
                 (true, _) => SramResidency::Weights,
                 // `(false, true)` is unreachable: `state` includes the weights, so if it fits, the
-                // weights fit too, and the first arm applies.
+                // weights also fit, and the first arm applies.
                 (false, true) => SramResidency::Activations,
                 (false, false) => SramResidency::Neither,
             };
@@ -165,8 +166,8 @@ mod tests {
         }
     }
 
-    /// Tests a stage with two operators. Each operator has 50 B of weights and 30 B of inputs; with
-    /// gradients and state, the weights of both operators have 400 B.
+    /// Tests a stage that has two operators. Each operator has 50 B of weights and 30 B of inputs;
+    /// the weights of both operators, with gradients and state, have 400 B.
     fn kept_events(capacity: u64) -> SramResidency {
         parse_policy(capacity).choose_kept_tensors(100, 400, &[OPERATOR; 2])
     }
@@ -175,13 +176,13 @@ mod tests {
     fn every_residency_is_reached_and_has_its_traffic() {
         for (capacity, state, traffic) in [
             (460, SramResidency::Both, [0, 0]),
-            // Either weights or activations fit, and both cause the same traffic per operator: I +
-            // O = 50 B or W = 50 B. In this case, weights are kept.
+            // Weights would fit, activations would also fit, and both cause the same traffic per
+            // operator: I + O = 50 B or W = 50 B. In this case, the stage keeps the weights.
             (459, SramResidency::Weights, [30, 20]),
             (399, SramResidency::Activations, [50, 0]),
-            // The operator loads min(50 + 2 x 30, 30 + 1 x 50) = 80, and stores its result.
+            // The operator loads min(50 + 2 x 30, 30 + 1 x 50) = 80 B, and stores its result.
             (40, SramResidency::Neither, [80, 20]),
-            // The operator loads min(50 + 5 x 30, 30 + 3 x 50) = 180.
+            // The operator loads min(50 + 5 x 30, 30 + 3 x 50) = 180 B.
             (10, SramResidency::Neither, [180, 20]),
         ] {
             assert_eq!(kept_events(capacity), state, "{capacity}");
@@ -193,8 +194,8 @@ mod tests {
         }
     }
 
-    /// An operator without weights loads its input once. A look-up, which has only weights, loads
-    /// its rows once.
+    /// An operator without weights loads its input once. A look-up has only weights, and loads each
+    /// of its rows once.
     #[test]
     fn what_is_not_there_is_one_part() {
         let of = |input, weights| OperatorOperandBytes {
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(before, 0);
     }
 
-    /// By the printed algorithm, SRAM keeps weights as soon as they fit without their state, and
+    /// With the printed algorithm, SRAM keeps weights as soon as they fit without their state, and
     /// results are stored even if everything fits.
     #[test]
     fn the_printed_algorithm_has_a_branch_that_is_never_taken() {
@@ -246,7 +247,7 @@ mod tests {
             };
             assert_eq!(state, expected, "{capacity}");
         }
-        // The operator loads min(2 x 30, 1 x 50) = 50: the printed rule omits the single load of
+        // The operator loads min(2 x 30, 1 x 50) = 50 B: the printed rule omits the single load of
         // the operand that stays.
         assert_eq!(
             printed(40).sram_traffic(SramResidency::Neither, OPERATOR),

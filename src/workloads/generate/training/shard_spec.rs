@@ -3,8 +3,7 @@
 use crate::generate::sharding::{MeshAxis, ShardLayout};
 use crate::model::{OperatorAxesAndTensors, OperatorAxis, OperatorKind, WindowSpec};
 
-/// Sharding of an operator: for each axis, the digit that determines the number of shards and each
-/// member's shard.
+/// Sharding of an operator: for each axis, the digit of a member's number that selects its shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardSpec {
     pub samples: MeshAxis,
@@ -33,7 +32,7 @@ impl ShardSpec {
         }
     }
 
-    /// Returns the input layout that an operator with the spec `spec` needs.
+    /// Returns the layout in which an operator with the spec `spec` needs its input.
     pub fn input_layout(&self, spec: &OperatorAxesAndTensors) -> ShardLayout {
         ShardLayout {
             samples: self.samples,
@@ -55,15 +54,15 @@ impl ShardSpec {
         }
     }
 
-    /// Returns the digit that distinguishes members with different partial sums of the output;
-    /// `None` if there are no partial sums.
+    /// Returns the digit in which members with different partial sums of the output differ; `None`
+    /// if there are no partial sums.
     pub fn partial_sum_axis(&self) -> Option<MeshAxis> {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
-    /// Returns one member's part of `work`, per sample. An image is divided by rows so that each
-    /// member gets the same number of windows. A member's part is an image of its own, with the
-    /// same padding. Sizes that do not divide evenly are rounded up, as Megatron-LM does with the
+    /// Returns one member's part of `work`, for one sample. An image is divided by rows so that
+    /// each member gets the same number of windows. A member's part is a separate image with the
+    /// same padding. Sizes that do not divide evenly are rounded up, as Megatron-LM rounds up the
     /// vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
@@ -80,7 +79,7 @@ impl ShardSpec {
     }
 
     /// Returns true if all members' parts of `work` together have exactly the windows of `work`.
-    /// The windows are exactly the same only if their rows extend past the padding.
+    /// This is only the case if the members' rows extend past the padding.
     pub fn divides_windows_exactly(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
         self.local_shard(work)
@@ -89,8 +88,8 @@ impl ShardSpec {
             == work.output_rows_of_windows()
     }
 
-    /// Returns the number of image rows that give a member its share of `all` rows of windows,
-    /// which is `(share - 1) stride + kernel - 2 padding`.
+    /// Returns the number of image rows that a member needs for its share of `all` rows of windows:
+    /// `(share - 1) stride + kernel - 2 padding`.
     fn image_rows_for_windows(&self, rows: u64, all: u64, windows: WindowSpec) -> u64 {
         if self.rows.parts == 1 {
             return rows;

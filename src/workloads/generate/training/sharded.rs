@@ -1,7 +1,7 @@
-//! Lowering of layers to kernels and collectives, for each member of a tensor group.
+//! Lowers layers to kernels and collectives, for each member of a tensor group.
 //!
 //! The shardings of a layer's operators ([`dataflow`](super::dataflow)) determine its computation and
-//! communication:
+//! its communication:
 //!
 //! | | forward | backward |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | windows that reach over the edge of a shard | rows come from the neighbours | gradients of these rows return |
 //! | weights | | gradients are summed over `b` and `m`, once at the end of a step |
 //!
-//! Byte counts, as in PALM's Table III, for `B` samples of `M` rows, `d` bytes per number and `g`
-//! bytes per gradient:
+//! The table gives byte counts, as in PALM's Table III, for `B` samples of `M` rows, `d` bytes per
+//! value and `g` bytes per gradient:
 //!
 //! | | buffer of a member | exchanged between members that differ in |
 //! |---|---|---|
@@ -22,36 +22,35 @@
 //! | rows of an image of `W` pixels and `C` channels from a neighbour | `d B W C / bk` each; of a pool `/ bn` | m |
 //! | a loss over sharded classes, three times | `4 BM / bm` | n |
 //!
-//! Communication moves the minimum number of bytes: by an all-gather or an all-to-all if one is
-//! possible, otherwise by messages.
+//! Communication moves the minimum number of bytes: by an all-gather or an all-to-all if possible,
+//! and by messages otherwise.
 //!
 //! With Megatron-LM's split, the sums are the same as in Megatron-LM (Shoeybi et al., 2019). An
 //! all-reduce follows a matrix product that is split by inputs. An all-reduce of the gradient
-//! precedes a matrix product that is split by outputs. With sequence parallelism (Korthikanti et
-//! al., 2022, section 4.2.2), operators that are not split have shards of the tokens, and each
-//! all-reduce becomes an all-gather and a reduce-scatter:
+//! precedes a matrix product that is split by outputs. With sequence parallelism (Korthikanti et al.,
+//! 2022, section 4.2.2), operators without a split have shards of the tokens, and each all-reduce
+//! becomes an all-gather and a reduce-scatter:
 //!
 //! | | forward | backward |
 //! |---|---|---|
 //! | before a product that is split by outputs | all-gather of the input | all-gather of the input again (members keep only their own tokens), and reduce-scatter of its gradient |
 //! | after a product that is split by inputs | reduce-scatter of the output | all-gather of the output's gradient |
 //!
-//! The sum of the input's gradient overlaps the product that computes the weights' gradient. The
-//! second all-gather of the input overlaps the kernels before it. DTensor, which torchtitan uses,
-//! keeps the gathered input instead of gathering it twice.
+//! The sum of the input's gradient overlaps the product for the weights' gradient. The second
+//! all-gather of the input overlaps the kernels before it. DTensor, which torchtitan uses, keeps the
+//! gathered input instead of gathering the input twice.
 //!
-//! With expert parallelism, ranks of different tensor groups exchange copies of tokens, and each
-//! rank sends all its copies in one collective. Each copy has `d` bytes per element; a token has
-//! one copy per chosen expert, or one copy per rank with a chosen expert. In the forward pass, one
-//! all-to-all follows the operator that makes the copies, and one all-to-all precedes the operator
-//! that combines the results. In the backward pass, each all-to-all is on the opposite side of its
-//! operator.
+//! With expert parallelism, ranks of different tensor groups exchange token copies, and each rank
+//! sends all its copies in one collective. Each copy has `d` bytes per element; a token has one copy
+//! per chosen expert, or one copy per rank with a chosen expert. In the forward pass, one all-to-all
+//! follows the operator that makes the copies, and another precedes the operator that combines the
+//! results. In the backward pass, each all-to-all is on the opposite side of its operator.
 //!
 //! With context parallelism, ranks exchange keys and values, or heads, before and after attention
 //! ([`context_shards`](super::context_shards)).
 //!
-//! A matrix that is tied to a table is sharded like the table. If the matrix and the table are on
-//! one stage, they have a single gradient, which is summed once.
+//! A tied matrix has the same sharding as its table. If the matrix and the table are on the same
+//! stage, they have a single gradient, which is summed once.
 
 use super::super::GenerateError;
 use super::buckets;
@@ -86,7 +85,7 @@ use ring::RingAttentionKernels;
 
 /// Maximum number of nodes in the programs of all distinct members and layers. The limit matters if
 /// members exchange messages, because each member then has its own programs. A node takes about 200
-/// bytes, so the programs take at most about 1.7 GB.
+/// bytes, so all programs together take at most about 1.7 GB.
 const MOST_ITEMS: u64 = 1 << 23;
 
 /// Builds the programs of one member of a tensor group.
@@ -95,7 +94,8 @@ struct MemberProgramWriter<'w> {
     member: u32,
     /// Number of messages in the layer's programs so far.
     slot: u32,
-    /// Number of messages to the next rank of a context group in the layer's programs so far.
+    /// Number of messages in the layer's programs so far that go to the next rank of a context
+    /// group.
     ring_slot: u32,
 }
 
@@ -108,17 +108,17 @@ impl MemberProgramWriter<'_> {
 /// Lowers layers, and collects the groups of members that communicate.
 pub(super) struct ShardedLowering {
     pub context: LayerLoweringOptions,
-    /// True if the first and the last stage both have a copy of a tied matrix.
+    /// True if both the first and the last stage have a copy of a tied matrix.
     pub copies: bool,
-    /// Groups within a tensor group; a partition's index here is the number in
+    /// Partitions of a tensor group into groups; the index of a partition is the number in
     /// [`ParallelGroupKind::Operator`].
     pub partitions: Vec<MemberPartition>,
-    /// Maximum number of messages of one layer between the same two members.
+    /// Maximum number of messages that one layer sends from one member to another.
     pub slots: u32,
-    /// Maximum number of messages of one layer to the next rank of a context group.
+    /// Maximum number of messages that one layer sends to the next rank of a context group.
     pub ring_slots: u32,
     known: RedistributionCache,
-    /// Number of nodes written so far.
+    /// Number of program nodes written so far.
     items: u64,
 }
 
@@ -130,37 +130,38 @@ struct MemberOperator<'s> {
     /// The part of the operator that the backward pass recomputes, if recomputation is chosen per
     /// operator.
     again: RecomputedOperatorPart,
-    /// True if the member keeps only its own shard of the gathered input, and gathers the input again in the
-    /// backward pass.
+    /// True if the member keeps only its own shard of the gathered input, and gathers the input again for
+    /// the backward pass.
     regathers: bool,
-    /// Number of trained weights.
+    /// Number of trained weights on this member.
     trained: u64,
-    /// Numbers of trained weights in each weight tensor, in the order in which their gradients are
+    /// Number of trained weights in each weight tensor, in the order in which their gradients are
     /// computed.
     found: [u64; 2],
-    /// True if the weights are frozen and have an adapter.
+    /// True if the weights are frozen and an adapter is trained.
     has_adapter: bool,
-    /// True if the weights belong to experts that other ranks do not have.
+    /// True if the weights belong to experts that some other ranks do not have.
     of_experts: bool,
-    /// Number of bytes of the operator's output.
+    /// Size of the operator's output, in bytes.
     output_bytes: u64,
-    /// Number of elements that are exchanged among ranks that have different experts, and number
-    /// that are exchanged among nodes before. The second number is 0 if nodes are not distinguished.
+    /// Number of elements exchanged among ranks with different experts, and number of elements
+    /// exchanged among nodes before that. The second number is 0 if nodes are not distinguished.
     exchanged: [u64; 2],
-    /// Kernels that order received copies by expert, and kernels that order results by receiver.
+    /// Kernels that sort received copies by expert, and kernels that sort results by receiver.
     orders: [Vec<LoweredKernel>; 2],
-    /// Bytes that are exchanged with ranks that have other tokens: queries, and keys with values.
+    /// Bytes exchanged with ranks that have other tokens: first for queries, then for keys and
+    /// values together.
     context_bytes: [u64; 2],
-    /// Attention to the keys of other ranks in a ring, or `None` if there is no ring.
+    /// Attention to the keys of other ranks in a ring, or `None` without a ring.
     ring: Option<RingAttentionKernels>,
-    /// True if the input needs a gradient.
+    /// True if the gradient of the input is needed.
     wanted: bool,
     /// True if the plan omits the operator entirely, including its communication.
     idle: bool,
 }
 
 impl ShardedLowering {
-    /// Creates a lowering that has no layers yet.
+    /// Creates a lowering without layers.
     pub fn new(context: LayerLoweringOptions, copies: bool) -> Self {
         Self {
             context,
@@ -178,7 +179,7 @@ impl ShardedLowering {
         self.context.tensor as u32
     }
 
-    /// Returns the group kind of the partition `among`; a new partition gets a new kind.
+    /// Returns the group kind of the partition `among`; a new partition gets the next free number.
     fn kind_of_partition(&mut self, among: &MemberPartition) -> ParallelGroupKind {
         if among.is_all() {
             return ParallelGroupKind::Tensor;
@@ -188,15 +189,15 @@ impl ShardedLowering {
             self.partitions.push(among.clone());
             self.partitions.len() - 1
         });
-        // If there are too many partitions, a check after the last layer rejects the model.
+        // If there are too many partitions for `u16`, a check after the last layer rejects the
+        // model.
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// For a matrix product that is split by outputs, returns the number of shards of its input;
-    /// `None` unless members gather the input again in the backward pass. With sequence
-    /// parallelism, members gather again, because each member keeps only its own tokens
-    /// (Korthikanti et al., 2022, section 4.2.2). Token copies for experts stay gathered, as in
-    /// Megatron-LM's dispatcher.
+    /// For a matrix product that is split by outputs, returns the number of shards of its input.
+    /// Returns `None` unless members gather the input again in the backward pass. With sequence parallelism, members gather again, because each member keeps only its
+    /// own tokens (Korthikanti et al., 2022, section 4.2.2). Token copies for experts are not
+    /// gathered again, as in Megatron-LM's dispatcher.
     fn regathered_elements(
         &self,
         step: &ShardedOperator<'_>,
@@ -211,9 +212,9 @@ impl ShardedLowering {
         (self.context.sequence && gathers && again).then_some(from.parts.into())
     }
 
-    /// Returns the number of elements of tokens, or of token copies, that a member exchanges with
-    /// ranks that have other experts, and the number that it exchanges among nodes; `spec` is the
-    /// member's shard of an operator.
+    /// Returns the number of elements (of tokens or token copies) that a member exchanges with
+    /// ranks that have other experts, and the number that it exchanges among nodes. `spec`
+    /// describes the member's shard of an operator.
     fn exchanged_elements(
         &self,
         spec: &OperatorAxesAndTensors,
@@ -233,8 +234,8 @@ impl ShardedLowering {
         }
         let all = copies.saturating_mul(sizes.samples.into());
         let loads = self.context.loads;
-        // In an exchange by all-gather, a rank gathers each token once, whichever experts the token
-        // chooses.
+        // In an exchange by all-gather, a rank gathers each token once, no matter which experts the
+        // token chooses.
         let each = match self.context.exchange {
             ExpertExchangeForm::AllGather => {
                 let copied = spec.extent_of_axis('c') / spec.extent_of_axis('m').max(1);
@@ -248,9 +249,9 @@ impl ShardedLowering {
         each.map(|elements| u64::try_from(elements).unwrap_or(u64::MAX))
     }
 
-    /// Returns the kernels that order copies of tokens between an all-to-all and several experts;
-    /// `spec` is a member's shard of an operator. With a copy per rank or node, routers copy tokens
-    /// in the order of experts after the exchange.
+    /// Returns the kernels that sort token copies between an all-to-all and several experts. `spec`
+    /// describes a member's shard of an operator. If there is one copy per rank or per node,
+    /// routers copy the tokens in expert order after the exchange, so no sorting is needed.
     fn order_kernels(
         &self,
         spec: &OperatorAxesAndTensors,
@@ -277,8 +278,9 @@ impl ShardedLowering {
         sizes.expert_order_kernels([rows, width], sizes.one_by_one)
     }
 
-    /// Returns the bytes that a member exchanges with ranks that have other tokens: for queries,
-    /// and for keys with values. The member's shard of the operator has the spec `spec`.
+    /// Returns the bytes that a member exchanges with ranks that have other tokens: first for
+    /// queries, then for keys and values together. The member's shard of the operator has the spec
+    /// `spec`.
     fn context_bytes(
         &self,
         spec: &OperatorAxesAndTensors,
@@ -297,13 +299,13 @@ impl ShardedLowering {
         )
     }
 
-    /// Returns the bytes that an operator keeps after the forward pass, if its layer is not
+    /// Returns the bytes that an operator saves for the backward pass, if its layer is not
     /// recomputed as a whole.
     fn kept_bytes(&self, one: &MemberOperator<'_>) -> u64 {
         self.context.bytes_kept_for_backward(&one.kernels) - one.again.dropped
     }
 
-    /// Lowers `layer`; `flow` has the shardings of its operators.
+    /// Lowers `layer`; `flow` contains the shardings of the layer's operators.
     pub fn lower_layer(
         &mut self,
         layer: &ModelLayer,
@@ -322,7 +324,7 @@ impl ShardedLowering {
             sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
             let training = step.operator.training;
             sizes.training = training;
-            // Megatron-LM leaves the bias of a row-parallel product to the kernels after it.
+            // Megatron-LM leaves the bias of a row-parallel product to a later kernel.
             sizes.adds_expert_biases =
                 sizes.one_by_one && step.operator.cut == TensorSplit::RowParallel;
             let mut kernels = sizes.kernels_of_operator(work.clone())?;
@@ -364,8 +366,8 @@ impl ShardedLowering {
             let copy =
                 tied_weights.filter(|_| self.copies && training == TrainedOperatorWeights::All);
             let gradient = trained.saturating_add(copy.unwrap_or(0));
-            // Every head that shares a gain adds to the gain's gradient, as every sample and row
-            // adds to a weight's gradient.
+            // All heads that share a gain add to its gradient, as all samples and rows add to a
+            // weight's gradient.
             let shared = spec
                 .weights
                 .iter()
@@ -374,7 +376,7 @@ impl ShardedLowering {
                 true => cutting.outputs,
                 false => MeshAxis::WHOLE,
             };
-            // Members with different outputs share an adapter's first matrix, so they sum its
+            // Members with different outputs share the adapter's first matrix, so they sum its
             // gradient. Members with different inputs share the second matrix, so they sum its
             // gradient.
             let gradients = match training {
@@ -384,7 +386,8 @@ impl ShardedLowering {
                 _ => vec![(gradient, outputs)],
             };
             for (gradient, columns) in gradients {
-                // The expert's replicas later sum the gradients of experts over samples and rows.
+                // The experts' gradients are summed over samples and rows later, by the experts'
+                // replicas.
                 let digits = match of_experts {
                     true => vec![columns],
                     false => vec![cutting.samples, cutting.rows, columns],

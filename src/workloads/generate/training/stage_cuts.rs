@@ -1,4 +1,4 @@
-//! Cuts that divide a model's layers into the parts of a pipeline.
+//! Cuts a model's layers into the parts of a pipeline.
 
 use crate::generate::plan::{ParallelismPlan, SplitUnit};
 use crate::generate::schedule::PipelineSchedule;

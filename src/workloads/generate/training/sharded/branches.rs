@@ -1,4 +1,4 @@
-//! Dependencies between the operators of a layer, if independent operators run in parallel.
+//! Dependencies between the operators of a layer whose independent operators run in parallel.
 //!
 //! In the forward pass, an operator waits for the operators whose results it uses. In the backward
 //! pass, an operator waits for the operators that use its result. If all inputs of an operator come
@@ -9,17 +9,18 @@ use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
 use crate::generate::training::program::{LayerProgramBuilder, ProgramDependency};
 
-/// For each operator, its last nodes in the current program; operators that use its result wait for
-/// these nodes. Empty if operators run one after another.
+/// For each operator, its last nodes in the current program, for which the operators that use its
+/// result wait. Empty if operators run one after another.
 pub(super) struct BranchDependencies {
     parallel: bool,
-    /// Nodes that the whole program depends on.
+    /// Nodes on which the whole program depends.
     entry: Vec<ProgramDependency>,
     ends: Vec<Option<Vec<ProgramDependency>>>,
 }
 
 impl BranchDependencies {
-    /// Starts at the current end of the chain in `to`, before the first of `count` operators.
+    /// Starts at the current end of the chain in `to`, before the first operator. There are `count`
+    /// operators.
     pub fn new(order: BranchOrder, count: usize, to: &LayerProgramBuilder) -> Self {
         Self {
             parallel: order == BranchOrder::Parallel,
@@ -94,15 +95,15 @@ pub(super) fn consumer_operators_of<'o>(
     (i + 1..own.len()).filter(move |&other| takes(&own[other]))
 }
 
-/// Returns the operators at the end of the forward program: no operator uses their results.
+/// Returns the last operators of the forward program: those whose results no operator uses.
 pub(super) fn list_last_operators<'o>(
     own: &'o [MemberOperator<'_>],
 ) -> impl Iterator<Item = usize> + 'o {
     (0..own.len()).filter(|&i| consumer_operators_of(own, i).next().is_none())
 }
 
-/// Returns the operators at the end of the backward program: no operator of the layer produces
-/// their inputs.
+/// Returns the last operators of the backward program: those whose inputs no operator of the layer
+/// produces.
 pub(super) fn list_first_operators<'o>(
     own: &'o [MemberOperator<'_>],
 ) -> impl Iterator<Item = usize> + 'o {

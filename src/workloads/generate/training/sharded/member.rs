@@ -17,8 +17,8 @@ use crate::model::{ExpertExchangeSide, OperatorInputSource};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
-    /// Builds the forward and the backward program. With full recomputation, the layer's input
-    /// (`full` bytes) is saved instead of activations.
+    /// Builds the forward program and the backward program. With full recomputation, the layer's
+    /// input (`full` bytes) is saved instead of its activations.
     pub(super) fn build_member_programs(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -83,8 +83,8 @@ impl MemberProgramWriter<'_> {
         let mut fronts = BranchDependencies::new(self.lowering_context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
             fronts.begin_operator(own, i, branches::source_operators_of(own, i), to);
-            // If another operator of this layer left the sum of the input pending, the sum was
-            // already emitted after that operator.
+            // If an operator of this layer produced the input with a pending sum, the sum has
+            // already been emitted after that operator.
             for input in one
                 .step
                 .inputs
@@ -115,7 +115,7 @@ impl MemberProgramWriter<'_> {
             fronts.record_operator_end(i, to);
         }
         fronts.continue_chain_after(branches::list_last_operators(own), to);
-        // The sum of a layer's output is not pending, so emit it here.
+        // The layer's output must not have a pending sum, so emit its sum here.
         if let Some(one) = find_layer_output_operator(own)
             && let Some(over) = one.step.cutting.partial_sum_axis()
             && !one.idle
@@ -141,8 +141,8 @@ impl MemberProgramWriter<'_> {
         to: &mut LayerProgramBuilder,
     ) {
         let from = &input.from;
-        // Complete a pending sum even if the plan omits the operator that uses the sum, but not if
-        // the plan omits the operator that produces the summands.
+        // Compute a pending sum even if the plan omits the operator that uses the sum, but not if
+        // it omits the operator that produces the summands.
         let found = from.produced_by.is_some_and(|by| !own[by].idle);
         let sums = from.partial_over.is_some() && found;
         let moved = PendingRedistribution {
@@ -151,8 +151,8 @@ impl MemberProgramWriter<'_> {
             need: if one.idle { &from.layout } else { &input.need },
             elements: if one.idle && !sums { 0 } else { from.elements },
         };
-        // A sum has the name of the operator that left it pending, and a redistribution has the
-        // name of the operator that needs it.
+        // A sum is named after the operator that produced the summands, and a redistribution is
+        // named after the operator that needs it.
         let whose = [self.producer_name(own, from, one), &one.step.operator.name];
         self.emit_redistribution(&moved, whose, phase, to);
     }
@@ -193,7 +193,7 @@ impl MemberProgramWriter<'_> {
     }
 
     /// Emits the three sums that a loss over sharded classes needs: the maximum, the sum of
-    /// exponentials, and the logit of the correct class. Each summed number has 4 bytes per row.
+    /// exponentials, and the logit of the correct class. Each sum has one value of 4 bytes per row.
     fn emit_class_loss_sums(
         &mut self,
         one: &MemberOperator<'_>,
@@ -222,8 +222,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if `one`
-    /// is the operator that `at` names (dispatch or combine).
+    /// If `one` is the operator that `at` selects (dispatch or combine), exchanges token copies, or
+    /// their gradients, with ranks that have other experts.
     fn emit_expert_token_exchange(
         &mut self,
         one: &MemberOperator<'_>,
@@ -236,11 +236,11 @@ impl MemberProgramWriter<'_> {
             return;
         }
         let context = self.lowering_context();
-        // Only data on the way to the experts is cast to the exchange format: tokens, and
-        // gradients of results. Data that return from the experts keep their format.
+        // Only data that is sent to the experts is cast to the exchange format: tokens, and
+        // gradients of results. Data that returns from the experts keeps its format.
         let goes = (at == ExpertExchangeSide::Dispatch) != (phase == TrainingPhase::Backward);
         let to_bytes = |elements: u64| match context.exchange_dtype {
-            // A scaled format sends a 4 B scale with every 128 numbers of 1 B.
+            // A scaled format sends a 4 B scale with every 128 values of 1 B.
             Some(_) if goes => elements.saturating_add(elements.div_ceil(32)),
             _ => elements.saturating_mul(context.sizes.number),
         };
@@ -252,7 +252,7 @@ impl MemberProgramWriter<'_> {
                 vec![(".all-gather", CollectiveKind::AllGather, bytes, among)]
             }
             (ExpertExchangeForm::AllGather, false) => {
-                // For a reduce-scatter, `comm_size` is the whole buffer, over all ranks together.
+                // For a reduce-scatter, `comm_size` is the whole buffer, summed over all ranks.
                 let bytes = bytes.saturating_mul(context.expert);
                 vec![(
                     ".reduce-scatter",
@@ -302,7 +302,7 @@ impl MemberProgramWriter<'_> {
         let (phase, one) = (TrainingPhase::Backward, &own[i]);
         let context = self.lowering_context();
         let operator = &one.step.operator.name;
-        // If the sum is a reduce-scatter, the gradient of its result is sharded and must be
+        // If a reduce-scatter computes the sum, the gradient of its result is sharded and must be
         // gathered.
         let late = inputs_with_pending_sum(own, i)
             .filter(|(whose, input)| is_gradient_redistributed_late(whose, input));
@@ -347,8 +347,8 @@ impl MemberProgramWriter<'_> {
                 .without
                 .has_effect(AblationEffect::TensorCommunication);
             (!silent && bytes > 0).then(|| {
-                // Only the weight gradient needs the gathered input, so in split passes the pass
-                // for weight gradients gathers it.
+                // Only the weight gradient needs the gathered input. So with split backward passes,
+                // the weight-gradient pass gathers it.
                 to.of_weights = true;
                 let item = if context.overlap {
                     to.push_parallel_node(name, phase, task, entry.clone(), ["", ""])
@@ -364,7 +364,7 @@ impl MemberProgramWriter<'_> {
             to.allocate_bytes(TensorClass::Activations, one.kernels.scores);
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
-        // Gradients of the copies return from the experts to which the copies were sent.
+        // Gradients of the copies return from the same experts to which the copies were sent.
         order_copies(one, ExpertExchangeSide::Dispatch, phase, to);
         self.emit_expert_token_exchange(one, ExpertExchangeSide::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
@@ -391,7 +391,7 @@ impl MemberProgramWriter<'_> {
         self.emit_expert_token_exchange(one, ExpertExchangeSide::Combine, phase, to);
         order_copies(one, ExpertExchangeSide::Combine, phase, to);
         self.exchange_after_attention(one, phase, to);
-        // The kernels of the weight gradient overlap the sums and redistributions of the input's
+        // The weight-gradient kernels either overlap the sums and redistributions of the input's
         // gradient, or run before them.
         let found =
             |to: &mut LayerProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
@@ -409,7 +409,8 @@ impl MemberProgramWriter<'_> {
                 );
                 to.of_weights = false;
             };
-        // Free the saved tensors after the operator's kernels, before the sums of its gradients.
+        // Free the saved tensors after the operator's kernels, but before the sums of its
+        // gradients.
         let kept = one.kernels.keeps.saturating_add(one.kernels.scores);
         let before = to.front.clone();
         let overlaps = context.overlap && weights.is_some();
@@ -439,21 +440,21 @@ impl MemberProgramWriter<'_> {
     }
 }
 
-/// Returns true if an operator of the same layer produced this input but left its sum pending.
+/// Returns true if an operator of the same layer produced this input with a pending sum.
 fn is_input_sum_pending(input: &OperatorInput) -> bool {
     input.from.partial_over.is_some() && input.from.produced_by.is_some()
 }
 
 /// Returns true if the gradient of `input` is redistributed late: just before the backward pass of
-/// the operator that left the sum pending. The gradient is late if `one` does not sum its input's
-/// gradient, because its weight gradient then has no sum to overlap.
+/// the operator that produced the pending sum. The gradient is late if `one` does not sum its
+/// input's gradient, because its weight gradient then has no sum to overlap.
 fn is_gradient_redistributed_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
     is_input_sum_pending(input)
         && !(one.spec.sums_over_input_columns() && one.step.cutting.outputs.parts > 1)
 }
 
-/// Returns the inputs with a sum that operator `i` left pending, each with the operator that needs
-/// the input.
+/// Returns the inputs for which operator `i` produced a pending sum, each with the operator that
+/// needs the input.
 fn inputs_with_pending_sum<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
@@ -489,8 +490,8 @@ pub(super) fn push_kernels(
     }
 }
 
-/// Orders copies of tokens, or their gradients, between an exchange and the experts, if operator
-/// `one` is at this end (`at`) of the experts.
+/// If operator `one` is on the side `at` of the experts, sorts token copies, or their gradients,
+/// between an exchange and the experts.
 fn order_copies(
     one: &MemberOperator<'_>,
     at: ExpertExchangeSide,
@@ -506,7 +507,7 @@ fn order_copies(
     push_kernels(kernels, phase, &one.step.operator.name, to);
 }
 
-/// Returns true if this operator's result can be the output of its layer.
+/// Returns true if this operator's result can be the layer's output.
 fn can_be_layer_output(step: &ShardedOperator<'_>) -> bool {
     !step.operator.around
         && step.operator.work.to_axes_and_tensors().role != OperatorInputSource::Beside

@@ -42,7 +42,7 @@ impl MemberProgramWriter<'_> {
         elements.saturating_mul(each)
     }
 
-    /// Emits the sum of `what` if its sum is pending, then its redistribution to the needed layout.
+    /// Emits the sum of `what` if it is pending, and then the redistribution to the needed layout.
     pub(super) fn emit_redistribution(
         &mut self,
         what: &PendingRedistribution<'_>,
@@ -96,7 +96,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Emits this member's sends and receives, which `all` lists.
+    /// Emits the sends and receives of this member that `all` contains.
     fn emit_messages(
         &mut self,
         all: &[MessageEnd],
@@ -134,8 +134,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Receives the neighbours' rows that this member's windows cover or, with `back`, returns the
-    /// gradients of these rows.
+    /// Receives the neighbours' rows that this member's windows cover. With `back`, returns the
+    /// gradients of these rows instead.
     pub(super) fn exchange_halo(
         &mut self,
         one: &MemberOperator<'_>,
@@ -170,7 +170,7 @@ impl MemberProgramWriter<'_> {
         if !rows.iter().any(over) {
             return;
         }
-        // Peers have the same shard as this member along all axes except rows.
+        // Peers have the same shard as this member along all axes except the row axis.
         let part = digit.shard_of_member(self.member);
         let base = self.member - part * digit.stride;
         let common = |needed: &Range<u64>, has: &Range<u64>| {
@@ -181,8 +181,9 @@ impl MemberProgramWriter<'_> {
         let mut all = Vec::new();
         for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
             let peer = base + other * digit.stride;
-            // Add the rows that this member needs from the peer, then the rows that the peer needs
-            // from this member; in the backward pass, the gradients of these rows move instead.
+            // First add the rows that this member needs from the peer, then the rows that the peer
+            // needs from this member. In the backward pass, gradients move in the opposite
+            // direction.
             for (receive, pieces) in [
                 (!back, common(own_needed, has)),
                 (back, common(needed, input_rows_of_part)),

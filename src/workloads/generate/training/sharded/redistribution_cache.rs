@@ -1,5 +1,5 @@
-//! Cache of redistributions and their groups. Nearly all members and layers need the same
-//! redistributions, so the cache saves time.
+//! Cache of redistributions and of the groups that execute them. The cache saves time, because
+//! nearly all members and layers need the same redistributions.
 
 use super::ShardedLowering;
 use crate::generate::plan::ParallelGroupKind;
@@ -40,7 +40,7 @@ pub(super) struct MessageEnd {
     pub pieces: u64,
 }
 
-/// Redistributions, reduce-scatters and sums that earlier calls found.
+/// Redistributions, reduce-scatters and sums that earlier calls have found.
 #[derive(Default)]
 pub(super) struct RedistributionCache {
     moves: BTreeMap<(ShardLayout, ShardLayout), Rc<GroupRedistribution>>,
@@ -62,8 +62,8 @@ impl ShardedLowering {
         family
     }
 
-    /// Returns the groups of a reduce-scatter that sums over `over` and leaves the result in layout
-    /// `need`, or `None` if there is no such reduce-scatter.
+    /// Returns the groups for a reduce-scatter that sums over `over` and leaves the result in the
+    /// layout `need`, or `None` if no such reduce-scatter exists.
     pub(super) fn find_reduce_scatter_groups(
         &mut self,
         from: &ShardLayout,
@@ -80,7 +80,7 @@ impl ShardedLowering {
         family
     }
 
-    /// Returns the redistribution from layout `from` to layout `need`.
+    /// Returns the redistribution from the layout `from` to the layout `need`.
     pub(super) fn find_redistribution(
         &mut self,
         from: &ShardLayout,

@@ -1,4 +1,4 @@
-//! Attention whose keys and values pass around a ring of ranks ([`context_shards`](super::super::context_shards)).
+//! Ring attention: keys and values pass around a ring of ranks ([`context_shards`](super::super::context_shards)).
 
 use super::super::context_shards::ring_step_attention;
 use super::super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
@@ -11,31 +11,31 @@ use crate::generate::plan::ContextExchange;
 use crate::model::{ModelLayer, OperatorAxesAndTensors, OperatorKind};
 use chakram_trace::format::{TensorClass, TrainingPhase};
 
-/// Kernels of one step of a ring with the keys and values of another rank.
+/// Kernels of one ring step, which uses the keys and values of another rank.
 #[derive(Clone, Debug)]
 pub(super) struct RingAttentionKernels {
-    /// Number of steps, equal to the number of ranks.
+    /// Number of steps, which equals the number of ranks.
     steps: u32,
     block: OperatorKernels,
-    /// Kernels that merge a step's result into the results of earlier steps, in the forward and in
-    /// the backward pass.
+    /// Kernels that merge a step's result into the results of earlier steps, for the forward pass
+    /// and for the backward pass.
     merges: [OperatorKernels; 2],
 }
 
-/// A message to the next rank of a ring, whose counterpart from the previous rank is not received
-/// yet.
+/// A message sent to the next rank of a ring, while the corresponding message from the previous
+/// rank is still expected.
 struct SentKeys {
-    /// Number of the message in the layer.
+    /// Index of the message in the layer.
     slot: u32,
     /// End of the chain when the message was sent.
     ready: Vec<ProgramDependency>,
-    /// Part of both nodes' names.
+    /// Common part of the names of the send and the receive.
     name: String,
 }
 
 impl ShardedLowering {
-    /// Returns the kernels for attention to the keys of other ranks, or `None` if keys do not pass
-    /// around a ring. `work` is the attention to the rank's own keys.
+    /// Returns the kernels for attention to other ranks' keys, or `None` if keys do not pass around
+    /// a ring. `work` is the attention to the rank's own keys.
     pub(super) fn ring_attention_kernels(
         &self,
         layer: &ModelLayer,
@@ -65,7 +65,7 @@ impl ShardedLowering {
 }
 
 impl MemberProgramWriter<'_> {
-    /// Emits attention to the rank's own keys, then to the keys of other ranks as they arrive.
+    /// Emits attention to the rank's own keys, and then to other ranks' keys as they arrive.
     pub(super) fn emit_forward_ring(
         &mut self,
         one: &MemberOperator<'_>,
@@ -77,7 +77,8 @@ impl MemberProgramWriter<'_> {
         let keys = self.ring_message_bytes(one);
         let (before, own) = split_attention_kernels(&one.kernels.forward, false);
         push_kernels(before, phase, operator, to);
-        // Allocate the keys of the current step, and the keys that arrive for the next step.
+        // Allocate memory for the keys of the current step and for the keys that arrive for the
+        // next step.
         let held = keys.saturating_mul(2);
         to.allocate_bytes(TensorClass::Temporary, held);
         let mut next: Option<u32> = None;
@@ -99,9 +100,9 @@ impl MemberProgramWriter<'_> {
         to.free_bytes(TensorClass::Temporary, held);
     }
 
-    /// Emits the gradients of attention to the keys of other ranks as they arrive, then to the
-    /// rank's own keys. Returns the remaining kernels, which compute gradients of the kernels
-    /// before attention.
+    /// Emits the gradients of attention to other ranks' keys as they arrive, and then to the rank's
+    /// own keys. Returns the remaining kernels, which compute the gradients of the kernels before
+    /// attention.
     pub(super) fn emit_backward_ring<'k>(
         &mut self,
         one: &'k MemberOperator<'_>,
@@ -111,7 +112,8 @@ impl MemberProgramWriter<'_> {
         let (phase, operator) = (TrainingPhase::Backward, &one.step.operator.name);
         let keys = self.ring_message_bytes(one);
         let (after, own) = split_attention_kernels(&one.kernels.backward, true);
-        // Allocate the keys and their gradients for the current step and for the next step.
+        // Allocate memory for the keys and their gradients, for both the current step and the next
+        // step.
         let held = keys.saturating_mul(4);
         to.allocate_bytes(TensorClass::Temporary, held);
         let (mut next, mut sums): (Option<u32>, Option<SentKeys>) = (None, None);
@@ -170,11 +172,12 @@ impl MemberProgramWriter<'_> {
         sent
     }
 
-    /// Receives as many bytes from the previous rank as `sent` sends, but not before the chain has
-    /// reached the send, because earlier steps used the memory. Returns the receiving node.
+    /// Receives the same number of bytes from the previous rank that `sent` sends. The receive does
+    /// not start before the chain has reached the send, because earlier steps used the memory.
+    /// Returns the receive node.
     ///
-    /// Callers add the receive after the kernels that run beside it. Hosts that wait for receives
-    /// would otherwise launch these kernels only when the bytes have arrived.
+    /// Callers add the receive after the kernels that run in parallel with it, because a host that
+    /// waits for receives would otherwise launch these kernels only after the bytes have arrived.
     fn receive_from_last(
         &mut self,
         one: &MemberOperator<'_>,
@@ -193,7 +196,7 @@ impl MemberProgramWriter<'_> {
         to.push_parallel_node(name, phase, task, sent.ready, ["", ""])
     }
 
-    /// Bytes of a rank's keys and values, or 0 if the plan omits this exchange.
+    /// Bytes of one rank's keys and values, or 0 if the plan omits this exchange.
     fn ring_message_bytes(&self, one: &MemberOperator<'_>) -> u64 {
         match self.context_exchange(one) {
             Some(ContextExchange::Ring) => one.context_bytes[1],
@@ -206,9 +209,9 @@ fn node(index: u32) -> ProgramDependency {
     ProgramDependency::Node(index)
 }
 
-/// Splits attention's kernels into two lists: the kernels that only change queries and keys, which
-/// a rank runs once, and the kernels of attention itself. The kernels of the first list run first
-/// in the forward pass, and last in the backward pass.
+/// Splits attention's kernels into two lists: kernels that only change queries and keys, which a
+/// rank runs once, and the kernels of attention itself. The kernels of the first list run first in
+/// the forward pass, and last in the backward pass.
 fn split_attention_kernels(
     kernels: &[LoweredKernel],
     backward: bool,

@@ -1,5 +1,5 @@
-//! Tests padded heads, and Megatron-LM's split, which is derived for models without a stated split,
-//! with expected numbers.
+//! Tests padded heads, and Megatron-LM's split (which is derived for models without a specified
+//! split), against expected numbers.
 
 use super::{IMAGES, chain, degrees, moved, pattern, plan};
 use crate::generate::testing::{record_every_rank, rejection_message};
@@ -8,11 +8,11 @@ use crate::model::Model;
 
 #[test]
 fn convolutions_are_cut_in_pairs() {
-    // The batch has two samples in numbers of 2 bytes on two members. `first` is split by its 8
+    // The batch has two samples with values of 2 bytes, on two members. `first` is split by its 8
     // output channels, and each member applies the norm and the activation to its own channels.
-    // `second` uses these channels without redistribution. The output of `second`, 16 channels of
-    // 8 x 8, is summed: 2 x 16 x 64 x 2 = 4096 B. The product after the pool is split by its 10
-    // outputs. Therefore three numbers of 4 bytes per sample are summed over classes. In the
+    // `second` uses these channels without redistribution. The output of `second`, 16 channels of 8
+    // x 8, is summed: 2 x 16 x 64 x 2 = 4096 B. The product after the pool is split by its 10
+    // outputs. Therefore three values of 4 bytes per sample are summed over classes. In the
     // backward pass, the gradient of the product's 16 x 4 x 4 inputs is summed: 1024 B. The
     // gradient of the input of `second` already has the layout that `first` needs, and the image
     // needs no gradient. No weight gradients are summed.
@@ -28,8 +28,9 @@ fn convolutions_are_cut_in_pairs() {
     for nodes in record_every_rank(pattern(&model, &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
-    // A member has 4 of the first layer's 8 filters (4 x 4 x 9, and halves of gains and biases),
-    // 16 x 4 x 9 weights of the second layer, and 5 columns of 256 with their biases.
+    // A member has 4 of the first layer's 8 filters (4 x 4 x 9 weights, and halves of gains and
+    // biases), 16 x 4 x 9 weights of the second layer, and 5 columns with 256 weights each and
+    // their biases.
     let all = 3 * 2 * 2 * u128::from(model.multiplication_count());
     let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
     let weights = 4 * 4 * 9 + 2 * 4 + 16 * 4 * 9 + 5 * 256 + 5;
@@ -62,12 +63,13 @@ operators = [
 
 #[test]
 fn skip_paths_are_brought_to_what_they_are_added_to() {
-    // The batch has two samples of 16 pixels in 2 bytes. `stem` leaves its 8 channels in two
-    // halves, and `one` uses them without redistribution. The 4 output channels of `one` are
-    // summed: 2 x 4 x 16 x 2 = 256 B. `two` is split by outputs, and `three` uses its output; the 8
-    // output channels of `three` are summed, 512 B. The second summand is still sharded by
-    // channels, so each member sends 256 B in a gather. In the backward pass, every member already
-    // has the whole gradient of this summand. The gradient of the input of `two` is summed, 256 B.
+    // The batch has two samples of 16 pixels with values of 2 bytes. `stem` leaves its 8 channels
+    // in two shards, and `one` uses them without redistribution. The 4 output channels of `one` are
+    // summed: 2 x 4 x 16 x 2 = 256 B. `two` is split by outputs, and `three` uses its output. The 8
+    // output channels of `three` are summed, which moves 512 B. The second summand is still sharded
+    // by channels, so each member sends 256 B in a gather. In the backward pass, every member
+    // already has the whole gradient of this summand. The gradient of the input of `two` is summed,
+    // which moves 256 B.
     let plan = plan(2, 2, Vec::new());
     let expected = [
         "b/fwd/one.all-reduce 256 B in all",
@@ -82,12 +84,13 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
 
 #[test]
 fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
-    // DLRM on four members, with 8 samples in numbers of 2 bytes. In the MLPs 13-512-256-64 and
-    // 415-512-512-256-1, products are split alternately by outputs and by inputs. Products that are
-    // split by inputs sum their outputs: 8 x 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B. The interaction
-    // needs all 64 columns of all 27 vectors. A member gathers these columns: it has a quarter of
-    // 8 x 64 x 2 B and of 26 x 8 x 64 x 2 B. In the backward pass, products that are split by
-    // outputs sum their inputs' gradients: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
+    // DLRM runs on four members, with 8 samples and values of 2 bytes. In the MLPs 13-512-256-64
+    // and 415-512-512-256-1, products are split alternately by outputs and by inputs. Products that
+    // are split by inputs sum their outputs: 8 x 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B. The
+    // interaction needs all 64 columns of all 27 vectors. A member gathers these columns: it has a
+    // quarter of 8 x 64 x 2 B, and a quarter of 26 x 8 x 64 x 2 B. In the backward pass, products
+    // that are split by outputs sum their inputs' gradients: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x
+    // 2 B.
     let model = Model::load_named("dlrm").unwrap();
     let plan = plan(4, 8, Vec::new());
     let expected = [
@@ -103,7 +106,7 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
     for nodes in record_every_rank(pattern(&model, &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
-    // Biases that are added after a sum are replicated, so every member has all of them.
+    // Biases that are added after a sum are replicated: every member has all of them.
     let quarter = |weights: u64| weights / 4;
     let bottom = quarter(14 * 512) + quarter(512 * 256) + 256 + quarter(257 * 64);
     let top = quarter(416 * 512) + quarter(512 * 512) + 512 + quarter(513 * 256) + 256 / 4 + 1;
@@ -115,8 +118,8 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
 #[test]
 fn sizes_that_do_not_divide_are_left_whole() {
     // On three members, `first` is split by its 6 output channels. `second` has 6 inputs and 8
-    // outputs and uses these shards; its sum has 2 x 8 x 64 x 2 B. Because 3 divides neither 10
-    // classes nor 8 channels, the last product is replicated.
+    // outputs, and uses these shards; its sum has 2 x 8 x 64 x 2 B. The last product is replicated,
+    // because 3 divides neither 10 classes nor 8 channels.
     let text = IMAGES.replace("outputs = 8", "outputs = 6");
     let model = chain(&text.replace("outputs = 16", "outputs = 8"));
     for nodes in record_every_rank(pattern(&model, &plan(3, 2, Vec::new()))) {
@@ -141,8 +144,9 @@ fn flops_of(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
 
 #[test]
 fn heads_are_padded_on_request() {
-    // On 4 members, 25 heads of 64 columns become 28 heads, 7 per member. Products then have 3 x
-    // 7 x 64 outputs, 7 x 64 inputs and 1024 tokens.
+    // On 4 members, 25 heads of 64 columns become 28 heads, 7 per member. The products before
+    // attention then have 3 x 7 x 64 outputs, and the product after attention has 7 x 64 inputs.
+    // There are 1024 tokens.
     let model = Model::load_named("gpt2-xl").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     let expected =
@@ -152,12 +156,12 @@ fn heads_are_padded_on_request() {
     let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
     assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
     assert_eq!(flops("fwd/attention.out"), 2 * 1024 * 1600 * 7 * 64);
-    // In causal attention, each token forms pairs with itself and with earlier tokens; each pair is
-    // part of two products.
+    // In causal attention, each token is paired with itself and with earlier tokens. Each pair
+    // occurs in two products.
     let pairs = 1024 * 1025 / 2;
     assert_eq!(flops("fwd/attention.core"), 2 * 2 * pairs * 7 * 64);
     assert_eq!(flops("fwd/mlp.up"), 2 * 1024 * 1600 * 1600);
-    // Padding does not change the model itself. Heads that divide evenly are not padded.
+    // Padding does not change the model itself. If the heads divide evenly, they are not padded.
     let own = TrainingPattern {
         model: model.clone(),
         plan: plan.clone(),
@@ -174,9 +178,9 @@ fn heads_are_padded_on_request() {
 
 #[test]
 fn heads_of_keys_and_values_are_padded_too() {
-    // Llama-3 8B has 32 query heads and 8 heads of keys and values, of 128 columns. On 16 members,
-    // the 8 heads become 16 and the 32 heads stay 32: each member has 2 + 1 + 1 heads, even if the
-    // plan gives degrees for operators.
+    // Llama-3 8B has 32 query heads and 8 key and value heads with 128 columns each. On 16 members,
+    // the 8 heads are padded to 16 and the 32 heads stay 32. So each member has 2 + 1 + 1 heads,
+    // even if the plan has degrees for individual operators.
     let model = Model::load_with_token_count("llama3-8b", 256).unwrap();
     for operators in [Vec::new(), vec![degrees("attention.core", [1, 1, 16, 1])]] {
         let mut plan = plan(16, 1, operators);

@@ -1,4 +1,4 @@
-//! Tests skip paths, removed effects, and weights that two operators share.
+//! Tests skip paths, omitted effects, and weights that two operators share.
 
 use super::{chain, degrees, moved, pattern, plan};
 use crate::generate::plan::AblationEffect;
@@ -26,11 +26,11 @@ operators = [
 
 #[test]
 fn norms_behind_a_sum_are_what_goes_around() {
-    // The norm is sharded by samples, and all operators after it are sharded in the same way. The
-    // skip path around `down` carries the norm's result, so both inputs of `sum2` arrive in the
-    // layout that it needs. In the backward pass, only the gradient of `sum1` is gathered: 4
-    // samples of 8 numbers of 2 B; each member sends half of it. The weight gradients of the norm
-    // (16 B) and of `down` (64 B) are summed.
+    // The norm is sharded by samples, and so are all operators after it. The skip path around
+    // `down` has the norm's result, so both inputs of `sum2` arrive in the layout that `sum2`
+    // needs. In the backward pass, only the gradient of `sum1` is gathered: 4 samples of 8 values
+    // with 2 B each. Each member sends half of it. The weight gradients of the norm (16 B) and of
+    // `down` (64 B) are summed.
     let model = chain(BEHIND);
     let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
     for nodes in record_every_rank(pattern(&model, &plan)) {
@@ -66,7 +66,8 @@ fn kernels_that_are_left_out_leave_sums_and_others_do_not() {
 
 #[test]
 fn logits_are_summed_though_no_loss_takes_them() {
-    // The logits have 2 samples of 1024 tokens, 50,257 words per token, and 2 B per number.
+    // The logits have 2 samples of 1024 tokens, 50,257 vocabulary entries per token, and 2 B per
+    // value.
     let model = Model::load_named("gpt2-small").unwrap();
     let operators = vec![
         degrees("tokens", [1, 1, 4, 1]),
@@ -109,8 +110,8 @@ fn weights_of_two_operators_are_cut_alike() {
         bytes.parse::<u64>().ok()
     };
     let table = 2 * 50257 * 768;
-    // The sum also includes the gradients of positions and norms, which are sharded by samples like
-    // the operators before them.
+    // The sum also includes the gradients of positions and norms, which are sharded by samples,
+    // like the operators before them.
     let whole = summed(&plan, 0).unwrap();
     assert!((table..2 * table).contains(&whole), "{whole}");
     plan.pipeline = 2;
