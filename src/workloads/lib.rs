@@ -1,5 +1,5 @@
-//! Workloads without a capture: models, and the work of ranks that train or run a model under a
-//! plan.
+//! Generated workloads, which need no capture: models, and the work of ranks that train or run a
+//! model under a plan.
 
 pub mod generate;
 pub mod model;

@@ -1,20 +1,20 @@
 //! Models: networks of layers, described independently of the NPUs that run them.
 //!
-//! A [`Model`] is a chain of [`ModelLayer`]s; a layer is a chain of [`LayerOperator`]s. All sizes
-//! in a model are per *sample*: a sequence of tokens, an image, or a row of features. A model does
-//! not depend on batches, ranks or time.
+//! A [`Model`] is a chain of [`ModelLayer`]s, and a layer is a chain of [`LayerOperator`]s. All
+//! sizes in a model are per *sample*: a sequence of tokens, an image, or a row of features. A model
+//! does not depend on batches, ranks or time.
 //!
-//! A model is loaded from a TOML file or a preset, or created from a few numbers
+//! A model is loaded from a TOML file or a preset, or is created from a few sizes
 //! ([`TransformerModel`], [`VisionTransformer`]).
 //!
 //! Rules for counts:
 //!
 //! - *Parameters* are all trained weights: matrices, biases, gains of norms, tables. Weights that
-//!   two operators share are counted once, in the operator that looks them up
+//!   two operators share count only once, in the operator that looks them up
 //!   ([`OperatorKind::Embedding`]).
 //! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward
 //!   pass of one sample. Each multiply-add is two FLOPs. Element-wise work (norms, activations,
-//!   softmax, sums) is not counted, as in most papers. All pairs of tokens in attention count, even
+//!   softmax, sums) does not count, as in most papers. All token pairs in attention count, even
 //!   with a causal mask, as in Megatron-LM's formulas. Kernels for causal attention skip
 //!   [`OperatorKind::causally_skipped_multiplications`] of these multiplications.
 //! - *Kept bytes* are the bytes that the forward pass saves for the backward pass
@@ -57,21 +57,22 @@ pub use vit::VisionTransformer;
 pub struct Model {
     /// Display name, such as `gpt3-175b`.
     pub name: String,
-    /// Publication that states the model's sizes.
+    /// Publication that gives the model's sizes.
     pub source: String,
-    /// Tokens of a sample; 1 if samples are not sequences.
+    /// Number of tokens per sample; 1 if samples are not sequences.
     pub sequence: u64,
-    /// Layers in execution order. Each layer's output is the next layer's input.
+    /// Layers in execution order; each layer's output is the next layer's input.
     pub layers: Vec<ModelLayer>,
 }
 
-/// A part of a model that is never divided among stages: the unit of pipelining and recomputation.
+/// A part of a model that a pipeline never divides. Stages and recomputation work in units of
+/// layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelLayer {
     /// Name of the layer, such as `embedding`, `layer17`, `head` or `conv3_1`.
     pub name: String,
-    /// Position of the layer in the model: before, in or after the blocks; plans treat the three
-    /// differently.
+    /// Position of the layer in the model: before, in or after the blocks. Plans treat these
+    /// positions differently.
     pub role: LayerRole,
     /// Operators in execution order.
     pub operators: Vec<LayerOperator>,
@@ -90,19 +91,19 @@ pub enum LayerRole {
     Output,
 }
 
-/// One operation of a layer, including its weights.
+/// One operation of a layer, with its weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerOperator {
     /// Name of the operator, such as `attention.qkv`, `mlp.up` or `norm1`; unique within its layer.
     pub name: String,
     /// Kind of the operator, with its sizes.
     pub work: OperatorKind,
-    /// Axis that tensor parallelism splits the operator along, if it splits the operator.
+    /// Axis along which tensor parallelism splits the operator, if it splits it.
     pub cut: TensorSplit,
-    /// True for an operator on the skip path, which joins the branch again at an
+    /// True for an operator on the skip path, which joins the branch at an
     /// [`OperatorKind::Residual`].
     pub around: bool,
-    /// The operator's weights that training changes.
+    /// Says which of the operator's weights training changes.
     pub training: TrainedOperatorWeights,
 }
 
@@ -112,12 +113,12 @@ pub enum TrainedOperatorWeights {
     /// All weights.
     #[default]
     All,
-    /// No weights: they have neither gradients nor optimizer state.
+    /// Trains no weights: they have neither gradients nor optimizer state.
     Frozen,
-    /// A low-rank adapter of frozen weights: the product of a matrix with `rank` columns and a matrix with `rank` rows
-    /// (Hu et al., "LoRA", 2021).
+    /// Trains a low-rank adapter of frozen weights: the product of a matrix with `rank` columns and a matrix with
+    /// `rank` rows (Hu et al., "LoRA", 2021).
     Adapter {
-        /// Rank of the adapter: number of columns of its first matrix.
+        /// Rank of the adapter, which is the number of columns of its first matrix.
         rank: u32,
     },
 }
@@ -129,13 +130,13 @@ pub enum TensorSplit {
     /// Every member computes the whole operator. With sequence parallelism, each member computes
     /// the operator only for its own tokens.
     Replicated,
-    /// Split by outputs: each member has some columns of the weights and needs the whole input. The
-    /// members sum the input's gradient.
+    /// Split by outputs: each member has some columns of the weights, and needs the whole input.
+    /// The members sum the input's gradient.
     ColumnParallel,
     /// Split by inputs: each member has some rows of the weights. The members sum the outputs.
     RowParallel,
-    /// The operator is between an operator that is split by outputs and an operator that is split
-    /// by inputs. Each member computes its own heads, or its own columns of an activation.
+    /// The operator is between an operator that is split by outputs and one that is split by
+    /// inputs. Each member computes its own heads, or its own columns of an activation.
     InsideRegion,
 }
 
@@ -143,9 +144,10 @@ pub enum TensorSplit {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum OperatorKind {
-    /// Product of `rows x inputs` by `inputs x outputs`, plus a bias of `outputs` if `bias`.
+    /// Product of `rows x inputs` by `inputs x outputs`. If `bias`, a bias of `outputs` is added to
+    /// each row.
     Linear {
-        /// Rows of the input: tokens, or 1.
+        /// Number of rows of the input: the number of tokens, or 1.
         rows: u64,
         /// Number of columns of the input.
         inputs: u64,
@@ -153,21 +155,21 @@ pub enum OperatorKind {
         outputs: u64,
         /// True if a bias vector is added to each row.
         bias: bool,
-        /// True if the weights belong to the embedding, where they are counted.
+        /// True if the weights belong to the embedding, which counts them.
         tied: bool,
     },
-    /// Products of queries with keys, softmax, and products of scores with values.
+    /// Products of queries with keys, a softmax, and products of scores with values.
     Attention {
-        /// Tokens of a sample; a query can attend to their keys and values.
+        /// Number of tokens per sample; queries can attend to the keys and values of all of them.
         tokens: u64,
-        /// Tokens that have queries: all tokens of a sample, or a rank's own tokens under context
-        /// parallelism.
+        /// Number of tokens that have queries: all tokens of a sample, or a rank's own tokens under
+        /// context parallelism.
         queries: u64,
         /// Number of query heads.
         heads: u64,
-        /// Heads of keys and values; fewer than `heads` if query heads share them.
+        /// Number of KV heads; fewer than `heads` if query heads share them.
         kv_heads: u64,
-        /// Elements of a head's vector.
+        /// Number of elements per head vector.
         width: u64,
         /// True if tokens attend only to themselves and earlier tokens.
         causal: bool,
@@ -175,32 +177,32 @@ pub enum OperatorKind {
         dropout: bool,
         /// True if queries and keys are first rotated by their positions (rotary embedding).
         rotary: bool,
-        /// True if each query head and key head is first normalised to length 1 and then scaled by
+        /// True if each query head and key head is first normalized to length 1 and then scaled by
         /// a gain. All query heads share one gain, and all key heads share another.
         qk_norm: bool,
     },
-    /// Attention with at least one of three additions: values of another width than queries and
-    /// keys, tokens that attend only to some other tokens, or an additional score per head (a
+    /// Attention with at least one of three additions: values with a different width than queries
+    /// and keys, tokens that attend only to some other tokens, or an additional score per head (a
     /// sink).
     ShapedAttention {
-        /// Tokens of a sample; a query can attend to their keys and values.
+        /// Number of tokens per sample; queries can attend to the keys and values of all of them.
         tokens: u64,
-        /// Tokens that have queries: all tokens of a sample, or a rank's own tokens under context
-        /// parallelism.
+        /// Number of tokens that have queries: all tokens of a sample, or a rank's own tokens under
+        /// context parallelism.
         queries: u64,
         /// Number of query heads.
         heads: u64,
         /// Number of KV heads.
         kv_heads: u64,
-        /// Columns of a head of queries and of keys.
+        /// Number of columns per query or key head.
         width: u64,
-        /// Elements of a value vector per head.
+        /// Number of elements per value head.
         value_width: u64,
-        /// Columns of a query or key head that rotary embedding rotates. With latent vectors, all
-        /// key heads share one set of rotated columns.
+        /// Number of columns per query or key head that rotary embedding rotates. With latent
+        /// vectors, all key heads share a single set of rotated columns.
         turned: u64,
-        /// Elements of the latent vector that determines a token's keys and values; 0 if there is
-        /// none.
+        /// Number of elements in the latent vector that determines a token's keys and values; 0
+        /// without a latent vector.
         latent: u64,
         /// The earlier tokens to which a token attends.
         span: AttentionSpan,
@@ -210,54 +212,55 @@ pub enum OperatorKind {
         causal: bool,
         /// True if dropout follows the softmax.
         dropout: bool,
-        /// True if query and key heads are normalised, as in [`OperatorKind::Attention`].
+        /// True if query and key heads are normalized, as in [`OperatorKind::Attention`].
         qk_norm: bool,
     },
-    /// Linear attention by a gated delta rule (Yang et al., "Gated Delta Networks", 2024). Queries,
-    /// keys and values pass through a short causal convolution. Each value head has a state of
-    /// `key_width x value_width` numbers, which replaces the keys and values of all tokens. The
-    /// results are normalised, scaled by a gain, and multiplied by a gate.
+    /// Linear attention with a gated delta rule (Yang et al., "Gated Delta Networks", 2024).
+    /// Queries, keys and values pass through a short causal convolution. Each value head has a
+    /// state of `key_width x value_width` elements, which replaces the keys and values of all
+    /// tokens. The results are normalized, scaled by a gain, and multiplied by a gate.
     LinearAttention {
-        /// Tokens of a sample, which update the state one after another.
+        /// Number of tokens per sample; the tokens update the state one after another.
         tokens: u64,
         /// Number of query heads, which is also the number of key heads.
         key_heads: u64,
-        /// Number of value heads; each has a state, and for each token a decay and a rate of
+        /// Number of value heads; each has a state and, for each token, a decay and a rate of
         /// change.
         value_heads: u64,
-        /// Elements of a query or key vector per head.
+        /// Number of elements per query or key head.
         key_width: u64,
-        /// Elements of a value vector per head.
+        /// Number of elements per value head.
         value_width: u64,
         /// Number of tokens that the convolution combines: a token and the tokens immediately
         /// before it.
         taps: u64,
-        /// Bytes per number of the state.
+        /// Bytes per element of the state.
         state_bytes: u64,
     },
     /// The two up-projections of latent attention. The first computes the query heads from a latent
-    /// vector of `query_rank` elements, and the second computes the heads of keys and values from a
+    /// vector of `query_rank` elements, and the second computes the key and value heads from a
     /// latent vector of `kv_rank` elements.
     LatentUp {
         /// Number of tokens per sample.
         rows: u64,
-        /// Number of elements of the queries' latent vector.
+        /// Number of elements in the latent vector of queries.
         query_rank: u64,
-        /// Elements of the latent vector of keys and values.
+        /// Number of elements in the latent vector of keys and values.
         kv_rank: u64,
-        /// Number of heads, which is the same for queries, keys and values.
+        /// Number of heads, which is equal for queries, keys and values.
         heads: u64,
-        /// Elements of a query vector per head.
+        /// Number of elements per query head.
         query_width: u64,
-        /// Columns of keys and values together, per head.
+        /// Number of key and value columns together, per head.
         kv_width: u64,
     },
-    /// The router: scores every token for every expert, applies a softmax, and copies the token to each of
-    /// its `chosen` best experts (Shazeer et al., "Outrageously Large Neural Networks", 2017, section 2).
+    /// The router, which scores every token for every expert, applies a softmax, and copies the token to
+    /// each of its `chosen` best experts (Shazeer et al., "Outrageously Large Neural Networks", 2017,
+    /// section 2).
     ExpertDispatch {
         /// Number of tokens per sample.
         tokens: u64,
-        /// Elements of a token's vector.
+        /// Number of elements per token vector.
         width: u64,
         /// Number of experts in the layer.
         experts: u64,
@@ -266,9 +269,9 @@ pub enum OperatorKind {
         /// The router's rule for choosing experts from scores.
         form: ExpertRouterRule,
     },
-    /// A matrix product for each expert. `rows` copies of tokens are divided evenly among the
-    /// experts; each expert multiplies by its own `inputs x outputs` matrix and, if `bias`, adds
-    /// its own bias of `outputs`.
+    /// One matrix product per expert. `rows` copies of tokens are divided evenly among the experts.
+    /// Each expert multiplies by its own `inputs x outputs` matrix and, if `bias`, adds its own
+    /// bias of `outputs`.
     ExpertLinear {
         /// Number of token copies, summed over all experts.
         rows: u64,
@@ -278,26 +281,26 @@ pub enum OperatorKind {
         inputs: u64,
         /// Number of columns of the output.
         outputs: u64,
-        /// True if a bias vector is added to each row.
+        /// True if each expert adds a bias to its rows.
         bias: bool,
     },
     /// Adds up the results of each token's copies, weighted by the token's scores.
     ExpertCombine {
         /// Number of tokens per sample.
         tokens: u64,
-        /// Elements of a token's vector.
+        /// Number of elements per token vector.
         width: u64,
-        /// Number of copies of each token, one per chosen expert.
+        /// Number of copies per token, one for each chosen expert.
         chosen: u64,
     },
-    /// Normalises each row to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm), then multiplies by
-    /// a gain of `width` and, if `bias`, adds a bias of `width`.
+    /// Normalizes each row to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm). Then multiplies it
+    /// by a gain of `width` and, if `bias`, adds a bias of `width`.
     Norm {
-        /// Rows: tokens, or pixels.
+        /// Number of rows: tokens, or pixels.
         rows: u64,
-        /// Columns: hidden size, or channels.
+        /// Number of columns: hidden size, or channels.
         width: u64,
-        /// True if there is a bias.
+        /// True if a bias is added.
         bias: bool,
     },
     /// An element-wise function. If `gated`, the input has `2 width` columns: the function is
@@ -305,7 +308,7 @@ pub enum OperatorKind {
     Activation {
         /// The function, applied to each element.
         function: ActivationFunction,
-        /// Rows of the input and of the output: tokens, or pixels.
+        /// Number of rows of the input and of the output: tokens, or pixels.
         rows: u64,
         /// Number of columns of the output.
         width: u64,
@@ -315,14 +318,14 @@ pub enum OperatorKind {
     /// Adds the branch's output to the skip path, with dropout if `dropout`. Before the blocks, a
     /// residual adds up the embeddings of an input.
     Residual {
-        /// Rows of both summands: tokens, or pixels.
+        /// Number of rows of both summands: tokens, or pixels.
         rows: u64,
-        /// Columns of both summands: hidden size, or channels.
+        /// Number of columns of both summands: hidden size, or channels.
         width: u64,
         /// True if dropout is applied before the sum.
         dropout: bool,
     },
-    /// Looks up one row of a table for each token: words, positions or token types.
+    /// Looks up one row of a table per token: a word, a position or a token type.
     Embedding {
         /// Number of rows of the table.
         vocabulary: u64,
@@ -333,9 +336,9 @@ pub enum OperatorKind {
     },
     /// Cross-entropy loss over classes.
     Loss {
-        /// Rows of logits: tokens, or 1.
+        /// Number of rows of logits: the number of tokens, or 1.
         rows: u64,
-        /// Columns of logits: classes, or the vocabulary.
+        /// Number of columns of logits: classes, or vocabulary entries.
         classes: u64,
     },
     /// A two-dimensional convolution.
@@ -352,14 +355,14 @@ pub enum OperatorKind {
         stride: u64,
         /// Number of pixels added on each side.
         padding: u64,
-        /// Number of groups of channels; 1 for a convolution that is neither grouped nor depthwise.
+        /// Number of channel groups; 1 for a convolution that is neither grouped nor depthwise.
         groups: u64,
         /// True if each output channel has a bias.
         bias: bool,
     },
     /// A pooling layer: the maximum or mean of each window.
     Pool {
-        /// Number of channels, equal for input and output.
+        /// Number of channels, which is equal for input and output.
         channels: u64,
         /// Height and width of the input, in pixels.
         size: [u64; 2],
@@ -379,12 +382,12 @@ pub enum OperatorKind {
         /// Number of rows that are looked up per sample.
         lookups: u64,
     },
-    /// Dot products of all pairs of `vectors` vectors, appended to the first vector (DLRM's
+    /// Dot products of all pairs among `vectors` vectors, appended to the first vector (DLRM's
     /// interaction).
     Interaction {
         /// Number of input vectors.
         vectors: u64,
-        /// Number of elements of each vector.
+        /// Number of elements per vector.
         width: u64,
     },
 }
@@ -403,8 +406,8 @@ pub enum AttentionSpan {
 }
 
 impl AttentionSpan {
-    /// Returns the number of pairs of a query and a key that this span allows, in a sequence of
-    /// `tokens` tokens under a causal mask.
+    /// Returns the number of query-key pairs that this span allows in a sequence of `tokens` tokens
+    /// under a causal mask.
     pub fn causal_pairs(self, tokens: u64) -> u128 {
         let triangle = |side: u64| u128::from(side) * (u128::from(side) + 1) / 2;
         match self {
@@ -426,15 +429,14 @@ impl AttentionSpan {
 pub struct ExpertRouterRule {
     /// True if scores have a trained bias.
     pub bias: bool,
-    /// True if the choice of experts uses scores plus a bias per expert. The bias balances the load
-    /// of experts and has no gradient.
+    /// True if the choice of experts uses scores plus a bias per expert. This bias balances the
+    /// experts' loads, and has no gradient.
     pub correction: bool,
     /// True if scores are computed with the logistic function instead of a softmax.
     pub sigmoid: bool,
-    /// Number of groups of experts, if a token first chooses the best groups; 0 or 1 without
-    /// groups.
+    /// Number of expert groups, if a token first chooses the best groups; 0 or 1 without groups.
     pub groups: u64,
-    /// Number of groups from which a token may choose experts.
+    /// Number of groups from which a token may choose its experts.
     pub chosen_groups: u64,
 }
 
@@ -453,7 +455,7 @@ pub enum ActivationFunction {
 }
 
 impl ActivationFunction {
-    /// Every function, with its name in model files.
+    /// All functions, with their names in model files.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Relu, "relu"),
         (Self::Gelu, "gelu"),
@@ -474,7 +476,7 @@ impl ModelLayer {
 }
 
 impl ModelLayer {
-    /// Returns true if operator `index` belongs to the experts, or is the dispatch before them or
+    /// Returns true if operator `index` is an operator of the experts, the dispatch before them, or
     /// the combine after them.
     pub fn is_among_experts(&self, index: usize) -> bool {
         let at = |exchange| {
@@ -492,7 +494,7 @@ impl ModelLayer {
 }
 
 impl LayerOperator {
-    /// Creates an operator that is on the branch, not on the skip path.
+    /// Creates an operator on the branch, not on the skip path.
     pub fn new(name: impl Into<String>, work: OperatorKind, cut: TensorSplit) -> Self {
         Self {
             name: name.into(),

@@ -1,4 +1,4 @@
-//! Transformers with different kinds of blocks, or with parts of attention or experts that a
+//! Transformers with several kinds of blocks, or with parts of attention or experts that a
 //! [`TransformerBlock`] cannot describe.
 //!
 //! | part | operators |
@@ -10,7 +10,7 @@
 //! | dense layers | an MLP instead of experts |
 //! | prediction of more tokens (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2) | a block after the last that joins a state with the embedding of the next token, with the model's own embedding and logits |
 //!
-//! In training and prefill, latent vectors are expanded, so that each head has its own keys and
+//! In training and prefill, the latent vectors are expanded, so that each head has its own keys and
 //! values. In decoding, only the latent vectors are cached (see [`OperatorKind::cached_elements`]
 //! and [`OperatorKind::multiplications_per_decode_pair`]).
 
@@ -23,36 +23,36 @@ use super::{
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerArchitecture {
-    /// The model without the additional parts. If the model's block has experts, all layers that
-    /// are not dense have experts.
+    /// The model without these parts. If its block has experts, all layers that are not dense have
+    /// experts.
     pub base: TransformerModel,
     /// Latent attention; if absent, keys and values are computed directly from the hidden state.
     pub latent: Option<LatentAttentionSizes>,
     /// Linear attention in all layers without full attention; if absent, no layer has linear
     /// attention.
     pub delta: Option<DeltaAttention>,
-    /// True if a gate, which is computed with the queries, multiplies the results of full
-    /// attention.
+    /// True if a gate, computed with the queries, multiplies the results of full attention.
     pub output_gate: bool,
-    /// True if the matrix products before attention have biases, even if other products have none.
+    /// True if the matrix products before attention have biases, even if no other products have
+    /// biases.
     pub qkv_biases: bool,
     /// True if each head's softmax includes a trained score that belongs to no token.
     pub sinks: bool,
-    /// The earlier tokens to which a token attends, in layers without full attention.
+    /// The earlier tokens to which a token attends in layers without full attention.
     pub span: AttentionSpan,
-    /// Number of layers from one layer with full attention to the next; the last layer of each
-    /// period has full attention; 0 if no layer has full attention.
+    /// Period of layers with full attention, which is the last layer of each period; 0 if no layer
+    /// has full attention.
     pub full_every: u64,
     /// True if attention and MLP each have a norm before and after them.
     pub sandwich_norm: bool,
-    /// Intermediate size of the shared experts' MLP; 0 if there are no shared experts.
+    /// Intermediate size of the shared experts' MLP; 0 without shared experts.
     pub shared_ffn: u64,
     /// The router's rule for choosing experts from scores.
     pub router: ExpertRouterRule,
     /// Number of layers without experts at the beginning of the model.
     pub dense_layers: u64,
-    /// Number of layers from one layer with experts to the next; the last layer of each period has
-    /// experts, and the others are dense.
+    /// Period of layers with experts: the last layer of each period has experts, and the other
+    /// layers are dense.
     pub experts_every: u64,
     /// Intermediate size of the MLP (feed-forward network) in dense layers.
     pub dense_ffn: u64,
@@ -63,17 +63,17 @@ pub struct TransformerArchitecture {
 /// Sizes of multi-head latent attention (MLA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentAttentionSizes {
-    /// Elements of the latent vector of queries; 0 if queries are computed directly from the hidden
-    /// state.
+    /// Number of elements in the queries' latent vector; 0 if queries are computed directly from
+    /// the hidden state.
     pub query_rank: u64,
-    /// Elements of the latent vector of keys and values.
+    /// Number of elements in the latent vector of keys and values.
     pub kv_rank: u64,
-    /// Columns of a query or key head without rotary embedding.
+    /// Number of columns per query or key head without rotary embedding.
     pub plain: u64,
-    /// Columns of a query or key head with rotary embedding. All key heads share a single set of
-    /// these columns.
+    /// Number of columns per query or key head with rotary embedding. All key heads share a single
+    /// set of these columns.
     pub turned: u64,
-    /// Elements of a value vector per head.
+    /// Number of elements per value head.
     pub values: u64,
 }
 
@@ -84,24 +84,24 @@ pub struct DeltaAttention {
     pub key_heads: u64,
     /// Number of value heads.
     pub value_heads: u64,
-    /// Elements of a query or key vector per head.
+    /// Number of elements per query or key head.
     pub key_width: u64,
-    /// Elements of a value vector per head.
+    /// Number of elements per value head.
     pub value_width: u64,
     /// Number of tokens that the convolution combines.
     pub taps: u64,
-    /// Bytes per number of the state.
+    /// Bytes per element of the state.
     pub state_bytes: u64,
 }
 
 impl DeltaAttention {
-    /// Columns of the values of all heads together.
+    /// Number of value columns of all heads together.
     fn value_columns(&self) -> u64 {
         self.value_heads.saturating_mul(self.value_width)
     }
 
-    /// Columns of the product before attention: queries, keys, values, gate, and one decay and one
-    /// rate per value head.
+    /// Number of output columns of the product before attention: queries, keys, values, gate, and
+    /// one decay and one rate per value head.
     fn input_columns(&self) -> u64 {
         let keys = self.key_heads.saturating_mul(self.key_width);
         let values = self.value_columns().saturating_add(self.value_heads);
@@ -110,7 +110,7 @@ impl DeltaAttention {
 }
 
 impl TransformerArchitecture {
-    /// Creates an architecture that equals `base`, without additional parts.
+    /// Creates an architecture that equals `base`.
     pub fn from_plain_transformer(base: TransformerModel) -> Self {
         Self {
             base,
@@ -141,7 +141,7 @@ impl TransformerArchitecture {
         for (index, layer) in (0..).zip(blocks) {
             layer.operators = self.block_operators(index);
         }
-        // The predictions of all tokens share one matrix for logits.
+        // The predictions of all tokens use one matrix for logits.
         let predictions = self.more_predictions.saturating_add(1);
         for operator in layers
             .iter_mut()
@@ -167,7 +167,7 @@ impl TransformerArchitecture {
         at.is_some_and(|_| (index + 1).is_multiple_of(every)) && self.base.block.experts.is_some()
     }
 
-    /// Returns the earlier tokens to which the tokens of block `index` attend.
+    /// Returns the earlier tokens to which a token attends in block `index`.
     fn span_of(&self, index: u64) -> AttentionSpan {
         match self.is_full(index) {
             true => AttentionSpan::All,
@@ -390,7 +390,7 @@ impl TransformerArchitecture {
         dispatch
     }
 
-    /// Returns the shared experts' MLP, placed on the skip path around the routed experts.
+    /// Returns the shared experts' MLP, which is on the skip path around the routed experts.
     fn shared_expert_operators(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
         if self.shared_ffn == 0 {
             return Vec::new();
@@ -411,7 +411,7 @@ impl TransformerArchitecture {
 
     /// Returns a block that predicts one more token. The block has norms of the hidden state and of
     /// the token's embedding, a matrix product that joins the two, a copy of the last block, and a
-    /// norm before the model's logits.
+    /// norm before the logits.
     fn multi_token_prediction_layer(&self, index: u64) -> ModelLayer {
         let block = self.base.block;
         let (rows, hidden) = (block.tokens, block.hidden);

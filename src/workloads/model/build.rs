@@ -1,5 +1,5 @@
-//! Conversion of a model file's tables to a [`ModelDefinition`]: the file format, and all rules for
-//! models.
+//! Converts the tables of a model file to a [`ModelDefinition`]. Defines the file format and checks
+//! all rules for models.
 
 use super::{Model, ModelDefinition, ModelDefinitionForm, ModelError, ModelSizes};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
@@ -10,13 +10,13 @@ mod operator;
 mod transformer;
 mod vit;
 
-/// Maximum value of each size in a model file.
+/// Maximum of each size in a model file.
 const MOST: u64 = 1_000_000_000_000;
 
-/// Maximum number of layers of a model.
+/// Maximum number of layers in a model.
 const MOST_LAYERS: u64 = 20_000;
 
-/// The keys that all model files have.
+/// Keys that all model files have.
 const COMMON: [&str; 3] = ["name", "source", "kind"];
 
 impl ModelDefinition {
@@ -25,7 +25,7 @@ impl ModelDefinition {
     ///
     /// # Errors
     ///
-    /// Fails if the text is invalid, or if samples of the model cannot have this number of tokens.
+    /// Fails if the model is invalid, or if its samples cannot have this number of tokens.
     pub fn parse(text: &str, file: &str, tokens: Option<u64>) -> Result<Self, ModelError> {
         Self::parse_with_sizes(
             text,
@@ -41,7 +41,7 @@ impl ModelDefinition {
     ///
     /// # Errors
     ///
-    /// Fails if the text is invalid, or if the model cannot have these sizes.
+    /// Fails if the model is invalid, or if it cannot have these sizes.
     pub fn parse_with_sizes(text: &str, file: &str, sizes: ModelSizes) -> Result<Self, ModelError> {
         parse_definition(text, file, sizes)
     }
@@ -113,7 +113,7 @@ fn parse_definition(
     })
 }
 
-/// Rejects models that have counts above 64 bits.
+/// Rejects models whose counts exceed 64 bits.
 fn check_counts_fit_64_bits(model: &Model, file: &str) -> Result<(), ModelError> {
     let between = model.layers.iter().flat_map(|layer| &layer.operators);
     let widest = between.map(|o| o.work.input_elements().max(o.work.output_elements()));
@@ -136,7 +136,7 @@ fn check_counts_fit_64_bits(model: &Model, file: &str) -> Result<(), ModelError>
     }
 }
 
-/// Returns the caller's number of blocks if there is one, otherwise the file's number.
+/// Returns the caller's number of blocks if given, and the file's number otherwise.
 fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
     let field = root.require_field("layers", "the number of blocks")?;
     let own = field.read_integer_between(1, MOST_LAYERS)?;
@@ -149,7 +149,7 @@ fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, Config
     }
 }
 
-/// Reads the integer at `key`, at least 1.
+/// Reads the integer at `key`, which must be at least 1.
 fn parse_size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
     let expected = format_args!("a whole number from 1 to {MOST}");
     table
@@ -157,7 +157,8 @@ fn parse_size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
         .read_integer_between(1, MOST)
 }
 
-/// Reads the integer at `key`, at least `least`. If the key is missing, returns `default`.
+/// Reads the integer at `key`, which must be at least `least`. If the key is missing, returns
+/// `default`.
 fn read_size_or_default(
     table: &ConfigTable<'_>,
     key: &str,
@@ -191,7 +192,7 @@ fn parse_height_and_width(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigErr
     ])
 }
 
-/// Rejects a changed number of tokens if the model's sizes do not depend on tokens.
+/// Rejects a changed number of tokens if the model's sizes do not depend on it.
 fn reject_sequence_change(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),

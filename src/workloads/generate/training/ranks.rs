@@ -145,8 +145,8 @@ impl TraceGenerator for TrainingGenerator {
             return replicas.map(replica).collect();
         }
         // If members of a tensor group exchange messages, an independent copy is a replica. If
-        // ranks of a context group exchange messages, an independent copy consists of the replicas
-        // of one whole group.
+        // ranks of a context group exchange messages, an independent copy consists of all replicas
+        // in one context group.
         let members = match (self.slots > 0, self.ring_slots > 0) {
             (_, true) => self.plan.tensor * self.plan.context,
             (true, false) => self.plan.tensor,

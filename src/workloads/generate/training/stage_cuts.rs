@@ -17,8 +17,8 @@ pub(super) fn first_layers_of_parts(model: &Model, plan: &ParallelismPlan) -> Ve
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return (0..=count).collect();
     }
-    // The numbers of blocks and layers divide evenly, and there are not more parts than layers:
-    // `check` rejects other plans.
+    // The numbers of blocks and layers divide evenly, and there are no more parts than layers,
+    // because `check` rejects other plans.
     match plan.split {
         SplitUnit::Layers => {
             let each = count / parts;
@@ -42,7 +42,7 @@ pub(super) fn first_layers_of_parts(model: &Model, plan: &ParallelismPlan) -> Ve
 
 /// Divides `counts` into `parts` runs so that the largest sum of a run is minimal. Returns the
 /// start of each run and, as the last entry, the end of the last run. Later runs are filled first,
-/// so that the first run is small: its stage has the most micro-batches in flight.
+/// so that the first run is small: the first stage has the most micro-batches in flight.
 fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
@@ -54,7 +54,7 @@ fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
         }
         runs <= parts
     };
-    // The minimal largest sum is between the largest count and the total.
+    // The largest sum is at least the largest count and at most the total.
     let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
     let largest = counts.iter().max().map_or(0, |&count| count.into());
     let (mut least, mut most) = (largest, total);
@@ -69,7 +69,7 @@ fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let (mut starts, mut end) = (vec![counts.len()], counts.len());
     for before in (1..parts).rev() {
         let (mut start, mut sum) = (end, 0);
-        // Leave at least one entry for each earlier run.
+        // Leave at least one entry for each earlier run, so that no run is empty.
         while start > before {
             sum += u128::from(counts[start - 1]);
             if sum > least && start < end {
@@ -89,7 +89,7 @@ fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// Returns the minimal largest sum, found by trying all cuts.
+    /// Finds the minimal largest sum by trying all cuts.
     fn by_trial(counts: &[u64], parts: usize) -> u64 {
         if parts == 1 {
             return counts.iter().sum();
@@ -135,14 +135,15 @@ mod tests {
         }
     }
 
-    /// The counts are units of work; Llama's head takes more work than a block, so the stage with
-    /// the head gets fewer blocks.
+    /// The counts are units of work; Llama's head takes more work than a block, so the stage that
+    /// has the head gets fewer blocks.
     #[test]
     fn a_stage_with_the_head_has_fewer_blocks() {
         let counts = [0, 4, 4, 4, 4, 4, 4, 6];
-        // A total of 30 is divided into three parts, so some part has at least three blocks (12),
-        // or two blocks and the head (14). If no part exceeds 12, the last part has the head and
-        // one block, the second part has three blocks, and the first part has the other two.
+        // A total of 30 is divided into three parts. So some part has at least three blocks (12),
+        // or at least two blocks and the head (14). If no part exceeds 12, the last part has the
+        // head and one block, the second part has three blocks, and the first part has the other
+        // two.
         assert_eq!(min_max_partition(&counts, 3), [0, 3, 6, 8]);
     }
 }

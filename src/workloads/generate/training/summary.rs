@@ -16,21 +16,21 @@ use std::collections::BTreeMap;
 pub struct PlanSummary {
     /// Number of ranks that the plan uses.
     pub ranks: u32,
-    /// Number of micro-batches of a replica in a step.
+    /// Number of micro-batches per replica and step.
     pub micro_batches: u32,
-    /// Number of parameters of the model without adapters, independent of the plan.
+    /// Number of parameters in the model, without adapters and independent of the plan.
     pub parameters: u64,
-    /// Number of parameters with gradients: all parameters, the unfrozen parameters, or the
+    /// Number of parameters that have gradients: all parameters, the unfrozen parameters, or the
     /// adapters' parameters.
     pub trained_parameters: u64,
-    /// Model FLOPs of a step, without recomputation.
+    /// Model FLOPs per step, without recomputation.
     pub model_flops: u128,
-    /// Token pairs of attention that both FLOP counts include; `None` for a model without
+    /// Kind of attention's token pairs that both FLOP counts include; `None` for a model without
     /// attention.
     pub attention: Option<CountedAttention>,
-    /// FLOPs that all ranks execute in a step.
+    /// FLOPs that all ranks together execute per step.
     pub flops: u128,
-    /// The recomputation policy of the generated traces; `as-needed` is replaced by the policy that
+    /// The recomputation policy in the generated traces; `as-needed` is replaced by the policy that
     /// chakram chose.
     pub recompute: super::RecomputePolicy,
     /// Idle time of a stage divided by its computing time, if all passes take the same time and
@@ -38,10 +38,10 @@ pub struct PlanSummary {
     pub bubble: Option<f64>,
     /// Process groups of the job, by kind.
     pub groups: Vec<ParallelGroups>,
-    /// For every member of a tensor group in every replica, the ranks that its activations pass:
-    /// one per stage.
+    /// For every member of a tensor group in every replica, the ranks through which its activations
+    /// pass: one per stage.
     pub pipelines: Vec<Vec<u32>>,
-    /// Totals of one rank per stage.
+    /// Totals of one rank on each stage.
     pub stages: Vec<StageSummary>,
 }
 
@@ -50,38 +50,38 @@ pub struct PlanSummary {
 pub struct ParallelGroups {
     /// Name of the kind, such as `tensor`.
     pub family: &'static str,
-    /// The members of every group of this kind.
+    /// The members of each group.
     pub all: Vec<Vec<u32>>,
 }
 
-/// Totals of one rank of a stage.
+/// Totals of one rank on a stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StageSummary {
     /// Names of the first and the last layer of each chunk.
     pub layers: Vec<[String; 2]>,
-    /// Parameters of a rank, including adapters and copies of tied weights.
+    /// Number of parameters on a rank, including adapters and copies of tied weights.
     pub parameters: u64,
-    /// Number of a rank's parameters that have gradients.
+    /// Number of parameters on a rank that have gradients.
     pub trained_parameters: u64,
     /// Number of nodes in a rank's trace.
     pub nodes: u64,
     /// FLOPs that a rank executes in all steps.
     pub flops: u128,
-    /// Maximum bytes in use at once, if nodes run in id order.
+    /// Maximum number of bytes in use at the same time, if nodes run in id order.
     pub peak: u64,
     /// True if the rank accesses remote memory, which then stores the state that does not fit into
     /// the NPU's own memory.
     pub streams: bool,
     /// Bytes in use at the peak, by tensor class.
     pub memory: [u64; TensorClass::COUNT],
-    /// Maximum number of passes with stored activations, and the bytes of one of these passes. The
-    /// product of the two is the schedule's memory for activations.
+    /// Maximum number of passes whose activations are stored at the same time, and the bytes of one
+    /// such pass. Their product is the memory that the schedule needs for activations.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
     pub communication: Vec<CommunicationTotals>,
 }
 
-/// Collectives of one operation, kind of group and phase, or messages of one phase.
+/// Collectives with one operation, group kind and phase, or messages of one phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommunicationTotals {
     /// Name of the operation: a collective such as `all-reduce`, or `send`.
@@ -92,7 +92,7 @@ pub struct CommunicationTotals {
     pub phase: Option<TrainingPhase>,
     /// Number of calls in all steps.
     pub calls: u64,
-    /// Bytes of all calls together. Each collective call counts its whole buffer.
+    /// Bytes of all calls together, where each collective call counts its whole buffer.
     pub bytes: u128,
 }
 
@@ -109,7 +109,7 @@ impl TrainingPattern {
 
 type CommunicationTally = BTreeMap<(Option<TrainingPhase>, &'static str, String), (u64, u128)>;
 
-/// Sink that adds up a rank's FLOPs, memory changes and communication.
+/// A sink that adds up a rank's FLOPs, memory changes and communication.
 struct RankTally<'p> {
     plan: &'p TrainingGenerator,
     place: RankCoordinates,
@@ -124,7 +124,7 @@ struct RankTally<'p> {
 
 impl RankTally<'_> {
     /// Returns the kind of a group. The group of all ranks has a kind only if the plan has a kind
-    /// of group that contains all ranks.
+    /// of group that includes all ranks.
     fn group_kind(
         &self,
         group: GroupName<'_>,
@@ -135,7 +135,7 @@ impl RankTally<'_> {
         let placement = &self.plan.placement;
         let named = |family| placement.group_name(family, self.place) == group;
         let whole = |family| placement.member_count(family) == placement.rank_count();
-        // If several kinds contain all ranks, guess the kind from the collective and its phase.
+        // If several kinds include all ranks, guess the kind from the collective and its phase.
         let likely = match phase {
             _ if kind == CollectiveKind::AllToAll && self.plan.plan.expert > 1 => {
                 [ParallelGroupKind::Expert, ParallelGroupKind::Tensor]
@@ -177,7 +177,7 @@ impl Sink for RankTally<'_> {
                     (GroupName::World, _) | (_, None) => self.plan.placement.rank_count(),
                     (_, Some(family)) => self.plan.placement.group_size_at(family, self.place),
                 };
-                // `comm_size` may be the size of one member's shard, but totals count whole
+                // `comm_size` may be the size of one member's shard, but the totals count whole
                 // buffers.
                 let bytes = kind.buffer_bytes(bytes, members).unwrap_or(bytes);
                 let word = family.map_or("all ranks", |one| self.plan.placement.kind_name(one));
@@ -218,7 +218,7 @@ impl Sink for RankTally<'_> {
             .used
             .iter()
             .fold(0, |sum: u64, one| sum.saturating_add(*one));
-        // Compare strictly, so that the first of several equal maxima is reported.
+        // Compare strictly, so that the first of several equal peaks is reported.
         if total > self.peak {
             self.peak = total;
             self.at_peak = self.used;
@@ -231,7 +231,7 @@ impl Sink for RankTally<'_> {
 }
 
 impl TrainingGenerator {
-    /// Returns the samples and tokens of all steps, and their model FLOPs.
+    /// Returns the samples, tokens and model FLOPs of all steps.
     pub(super) fn work_amounts(&self) -> JobWorkAmounts {
         let plan = &self.plan;
         let samples = plan.batch.saturating_mul(plan.steps.into());

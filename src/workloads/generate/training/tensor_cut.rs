@@ -3,8 +3,8 @@
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, OperatorAxis, TensorSplit};
 
-/// Checks that `cut` can split `operator` among the `members` of a tensor group. Vocabularies are
-/// padded, so their sizes always divide.
+/// Checks that `cut` can split `operator` among the `members` members of a tensor group.
+/// Vocabularies are padded, so their sizes always divide.
 pub(super) fn check_divides(
     operator: &LayerOperator,
     cut: TensorSplit,

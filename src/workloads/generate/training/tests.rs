@@ -1,4 +1,4 @@
-//! Tests properties of all plans, and dependencies between nodes.
+//! Tests properties that all plans have, and dependencies between nodes.
 
 use super::super::testing::{EmittedNode, record_every_rank, rejection_message};
 use super::super::{WorkloadPattern, plan};
@@ -62,8 +62,8 @@ fn ranks_are_like_those_of_their_stage() {
     }
 }
 
-/// With adapters, each stage has two kinds of traces, regardless of its number of members: traces
-/// of adapters, and traces of other members.
+/// With adapters, each stage has two kinds of traces, regardless of its number of members: one kind
+/// for adapters, and one for other members.
 #[test]
 fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     use plan::AdapterSums;
@@ -96,12 +96,12 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     }
 }
 
-/// SRAM and accesses are limited to one tile, so nearly every load and store is split into the
-/// maximum number of accesses. An operator then has more than 80 nodes, more than with unsplit
-/// accesses.
+/// SRAM capacity and access size are limited to one tile, so nearly every load and store is split
+/// into the maximum number of accesses. An operator then has more than 80 nodes, which is more than
+/// with unsplit accesses.
 #[test]
 fn accesses_in_pieces_are_within_the_bound_on_nodes() {
-    // GPT-2's widest tile: 2 x 3072 + 1 numbers of 2 B.
+    // GPT-2's widest tile has 2 x 3072 + 1 values of 2 B.
     const TILE: u64 = 13_000;
     for (name, samples) in [("gpt2-small", 64), ("resnet-18", 64), ("dlrm", 4096)] {
         let model = Model::load_named(name).unwrap();
@@ -180,7 +180,7 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
     let beside = record_every_rank(pattern(plan));
     let nodes = &beside[0];
     assert_eq!(gathers(nodes), gathers(&after[0]));
-    // In the first micro-batch, each layer waits for its own gather, and all gathers wait only for the
+    // In the first micro-batch, each layer waits for its own gather, and the gathers wait only for the
     // optimizer.
     let of = |layer: &str| {
         gathers(nodes)
@@ -205,7 +205,7 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
     assert_eq!(nodes.last().unwrap().name, "step1/optimizer");
 }
 
-/// With buckets of one byte, each gradient is in its own bucket.
+/// With buckets of one byte, each gradient has its own bucket.
 #[test]
 fn a_bucket_can_end_within_an_operator() {
     let mut plan = ParallelismPlan::new();
@@ -224,15 +224,15 @@ fn a_bucket_can_end_within_an_operator() {
         let (_, size) = op.split_once("bytes: ").unwrap();
         size.split_once(',').unwrap().0.parse().unwrap()
     };
-    // One node computes both gradients: of a bias of 768 and of a matrix of 3072 x 768, with 2 B
-    // each.
+    // One node computes both gradients, with 2 B per weight: of a bias with 768 weights and of a
+    // matrix with 3072 x 768 weights.
     let found = reductions(&plan, 2, "layer9/mlp.down");
     let sizes: Vec<u64> = found.iter().map(|(_, op)| bytes(op)).collect();
     assert_eq!(sizes, [2 * 768, 2 * 3072 * 768]);
     for (after, _) in &found {
         assert_eq!(after, &["mb1/layer9/bwd/mlp.down.wgrad"]);
     }
-    // The last stage has a copy of the word table (50257 words) of the first stage.
+    // The last stage has a copy of the first stage's word table (50257 words).
     for (rank, of, finder) in [
         (2, "head/logits", "logits.wgrad"),
         (0, "embedding/tokens", "tokens"),
@@ -243,7 +243,7 @@ fn a_bucket_can_end_within_an_operator() {
         assert_eq!(found[0].0, [format!("mb1/{layer}/bwd/{finder}")]);
         assert_eq!(bytes(&found[0].1), 2 * 50257 * 768, "{of}");
     }
-    // Without the norm's kernel, the norm's gradients are complete when the node before it ends.
+    // Without the norm's kernel, the norm's gradients are complete when the previous node ends.
     plan.without.add_effect(AblationEffect::MemoryBound);
     for (after, _) in reductions(&plan, 2, "layer9/norm2") {
         assert_eq!(after, ["mb1/layer9/bwd/mlp.up.wgrad"]);
@@ -313,7 +313,7 @@ fn what_does_not_divide_is_refused() {
              after the 12 blocks",
         ),
         // If stages cover only the blocks, this error is reported first, even if other options are
-        // invalid too.
+        // also invalid.
         (
             |p| {
                 p.stages = vec![[0, 11]];

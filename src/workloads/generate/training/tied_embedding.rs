@@ -1,21 +1,21 @@
-//! Weights that an embedding shares with a matrix product.
+//! Weights that an embedding and a matrix product share.
 
 use super::dataflow::ShardedOperator;
 use super::shard_spec::ShardSpec;
 use crate::generate::{GenerateError, option_refused};
 use crate::model::OperatorInputSource;
 
-/// The table with the shared weights, which is the first table of an embedding.
+/// The table with the shared weights, which is the embedding's first table.
 #[derive(Debug, Default)]
 pub(super) struct TiedEmbedding {
     table: Option<(String, ShardSpec)>,
 }
 
 impl TiedEmbedding {
-    /// Records the table, if `operator` looks up the weights that two operators share. Rejects a
-    /// tied matrix product if a member has different shards of the product's weights and of the
-    /// table. The table's rows (sharded by k) are the product's outputs (sharded by n), and the
-    /// table's columns (sharded by n) are the product's inputs (sharded by k).
+    /// Records the table if `operator` looks up the shared weights. Rejects a tied matrix product
+    /// if some member has different shards of the product's weights and of the table. The table's
+    /// rows (sharded by k) are the product's outputs (sharded by n). The table's columns (sharded
+    /// by n) are the product's inputs (sharded by k).
     pub fn check_operator(
         &mut self,
         layer: &str,

@@ -1,5 +1,5 @@
 //! Parses `kind = "layers"`, which lists every operator. The sizes of an operator's input follow
-//! from the operators before it.
+//! from the previous operators.
 
 use super::operator::{self, ActivationShape, LayerShapeCursor};
 use super::{MOST, MOST_LAYERS, parse_size, reject_sequence_change};
@@ -12,7 +12,7 @@ pub(super) const KEYS: &[&str] = &["input", "layer"];
 const INPUT: &[&str] = &["channels", "height", "width", "tokens", "columns"];
 const LAYER: &[&str] = &["name", "role", "repeat", "first", "operators"];
 
-/// Maximum number of operators in all layers together.
+/// Maximum number of operators, summed over all layers.
 const MOST_OPERATORS: u64 = 250_000;
 
 const ROLES: [(LayerRole, &str); 3] = [
@@ -21,7 +21,8 @@ const ROLES: [(LayerRole, &str); 3] = [
     (LayerRole::Output, "output"),
 ];
 
-/// Returns the number of tokens per sample, `None` because there is no hidden size, and the layers.
+/// Returns the number of tokens per sample, `None` (because there is no hidden size), and the
+/// layers.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,
@@ -40,7 +41,7 @@ pub(super) fn parse_layers(
         let name = field.read_line()?;
         let role = table.read_choice("role", &ROLES)?;
         // `repeat` is limited to the remaining number of layers, so `layers` never exceeds
-        // MOST_LAYERS.
+        // `MOST_LAYERS`.
         let room = MOST_LAYERS - layers.len() as u64;
         let repeat = table
             .get("repeat")
@@ -63,14 +64,14 @@ pub(super) fn parse_layers(
         let items = table.require_field("operators", "an array of operators")?;
         let items =
             items.read_items("an array of operators, such as [{ op = \"pool\", kernel = 2 }]")?;
-        // The sum cannot overflow, because the file's length and MOST_LAYERS limit its factors.
+        // The sum cannot overflow, because the file's length and `MOST_LAYERS` limit its factors.
         operators += repeat * items.len() as u64;
         if items.is_empty() || operators > MOST_OPERATORS {
             let found = format_args!("{operators} operators in the layers so far");
             let expected = format_args!("at most {MOST_OPERATORS}, and at least one in each layer");
             return Err(table.invalid_table_error(found, expected));
         }
-        // Build each copy of a repeated layer separately, because a layer may change the shape of
+        // Build each copy of a repeated layer separately, because the layer may change the shape of
         // the next copy's input.
         for number in first..first + repeat {
             let name = if numbered {

@@ -1,7 +1,7 @@
 //! Models from Hugging Face's `config.json`.
 //!
-//! The parser reads the keys that determine the model's sizes, and ignores keys that are known not
-//! to affect sizes. The parser rejects every other key by name.
+//! The parser reads the keys that determine the model's sizes. It ignores keys that are known not
+//! to affect sizes. It rejects every other key by name.
 
 use super::MOST_LAYERS;
 use crate::model::{
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Supported values of `model_type` in `config.json`.
+/// Supported values of the key `model_type`.
 const KINDS: [&str; 17] = [
     "llama",
     "mistral",
@@ -82,12 +82,12 @@ const NO_SIZES: &[&str] = &[
     "use_flash_attn",
 ];
 
-/// A `config.json`, with a record of the keys that were read.
+/// A `config.json`, and a record of the keys that have been read.
 struct HubConfig<'t> {
     text: &'t str,
     file: &'t str,
     keys: Map<String, Value>,
-    /// Keys that were read so far.
+    /// Keys that have been read so far.
     known: RefCell<BTreeSet<String>>,
 }
 
@@ -166,7 +166,7 @@ impl HubConfig<'_> {
         }
     }
 
-    /// Returns the size at the first of `keys` that is in the file.
+    /// Returns the size at the first of `keys` that the file has.
     fn read_first_size(&self, keys: &[&str]) -> ConfigRead<Option<u64>> {
         let found: ConfigRead<Vec<_>> = keys.iter().map(|key| self.read_size(key)).collect();
         Ok(found?.into_iter().flatten().next())
@@ -230,7 +230,7 @@ pub(super) fn parse_model(
     Ok((base.block.hidden, model))
 }
 
-/// Returns the part for the text transformer if the file describes a multimodal model; otherwise,
+/// If the file describes a multimodal model, returns the part for the text transformer; otherwise,
 /// returns the whole file.
 fn text_config(config: HubConfig<'_>) -> ConfigRead<HubConfig<'_>> {
     let Some(Value::Object(inner)) = config.keys.get("text_config") else {
@@ -253,7 +253,8 @@ fn text_config(config: HubConfig<'_>) -> ConfigRead<HubConfig<'_>> {
     Ok(HubConfig { keys, ..config })
 }
 
-/// Returns a name for the model: the folder of its file or, without a folder, its model type.
+/// Returns a name for the model: the folder of its file or, if the path has no folder, its model
+/// type.
 fn name_hub_model(file: &str, kind: &str) -> String {
     let folder = std::path::Path::new(file).parent();
     let folder = folder.and_then(|folder| folder.file_name());

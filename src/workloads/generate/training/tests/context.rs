@@ -90,8 +90,8 @@ fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
 
 const BOTH: [ContextExchange; 2] = [ContextExchange::AllGather, ContextExchange::AllToAll];
 
-/// Each rank of a context group has half of the tokens, and half of the causal pairs: 68 of 16 x
-/// 17 / 2 = 136.
+/// Each rank of a context group has half of the tokens and half of the 16 x 17 / 2 = 136 causal
+/// pairs, which is 68.
 #[test]
 fn kernels_have_the_tokens_of_a_rank() {
     let t = T / 2;
@@ -109,8 +109,8 @@ fn kernels_have_the_tokens_of_a_rank() {
             [0, 2 * 2 * t * (A + V) * W]
         );
         let products = 2 * 2 * (T * (T + 1) / 4) * A * W;
-        // Attention reads the keys and values of all tokens, for all heads or for the rank's heads.
-        // Attention writes an output of the same size as the queries, and 4 B per row.
+        // Attention reads the keys and values of all tokens, either for all heads or for the rank's
+        // heads. It writes an output with the size of the queries, and 4 B per row.
         let keys = match exchange {
             ContextExchange::AllGather => T * V,
             ContextExchange::AllToAll => T * V / 2,
@@ -124,8 +124,8 @@ fn kernels_have_the_tokens_of_a_rank() {
     }
 }
 
-/// All ranks together execute the same number of FLOPs as one rank without parallelism, for both
-/// exchanges, fused and unfused, with and without a causal mask.
+/// All ranks together execute the same number of FLOPs as a single rank. Tests both exchanges,
+/// fused and unfused kernels, with and without a causal mask.
 #[test]
 fn flops_of_all_ranks_are_those_of_one() {
     for (causal, unfused) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -153,7 +153,7 @@ fn flops_of_all_ranks_are_those_of_one() {
     }
 }
 
-/// Counts pairs one by one: if each rank has the i-th piece from both ends of a sequence, all ranks
+/// Counts pairs one by one. If each rank has the i-th piece from both ends of a sequence, all ranks
 /// have the same number of pairs.
 #[test]
 fn two_pieces_from_either_end_have_equal_parts_of_causal_scores() {
@@ -191,7 +191,7 @@ fn keys_and_values_are_gathered_and_their_gradients_scattered() {
     let keys = 2 * 2 * (T / 2) * V * W;
     let expected = |pass: &str| exchanges(nodes, &format!("mb0/layer0/{pass}/"));
     assert_eq!(expected("fwd"), [("attention.core.all-gather", keys)]);
-    // A reduce-scatter is counted with the bytes of its whole input.
+    // A reduce-scatter counts the bytes of its whole input.
     assert_eq!(
         expected("bwd"),
         [
@@ -313,8 +313,8 @@ fn all_replicas_sum_gradients_and_share_state() {
     }
 }
 
-/// Saved tensors contain only the rank's own tokens, except that attention's kernels save all keys
-/// and values.
+/// Saved tensors contain only the rank's own tokens, except that attention saves all keys and
+/// values.
 #[test]
 fn memory_is_that_of_a_ranks_tokens() {
     let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
@@ -338,7 +338,7 @@ fn memory_is_that_of_a_ranks_tokens() {
     assert_eq!(temporary(&(core("bwd") + ".reduce-scatter")), [0, all]);
 }
 
-/// Replicas divide the experts, even if the replicas share a sequence's tokens.
+/// Replicas divide the experts, even if they share the tokens of a sequence.
 #[test]
 fn experts_lie_across_ranks_with_different_tokens() {
     let routing = ExpertRoutingCounts {
@@ -354,12 +354,12 @@ fn experts_lie_across_ranks_with_different_tokens() {
         .iter()
         .find(|node| node.name == "mb0/layer0/fwd/experts.dispatch.all-to-all")
         .unwrap();
-    // A rank exchanges two copies of each of its 8 tokens, with H numbers of 2 B.
+    // A rank exchanges two copies of each of its 8 tokens, with H values of 2 B per copy.
     let bytes = 2 * 2 * (T / 2) * H;
     assert!(sent.op.contains(&format!("bytes: {bytes},")), "{}", sent.op);
 }
 
-/// A stage sends only the activations of the rank's own tokens to the next stage.
+/// A stage sends only its own tokens' activations to the next stage.
 #[test]
 fn boundaries_have_a_ranks_tokens() {
     let mut plan = shared(ContextExchange::AllToAll);
@@ -389,7 +389,7 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
         |plan| plan.context = 3,
         "`context` is 3; expected a divisor of 16 tokens (operator tokens)",
     );
-    // 16 ranks need 32 pieces of a sequence, but the sequence has only 16 tokens.
+    // 16 ranks need 32 pieces, but the sequence has only 16 tokens.
     refused(
         own(),
         |plan| plan.context = 16,
@@ -430,9 +430,9 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
     );
 }
 
-/// Returns the number of pairs of queries and keys, by rank and step of a ring, counted one by one.
-/// Rank `i` has pieces `i` and `2 ranks - 1 - i` of a sequence, and in step `k` it has the keys of
-/// rank `i - k`.
+/// Returns the number of query-key pairs, by rank and by ring step, counted one by one. Rank `i`
+/// has the pieces `i` and `2 ranks - 1 - i` of a sequence. In step `k`, it has the keys of rank
+/// `i - k`.
 fn pairs_of_steps(tokens: u64, ranks: u64, causal: bool) -> Vec<Vec<u64>> {
     let piece = tokens / (2 * ranks);
     let owner = |token: u64| {
@@ -451,7 +451,7 @@ fn pairs_of_steps(tokens: u64, ranks: u64, causal: bool) -> Vec<Vec<u64>> {
     pairs
 }
 
-/// Every rank has the same work in each step, and the FLOPs of a step's kernel match its pairs.
+/// Every rank has the same work in each step, and the FLOPs of each step's kernel match its pairs.
 #[test]
 fn steps_of_a_ring_have_equal_work() {
     for ranks in [2_u32, 4] {
@@ -480,14 +480,14 @@ fn steps_of_a_ring_have_equal_work() {
     }
 }
 
-/// A rank sends its own keys and values, and all received keys and values, to the next rank. The
-/// sends overlap the kernel of the previous step.
+/// A rank sends its own keys and values to the next rank, and forwards those that it receives. The
+/// sends overlap the kernels of the previous step.
 #[test]
 fn keys_and_values_pass_around_a_ring() {
     let mut plan = ParallelismPlan::new();
     (plan.context, plan.context_exchange) = (4, ContextExchange::Ring);
     let nodes = &ranks(&plan)[1];
-    // Keys and values of four tokens (a rank's share of the sequence).
+    // Bytes of keys and values for four tokens (a rank's share of the sequence).
     let keys = 2 * 2 * (T / 4) * V * W;
     let messages = |pass: &str| {
         let prefix = format!("mb0/layer1/{pass}/attention.core.");
@@ -506,8 +506,8 @@ fn keys_and_values_pass_around_a_ring() {
         let both = |name: &&str| [format!("{name}.send"), format!("{name}.receive")];
         names.iter().flat_map(both).collect()
     };
-    // A rank sends 2 (s / P) kv e (P - 1) bytes, for s tokens, P ranks and kv columns of e bytes;
-    // in the backward pass, it sends twice this number.
+    // With s tokens, P ranks, and kv columns of e bytes, a rank sends 2 (s / P) kv e (P - 1) bytes.
+    // In the backward pass, it sends twice this number.
     assert_eq!(messages("fwd"), each(&["step1", "step2", "step3"]));
     assert_eq!(
         messages("bwd"),
@@ -520,7 +520,8 @@ fn keys_and_values_pass_around_a_ring() {
             "step3.gradients"
         ])
     );
-    // A host that waits for a receive has launched the kernels that run beside it.
+    // When a host waits for a receive, it must already have launched the kernels that run in
+    // parallel with the receive.
     let index = |name: &str| {
         let name = format!("mb0/layer1/{name}");
         nodes.iter().position(|node| node.name == name).unwrap()
@@ -558,7 +559,7 @@ fn keys_and_values_pass_around_a_ring() {
             vec![core("fwd", ".step1.receive"), core("fwd", "")],
         ),
         (core("fwd", ".merge.step1"), vec![core("fwd", ".step1")]),
-        // A rank immediately forwards received keys.
+        // A rank forwards received keys immediately.
         (
             core("fwd", ".step2.send"),
             vec![core("fwd", ".step1.receive")],
@@ -571,7 +572,7 @@ fn keys_and_values_pass_around_a_ring() {
             "fwd/attention.out".to_owned(),
             vec![core("fwd", ".merge.step3")],
         ),
-        // A rank adds received gradients after its next kernel.
+        // A rank adds received gradients after its next kernel has run.
         (
             core("bwd", ".step1.gradients.send"),
             vec![core("bwd", ".step1")],
@@ -605,8 +606,8 @@ fn keys_and_values_pass_around_a_ring() {
         .filter(|one| one.family == "context")
         .map(|one| (&one.kind[..], one.calls, one.bytes))
         .collect();
-    // Each of two layers sends the keys three times forward, and the keys or their gradients six
-    // times backward.
+    // Each of the two layers sends the keys three times in the forward pass, and the keys or their
+    // gradients six times in the backward pass.
     let keys = u128::from(keys);
     assert_eq!(
         sent,
@@ -614,7 +615,7 @@ fn keys_and_values_pass_around_a_ring() {
     );
 }
 
-/// Rings work for grouped heads, normalised heads and latent attention, but not for windows.
+/// Rings support grouped heads, normalized heads and latent attention, but not windows.
 #[test]
 fn rings_are_refused_for_windows() {
     for (name, accepted) in [

@@ -1,4 +1,4 @@
-//! Tests experts: kernels, exchanges of tokens between ranks, gradients and memory.
+//! Tests experts: their kernels, token exchanges between ranks, gradients and memory.
 
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
@@ -14,7 +14,7 @@ use chakram_trace::format::{TensorClass, TrainingPhase};
 mod forms;
 
 /// Number of tokens. The next constants are the hidden size, the number of experts, the number of
-/// copies of a token, and the width of an expert.
+/// copies per token, and the width of an expert.
 const T: u64 = 12;
 const H: u64 = 16;
 const X: u64 = 4;
@@ -81,16 +81,16 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
     let nodes = &ranks(ParallelismPlan::new())[0];
     let up = 2 * F;
     for (name, expected) in [
-        // The router multiplies tokens by its weights, in numbers of 2 B.
+        // The router multiplies tokens by its weights; all values have 2 B.
         (
             "fwd/experts.dispatch.score",
             [2 * T * H * X, 2 * (T * H + H * X + T * X)],
         ),
         // The kernel reads scores, and writes its result in single precision.
         ("fwd/experts.dispatch.choose", [0, (2 + 4) * T * X]),
-        // A token is read once, and its two copies are written.
+        // Each token is read once, and its two copies are written.
         ("fwd/experts.dispatch.permute", [0, 2 * (T * H + C * T * H)]),
-        // The product processes 24 copies, and reads the weights of all four experts.
+        // The product processes 24 copies, and reads the weights of all four experts once.
         (
             "fwd/experts.up",
             [
@@ -103,8 +103,8 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             [2 * C * T * F * H, 2 * (C * T * F + X * F * H + C * T * H)],
         ),
         ("fwd/experts.combine", [0, 2 * (C * T * H + T * H)]),
-        // This kernel reads both factors of a score's gradient (results and their gradients), and
-        // writes the gradient in single precision.
+        // This kernel reads both factors of a score's gradient (the results and their gradients),
+        // and writes the gradient in single precision.
         (
             "bwd/experts.combine.scores",
             [0, 2 * 2 * C * T * H + 4 * C * T],
@@ -143,8 +143,8 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             "{name}"
         );
     }
-    // All multiplications of the model count once in the forward pass and twice in the backward
-    // pass, with two corrections. The causal mask skips some multiplications, and flash attention
+    // Each multiplication of the model counts once in the forward pass and twice in the backward
+    // pass, with two corrections. The causal mask skips some multiplications. Flash attention
     // recomputes scores, so it has seven products instead of six.
     let flops: u64 = nodes
         .iter()
@@ -163,8 +163,9 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     (plan.tensor, plan.sequence_parallel) = (2, true);
     let nodes = &ranks(plan)[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
-    // Each member of the group routes its own tokens. For its columns of every expert, each member
-    // gathers the copies of all members, and then receives the results only of its own copies.
+    // Each member of the group routes its own tokens. Each member has some columns of every expert.
+    // For these columns, it gathers the copies of all members. Afterwards, it receives only the
+    // results of its own copies.
     assert_eq!(
         kernel(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
         T * H * X
@@ -185,7 +186,7 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
         data("fwd/experts.combine"),
         ["mb0/layer1/fwd/experts.down.reduce-scatter"]
     );
-    // The gathered copies are saved, so the backward pass gathers only the result's gradient.
+    // The gathered copies are saved, so the backward pass gathers only the gradient of the result.
     let gathers = nodes
         .iter()
         .filter(|node| node.name.contains("layer1/bwd/experts"));
@@ -194,8 +195,8 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     assert_eq!(gathers, ["mb0/layer1/bwd/experts.down.all-gather"]);
 }
 
-/// Returns a plan with four replicas; two neighbouring replicas share the four experts, two on each
-/// rank.
+/// Returns a plan with four replicas, in which two neighbouring replicas share the four experts,
+/// two on each rank.
 fn shared() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.expert, plan.batch) = (4, 2, 8);
@@ -207,8 +208,8 @@ fn summary(plan: &ParallelismPlan) -> PlanSummary {
     TrainingPattern { model, plan }.summarize_plan().unwrap()
 }
 
-/// Number of weights of a layer's experts. The next constants are the numbers of weights in the
-/// rest of a layer, and outside the layers.
+/// Number of weights in a layer's experts. The next constants are the number of weights in the rest
+/// of a layer, and the number of weights outside the layers.
 const OF_EXPERTS: u64 = X * (H * 2 * F + F * H);
 const OF_BLOCK: u64 = H * 3 * H + H * H + H * X + 2 * H;
 const OF_ENDS: u64 = 2 * 40 * H + H;
@@ -222,18 +223,18 @@ fn neighbouring_replicas_have_experts_between_them() {
         let found = groups.iter().find(|one| one.family == family);
         found.map(|one| one.all.clone()).unwrap_or_default()
     };
-    // Ranks 0 and 1 are one tensor group; ranks 2 and 3 are the next replica.
+    // Ranks 0 and 1 are one tensor group, and ranks 2 and 3 are the next replica.
     let pairs = [[0, 2], [1, 3], [4, 6], [5, 7]];
     assert_eq!(of("expert"), pairs);
     assert_eq!(of("expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
-    // Each of four replicas has different experts.
+    // Each of the four replicas has different experts.
     plan.expert = 4;
     let groups = summary(&plan).groups;
     assert!(groups.iter().all(|one| one.family != "expert-data"));
 }
 
-/// With ZeRO 3, the weights of experts are gathered by fewer ranks than all other weights.
+/// With ZeRO 3, fewer ranks gather experts' weights than all other weights.
 #[test]
 fn parameters_of_experts_are_gathered_among_their_replicas() {
     let mut plan = shared();
@@ -251,7 +252,7 @@ fn parameters_of_experts_are_gathered_among_their_replicas() {
     };
     let own = OF_EXPERTS / 2;
     for pass in ["fwd", "bwd"] {
-        // Four replicas share a block; two replicas share two experts of a layer.
+        // Four replicas share a block, and two replicas share two experts of a layer.
         let name = format!("mb0/layer1/{pass}/gather");
         assert_eq!(gathered(&name), (2 * OF_BLOCK / 4, 2 * OF_BLOCK));
         let name = format!("mb0/layer1/{pass}/experts/gather");
@@ -284,7 +285,7 @@ fn parameters_of_experts_are_gathered_among_their_replicas() {
         scattered,
         [("data", twice(common)), ("expert-data", twice(experts))]
     );
-    // If no other rank has the same experts, their weights stay.
+    // If no other rank has the same experts, their weights are not gathered.
     plan.expert = 4;
     let nodes = &ranks(plan)[0];
     assert!(
@@ -319,22 +320,22 @@ fn members_of_tensor_groups_have_experts_between_them() {
         found.map(|one| one.all).unwrap_or_default()
     };
     // Rank `2 replica + member` has whole experts, and four neighbouring ranks together have all
-    // experts, so ranks with a distance of 4 have the same experts.
+    // experts. So ranks with a distance of 4 have the same experts.
     let plan = spread(2, 4, 4, 1);
     assert_eq!(of(&plan, "expert"), [[0, 1, 2, 3], [4, 5, 6, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     assert_eq!(of(&plan, "data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
     assert_eq!(of(&plan, "tensor"), [[0, 1], [2, 3], [4, 5], [6, 7]]);
     assert!(of(&plan, "expert-tensor").is_empty());
-    // Two of four members shard an expert: rank `4 replica + member` has shard `rank % 2` of the
-    // experts of block `rank / 2`. Two neighbouring blocks together have all experts.
+    // Two of the four members shard an expert: rank `4 replica + member` has shard `rank % 2` of
+    // the experts in block `rank / 2`. Two neighbouring blocks together have all experts.
     let plan = spread(4, 2, 2, 2);
     assert_eq!(of(&plan, "expert"), [[0, 2], [1, 3], [4, 6], [5, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     let pairs = [[0, 1], [2, 3], [4, 5], [6, 7]];
     assert_eq!(of(&plan, "expert-tensor"), pairs);
-    // For any order of ranks, the world size is expert_tensor x expert x expert-data x pipeline.
-    // The second stage has its own groups.
+    // For any rank order, the world size is expert_tensor x expert x expert-data x pipeline. The
+    // second stage has its own groups.
     let mut plan = spread(4, 2, 4, 1);
     (plan.pipeline, plan.order) = (
         2,
@@ -344,12 +345,12 @@ fn members_of_tensor_groups_have_experts_between_them() {
             ParallelAxis::Data,
         ],
     );
-    // The groups contain rank `8 replica + 2 member + stage`.
+    // The groups contain the ranks `8 replica + 2 member + stage`.
     let groups = [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]];
     assert_eq!(of(&plan, "expert"), groups);
     let pairs: Vec<[u32; 2]> = (0..8).map(|rank| [rank, rank + 8]).collect();
     assert_eq!(of(&plan, "expert-data"), pairs);
-    // By default, experts have the same tensor degree as other weights.
+    // By default, experts have the same tensor degree as all other weights.
     let mut usual = shared();
     usual.tensor = 2;
     let mut same = usual.clone();
@@ -359,7 +360,7 @@ fn members_of_tensor_groups_have_experts_between_them() {
 
 #[test]
 fn members_send_copies_of_their_own_tokens_to_whole_experts() {
-    // Each of two members has 6 tokens (12 copies), and one whole expert of the four.
+    // Each of the two members has 6 tokens (12 copies), and one whole expert out of four.
     let nodes = &ranks(spread(2, 2, 4, 1))[1];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
     let (copies, up) = (C * T / 2, 2 * F);
@@ -389,8 +390,8 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
     }
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // In each of two layers, the forward and the backward pass each have two exchanges among all
-    // four ranks, with 2 B per number.
+    // In each of the two layers, the forward pass and the backward pass each have two exchanges
+    // among all four ranks, with 2 B per value.
     assert_eq!(exchanges.len(), 2 * 4);
     for node in exchanges {
         assert!(
@@ -400,7 +401,7 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
         );
         assert!(node.op.contains("group: World"), "{}", node.op);
     }
-    // For any distribution of experts, the FLOPs of all ranks add up to the model's FLOPs.
+    // However the experts are distributed, the FLOPs of all ranks add up to the model's FLOPs.
     let mut cut = spread(2, 2, 2, 2);
     assert_eq!(summary(&cut).flops, summary(&spread(2, 2, 4, 1)).flops);
     cut.expert_tensor = None;
@@ -409,8 +410,8 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
 
 #[test]
 fn members_that_cut_an_expert_gather_their_copies() {
-    // Each of four members has 3 tokens, so 6 copies. A pair of members multiplies its 12 copies by
-    // its halves of two of the four experts.
+    // Each of the four members has 3 tokens, hence 6 copies. A pair of members multiplies its 12
+    // copies by its halves of two experts (out of four).
     let nodes = &ranks(spread(4, 1, 2, 2))[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
     let (copies, up) = (C * T / 2, F);
@@ -443,12 +444,11 @@ fn members_that_cut_an_expert_gather_their_copies() {
 
 #[test]
 fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
-    // A member has half of attention, embedding and logits, but all weights of the norms and the
-    // router.
+    // A member has half of attention, embedding and logits, but all weights of norms and router.
     let halves = H * 3 * H / 2 + H * H / 2;
     let common = 40 * H + H + 2 * (halves + H * X + 2 * H);
-    // Four replicas of two members are on eight ranks. Four ranks together have all experts, so
-    // each expert is on two of the eight ranks.
+    // Four replicas with two members each are on eight ranks. Four ranks together have all experts,
+    // so each expert is on two of the eight ranks.
     let own = 2 * OF_EXPERTS / 4;
     let mut plan = spread(2, 4, 4, 1);
     for (zero, [by, of_experts]) in [(ZeroStage::None, [1, 1]), (ZeroStage::Optimizer, [4, 2])] {
@@ -475,8 +475,8 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
         sums.map(|one| (one.family, one.bytes)).collect()
     };
     let bytes = |weights: u64| u128::from(2 * weights);
-    // Each member computes the gradients of norms and router only from its own tokens, so they must
-    // be summed; the gradients of its experts are complete.
+    // Each member computes the gradients of norms and router only from its own tokens, so these
+    // gradients must be summed; its experts' gradients are complete.
     let of_tokens = H + 2 * (H * X + 2 * H);
     assert_eq!(
         sums(&plan),
@@ -541,12 +541,12 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
     ] {
         assert_eq!(data(name), at(after), "{name}");
     }
-    // Two copies of 12 tokens, with 2 B per number, are exchanged in the group of two, not among
-    // all four ranks.
+    // Two copies of 12 tokens, with 2 B per value, are exchanged in the group of two, not among all
+    // four ranks.
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // In each of two layers and two micro-batches, the forward and the backward pass each have two
-    // exchanges.
+    // In each of two layers and two micro-batches, the forward pass and the backward pass each have
+    // two exchanges.
     assert_eq!(exchanges.len(), 2 * 2 * 4);
     for node in exchanges {
         assert!(
@@ -600,8 +600,8 @@ fn ranks_keep_and_step_their_own_experts() {
         let stage = &summary.stages[0];
         assert_eq!(summary.parameters, all);
         assert_eq!(stage.parameters, common + 2 * own);
-        // The optimizer has 12 B of state per parameter. Each of four replicas has a quarter of
-        // this state for common parameters, and each of two replicas has half of it for experts.
+        // The optimizer has 12 B of state per parameter. Each of four replicas has a quarter of the
+        // common parameters' state, and each of two replicas has half of the experts' state.
         let [by, of_experts] = replicas;
         let kept = 12 * common / by + 12 * 2 * own / of_experts;
         assert_eq!(stage.memory[TensorClass::Optimizer as usize], kept);
@@ -614,14 +614,14 @@ fn ranks_keep_and_step_their_own_experts() {
         let moved = 28 * (common / by + 2 * own / of_experts);
         assert_eq!(kernel(nodes, "optimizer")[1], moved, "{zero}");
     }
-    // For any distribution of experts, the FLOPs of all ranks add up to the model's FLOPs.
+    // However the experts are distributed, the FLOPs of all ranks add up to the model's FLOPs.
     let mut alone = shared();
     alone.expert = 1;
     assert_eq!(summary(&alone).flops, summary(&shared()).flops);
 }
 
-/// Returns a rank's reductions, each with its group, its bytes and, for each node id, true if the
-/// reduction waits for the node.
+/// Returns a rank's reductions, each with its group, its bytes, and a flag per node id that is true
+/// if the reduction waits for the node.
 fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
     let mut found = Vec::new();
     for node in nodes
@@ -660,8 +660,8 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             };
             assert_eq!(bytes(true), 2 * (OF_ENDS + 2 * OF_BLOCK), "{by} {bucket}");
             assert_eq!(bytes(false), 2 * 2 * OF_EXPERTS / 2, "{by} {bucket}");
-            // The last sum of each kind of gradients waits for all gradients of this kind in the
-            // last micro-batch.
+            // In the last micro-batch, the last sum of each kind of gradients waits for all
+            // gradients of this kind.
             for (of_all, names) in [
                 (
                     true,
@@ -697,7 +697,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             .iter()
             .all(|(group, _, _)| group == "World")
     );
-    // The norm of all gradients includes the gradients of all experts.
+    // The norm over all gradients includes all experts' gradients.
     plan.clip = true;
     let nodes = &ranks(plan)[0];
     assert_eq!(
@@ -726,8 +726,8 @@ fn updated_experts_are_gathered_from_those_that_have_them() {
             };
             own.map(bytes).sum::<u64>()
         };
-        // One bucket has a quarter of the common parameters, and another has half of the rank's
-        // experts.
+        // One bucket has a quarter of the common parameters, and another bucket has half of the
+        // rank's experts.
         assert_eq!(
             gathered("World"),
             (2 * (OF_ENDS + 2 * OF_BLOCK)).div_ceil(4)
@@ -813,8 +813,8 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
     );
 }
 
-/// Query and key heads are normalised before rotary positions. All members of a tensor group add to
-/// the gradients of the same gains.
+/// Query and key heads are normalised before rotary positions. All members of a tensor group
+/// contribute to the gradients of the same gains.
 #[test]
 fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
     let mut model = model();
@@ -834,8 +834,8 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
         record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0)
     };
     let alone = nodes(1, |_| ());
-    // Queries and keys each have four heads of 4 columns. Each number is read and written with 2 B;
-    // the backward kernel also reads a second number.
+    // Queries and keys each have four heads with 4 columns. Each value is read and written with 2
+    // B; the backward kernel also reads a second value.
     let heads = T * (4 + 4) * 4;
     let core = |pass: &str| format!("mb0/layer0/{pass}/attention.core");
     assert_eq!(kernel(&alone, &(core("fwd") + ".norm")), [0, 2 * 2 * heads]);
@@ -844,7 +844,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
     assert_eq!(before, [core("fwd") + ".norm"]);
     let before = super::data(&alone, &(core("bwd") + ".norm"));
     assert_eq!(before, [core("bwd") + ".rotary"]);
-    // Each of two layers has two gains of 4 numbers: one for queries and one for keys.
+    // Each of the two layers has two gains with 4 weights, one for queries and one for keys.
     let pair = nodes(2, |_| ());
     let sum = pair.iter().find(|node| node.name == "norms/all-reduce");
     let op = &sum.unwrap().op;
@@ -857,8 +857,8 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
             .filter(|node| node.name.starts_with(&(core(pass) + ".norm")));
         own.map(|node| node.kernel.unwrap().1).sum::<u64>()
     };
-    // The kernels move the same number of bytes per element as RMSNorm's kernels: 4 d + 28
-    // and 6 d + 48.
+    // The kernels move the same number of bytes per element as those of RMSNorm: 4 d + 28 and 6 d +
+    // 48.
     assert_eq!(
         [bytes("fwd"), bytes("bwd")],
         [(4 * 2 + 28) * heads, (6 * 2 + 48) * heads]

@@ -1,4 +1,4 @@
-//! Tests number formats of products, kernels that are not products, and recomputation of single
+//! Tests number formats of products, kernels that are not products, and recomputation of individual
 //! operators.
 
 use super::super::super::WorkloadPattern;
@@ -26,7 +26,7 @@ fn count(nodes: &[EmittedNode], end: &str) -> u64 {
     nodes.iter().filter(|node| node.name.ends_with(end)).count() as u64
 }
 
-/// Sizes of `mlp.up` of gpt2-small with 1,024 tokens: a product of 1024 x 768 by 768 x 3072.
+/// Sizes of gpt2-small's `mlp.up` with 1,024 tokens: a product of 1024 x 768 by 768 x 3072.
 const UP: [u64; 3] = [1024, 768, 3072];
 
 #[test]
@@ -37,14 +37,15 @@ fn products_of_eight_bits_read_what_was_cast() {
     let fp8 = gpt2(&plan);
     let [n, k, m] = UP;
     let up = |phase: &str, suffix: &str| format!("mb0/layer3/{phase}/mlp.up{suffix}");
-    // Operands have 1 B per number, and results have 2 B.
+    // Operands have 1 B per value, and results have 2 B per value.
     let forward = (2 * n * k * m, n * k + k * m + 2 * n * m, Some(Dtype::Fp8));
     assert_eq!(kernel(&fp8, &up("fwd", "")), forward);
-    // For each element of the input and of the output's gradient, the kernel reads 2 B and writes 1
-    // B twice.
+    // For each element of the input and of the output's gradient, the kernel reads 2 B and writes
+    // two copies of 1 B.
     assert_eq!(kernel(&fp8, &up("fwd", ".quantize")).1, 4 * n * k);
     assert_eq!(kernel(&fp8, &up("bwd", ".grad.quantize")).1, 4 * n * m);
-    // Each of 12 blocks has four products, in both directions; the logits stay in 16 bits.
+    // Each of the 12 blocks has four products, which are cast in both directions; the logits keep
+    // 16 bits.
     assert_eq!(count(&fp8, ".quantize"), 2 * 4 * 12);
     let logits = "mb0/head/fwd/logits";
     assert_eq!(kernel(&fp8, logits), kernel(&bf16, logits));
@@ -52,11 +53,10 @@ fn products_of_eight_bits_read_what_was_cast() {
     plan.scaling = ScalingRecipe::Current;
     assert_eq!(kernel(&gpt2(&plan), &up("fwd", ".amax")).1, 2 * n * k);
     plan.scaling = ScalingRecipe::Block;
-    // Two conversions each write one more byte of scales per 32 numbers.
+    // Each of two conversions writes one additional byte of scale per 32 values.
     let cast = kernel(&gpt2(&plan), &up("fwd", ".quantize")).1;
     assert_eq!(cast, 4 * n * k + 2 * n * k / 32);
-    // The Adam step moves 28 B per weight, and 4 B more to read the weights and to write the cast
-    // weights.
+    // The Adam step moves 28 B per weight, and 4 B more to read the weight and to write its casts.
     let step = |nodes: &[EmittedNode]| kernel(nodes, "optimizer").1;
     assert_eq!(step(&fp8) * 28, step(&bf16) * 32);
 }
@@ -83,14 +83,14 @@ fn megatron_sums_gradients_apart_from_their_products() {
     let up = |suffix: &str| kernel(&all, &format!("mb1/layer3/bwd/mlp.up{suffix}")).1;
     let [n, k, m] = UP;
     // The product writes 2 B per element. The sum reads these bytes, and reads and writes 2 B of
-    // the accumulated gradient.
+    // accumulated gradient per element.
     assert_eq!(up(".wgrad"), 2 * (n * k + n * m + k * m));
     assert_eq!(up(".wgrad.sum"), 6 * k * m);
     assert_eq!(up(".bgrad"), 2 * n * m);
-    // With a single micro-batch, there is nothing to sum.
+    // A single micro-batch needs no sum.
     plan.batch = 1;
     assert_eq!(count(&gpt2(&plan), ".wgrad.sum"), 0);
-    // Clipping reads or writes the single-precision gradients three times.
+    // Clipping moves the single-precision gradients three times: two reads and one write.
     let step = |plan: &ParallelismPlan| kernel(&gpt2(plan), "optimizer").1;
     let before = step(&plan);
     plan.clip = true;
@@ -104,8 +104,8 @@ fn every_other_product_is_done_again() {
     let all = nodes("llama3-8b", plan.clone());
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // Three products are recomputed: the product for keys (8 heads of 128 columns), the product
-    // after attention (4,096 by 4,096), and half of the gate (14,336 columns).
+    // Three products are recomputed: for keys (8 heads of 128 columns), after attention (4,096 by
+    // 4,096), and for half of the gate (14,336 columns).
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 1024);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 14_336);
@@ -159,7 +159,7 @@ fn embedding_and_head_can_count_as_layers() {
         let plan = plan.clone();
         TrainingPattern { model, plan }.prepare_generator()
     };
-    // 14 layers, including embedding and head, are distributed over 7 stages.
+    // 14 layers, including the embedding and the head, are distributed over 7 stages.
     let prepared = prepare(&plan).unwrap();
     let layers: Vec<_> = (0..7).map(|part| prepared.layers_of_part(part)).collect();
     let expected: Vec<_> = (0..7).map(|part| 2 * part..2 * part + 2).collect();
@@ -169,7 +169,7 @@ fn embedding_and_head_can_count_as_layers() {
     assert!(refused.contains("14 layers"), "{refused}");
 }
 
-/// Number of elements of queries and keys in llama3-8b: 8,192 tokens, with 32 and 8 heads of 128
+/// Number of elements in llama3-8b's queries and keys: 8,192 tokens, with 32 and 8 heads of 128
 /// columns.
 const TURNED: u64 = 8192 * (32 + 8) * 128;
 
@@ -180,7 +180,7 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
         kernel(nodes, &format!("mb0/layer3/{phase}/attention.core{suffix}")).1
     };
     let fused = nodes("llama3-8b", plan.clone());
-    // In each direction, the kernel reads 2 B and writes 2 B.
+    // In each direction, the kernel reads and writes 2 B per element.
     for phase in ["fwd", "bwd"] {
         assert_eq!(core(&fused, phase, ".rotary"), 4 * TURNED);
     }
@@ -189,14 +189,14 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
     assert_eq!(count(&gpt2(&plan), ".rotary"), 0);
     plan.elementwise = ElementwiseKernels::Eager;
     let eager = nodes("llama3-8b", plan.clone());
-    // Three kernels convert from 2 to 4 B, multiply numbers of 4 B in place, and convert to 2 B:
-    // 6 + 8 + 6.
+    // Three kernels convert from 2 B to 4 B, multiply values of 4 B in place, and convert back to 2
+    // B: 6 + 8 + 6 B.
     for (suffix, each) in [("single", 6), ("turn", 8), ("half", 6)] {
         let suffix = format!(".rotary.{suffix}");
         assert_eq!(core(&eager, "fwd", &suffix), each * TURNED);
         assert_eq!(core(&eager, "bwd", &suffix), each * TURNED);
     }
-    // For keys and also for values, the kernel reads 8 heads and writes 32 heads.
+    // For keys, and again for values, the kernel reads 8 heads and writes 32 heads.
     assert_eq!(core(&eager, "fwd", ".repeat"), 2 * 2 * TURNED);
     // Attention's inputs are recomputed, but attention itself is not.
     plan.recompute = RecomputePolicy::Operators;
@@ -230,13 +230,13 @@ fn a_fused_loss_reads_logits_twice() {
         kernel(&gpt2(plan), &format!("mb0/head/{phase}/loss")).1 / 1024
     };
     let words = loss(&plan, "fwd") / 38;
-    // The forward loss moves 2 + 36 B (the 36 B in single precision), and the backward loss moves
-    // 2 + 12 B.
+    // Per logit, the forward loss moves 2 + 36 B (36 B of these in single precision), and the
+    // backward loss moves 2 + 12 B.
     assert_eq!(words, 50_257);
     assert_eq!(loss(&plan, "bwd"), 14 * words);
     plan.loss = LossKernel::Fused;
-    // The forward pass reads logits twice and writes them once; the backward pass reads and writes
-    // them once.
+    // The forward pass reads the logits twice and writes them once; the backward pass reads and
+    // writes them once.
     assert_eq!(
         [loss(&plan, "fwd"), loss(&plan, "bwd")],
         [6 * words, 4 * words]
@@ -249,8 +249,8 @@ fn pytorch_steps_and_clips_operation_by_operation() {
     let mut plan = ParallelismPlan::new();
     let before = step(&plan);
     plan.elementwise = ElementwiseKernels::Compiled;
-    // The unfused step moves 80 B, 52 B more than the fused kernel; clipping adds 12 B, for the
-    // norm and the scaling.
+    // The unfused step moves 80 B per parameter, 52 B more than the fused kernel; clipping adds 12
+    // B for the norm and the scaling.
     assert_eq!(step(&plan) * 28, before * 80);
     plan.clip = true;
     assert_eq!(step(&plan) * 28, before * 92);
@@ -272,17 +272,17 @@ fn pytorch_copies_what_it_gathers_and_reduces() {
     assert!(copies(&plan).iter().all(Vec::is_empty));
     plan.elementwise = ElementwiseKernels::Compiled;
     let [unpacked, packed] = copies(&plan);
-    // The parameters of fourteen layers are gathered twice, so they are copied 28 times. Gradients
-    // are reduced once, in 7 buckets.
+    // The parameters of 14 layers are gathered twice, so they are copied 28 times. Gradients are
+    // reduced once, in 7 buckets.
     assert_eq!([unpacked.len(), packed.len()], [28, 7]);
-    // A block with 768 columns has 12 x 768^2 weights in products, 9 x 768 weights in the products'
-    // biases, and 4 x 768 weights in two norms. Parameters are read and written with 2 B; gradients
-    // are read with 2 B but written with 4 B.
+    // A block with 768 columns has 12 x 768^2 weights in products, 9 x 768 weights in their biases,
+    // and 4 x 768 weights in two norms. Parameters are read and written with 2 B; gradients are
+    // read with 2 B but written with 4 B.
     let block = 12 * 768 * 768 + 13 * 768;
     assert_eq!(unpacked[5], 4 * block);
     let [gathered, reduced] = [&unpacked, &packed].map(|copies| copies.iter().sum::<u64>());
     assert_eq!(8 * reduced, 6 * gathered);
-    // If every replica has all parameters, nothing is copied.
+    // If every replica has all parameters, no parameters are copied.
     plan.zero = ZeroStage::Gradients;
     assert!(copies(&plan).iter().all(Vec::is_empty));
 }

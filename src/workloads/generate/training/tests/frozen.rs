@@ -11,8 +11,8 @@ use crate::model::{
 };
 use chakram_trace::format::TensorClass;
 
-/// Number of tokens; the next constants are the hidden size, the MLP's width, the size of the
-/// vocabulary, and the rank of adapters.
+/// Number of tokens; the next constants are the hidden size, the MLP's width, the vocabulary size,
+/// and the adapters' rank.
 const T: u64 = 8;
 const H: u64 = 16;
 const F: u64 = 24;
@@ -80,7 +80,7 @@ fn rank(plan: &ParallelismPlan) -> Vec<EmittedNode> {
     record_every_rank(WorkloadPattern::Training(Box::new(pattern(plan)))).swap_remove(0)
 }
 
-/// Returns the names, FLOPs and bytes of the kernels of layer 1 whose names contain `operator`.
+/// Returns the names, FLOPs and bytes of layer 1's kernels whose names contain `operator`.
 fn kernels<'n>(nodes: &'n [EmittedNode], operator: &str) -> Vec<(&'n str, u64, u64)> {
     let prefix = "mb0/layer1/";
     let own = nodes.iter().filter(|node| node.name.starts_with(prefix));
@@ -92,14 +92,14 @@ fn kernels<'n>(nodes: &'n [EmittedNode], operator: &str) -> Vec<(&'n str, u64, u
     .collect()
 }
 
-/// Number of weights of all adapters: the products of a block have 16 x 48, 16 x 16, 16 x 48 and
-/// 24 x 16 weights.
+/// Number of weights in all adapters: a block's products have 16 x 48, 16 x 16, 16 x 48 and 24 x 16
+/// weights.
 const ADAPTERS: u64 = LAYERS * R * ((H + 3 * H) + (H + H) + (H + 2 * F) + (F + H));
 
 #[test]
 fn an_adapter_adds_two_products_and_their_gradients() {
     let nodes = rank(&lora(&["attention.out"]));
-    // `x` and `small` count elements: 8 rows of 16 columns, and 8 rows of R columns.
+    // `x` and `small` are numbers of elements: 8 rows with 16 columns, and 8 rows with R columns.
     let (x, small) = (T * H, T * R);
     let (whole, thin) = (2 * T * H * H, 2 * T * H * R);
     let product = |flops, numbers| (flops, 2 * numbers);
@@ -133,7 +133,7 @@ fn an_adapter_adds_two_products_and_their_gradients() {
         .map(|(name, (flops, bytes))| (name, flops, bytes))
         .collect();
     assert_eq!(found, expected);
-    // Other products compute no weight gradients, and the table has no gradient.
+    // Other products compute no weight gradients, and the table has no gradient either.
     let others = nodes.iter().filter(|node| {
         node.name.ends_with(".wgrad") && !node.name.contains(".lora.")
             || node.name.contains("/bwd/tokens")
@@ -160,8 +160,8 @@ fn an_adapter_adds_two_products_and_their_gradients() {
     }
 }
 
-/// A frozen weight takes 2 B. A weight of an adapter takes 16 B, like other trained weights, and
-/// only adapters' gradients are reduced.
+/// A frozen weight takes 2 B. An adapter's weight takes 16 B, like other trained weights, and only
+/// adapters' gradients are reduced.
 #[test]
 fn frozen_weights_have_no_state() {
     let base = model(false, None).parameter_count();
@@ -204,7 +204,7 @@ fn frozen_weights_have_no_state() {
         );
         let nodes = rank(&plan);
         let step = nodes.iter().find(|node| node.name == "optimizer").unwrap();
-        // Adam reads gradients and writes weights of 2 B each, and reads and writes 12 B of state.
+        // Adam reads a gradient and writes a weight, 2 B each, and reads and writes 12 B of state.
         let stepped = if zero == ZeroStage::None {
             ADAPTERS
         } else {
@@ -214,17 +214,17 @@ fn frozen_weights_have_no_state() {
     }
 }
 
-/// Per token, a step multiplies with each frozen weight twice, and with each weight of an adapter
-/// three times.
+/// For each token, a step multiplies twice with each frozen weight, and three times with each
+/// weight of an adapter.
 #[test]
 fn model_flops_count_no_gradients_of_frozen_weights() {
     let all = summary(&ParallelismPlan::new());
     let own = summary(&lora(&[]));
-    // The weights in products of blocks and in the logits need no gradients.
+    // The weights in the blocks' products and in the logits need no gradients.
     let products = LAYERS * (H * 3 * H + H * H + 3 * H * F) + H * WORDS;
     let expected = all.model_flops - u128::from(2 * T * products) + u128::from(6 * T * ADAPTERS);
     assert_eq!(own.model_flops, expected);
-    // Flash attention executes more than the model FLOPs, because it recomputes scores.
+    // Flash attention executes more FLOPs than the model's, because it recomputes scores.
     assert_eq!(own.flops - own.model_flops, all.flops - all.model_flops);
 }
 
@@ -244,7 +244,7 @@ fn activations_are_kept_for_adapters() {
     let mut plan = ParallelismPlan::new();
     plan.frozen = patterns(&["tokens", "logits", "norm*"]);
     assert_eq!(kept(&plan), all - 2 * T * H);
-    // All allocated memory is freed.
+    // All memory that was allocated is freed.
     let used: Vec<i128> = (3..TensorClass::COUNT)
         .map(|class| {
             let nodes = rank(&lora(&[]));
@@ -257,8 +257,9 @@ fn activations_are_kept_for_adapters() {
     assert!(used.iter().all(|bytes| *bytes == 0), "{used:?}");
 }
 
-/// If a product is split by outputs, members have whole first matrices; if it is split by inputs,
-/// they have whole second matrices. The tensor group sums the gradients of whole matrices.
+/// If a product is split by outputs, each member has the whole first matrix of the adapter. If it
+/// is split by inputs, each member has the whole second matrix. The tensor group sums the gradients
+/// of these whole matrices.
 #[test]
 fn tensor_groups_share_adapters_like_their_products() {
     for sequence_parallel in [false, true] {
@@ -279,7 +280,7 @@ fn tensor_groups_share_adapters_like_their_products() {
             "{}",
             sums[0].op
         );
-        // Only adapters need the input again, so only their products gather it.
+        // Only adapters need the input again, so only products with adapters gather it.
         let again = nodes.iter().filter(|node| {
             node.name.starts_with("mb0/layer1/bwd/") && node.name.ends_with("all-gather")
         });
@@ -317,7 +318,7 @@ fn experts_have_adapters() {
         .unwrap()
         .stages
         .swap_remove(0);
-    // Each rank has two of four experts, with 16 x 48 and 24 x 16 weights.
+    // Each rank has two of the four experts, whose products have 16 x 48 and 24 x 16 weights.
     let own = LAYERS * 2 * R * ((H + 2 * F) + (F + H));
     assert_eq!(stage.trained_parameters, own);
     let nodes = record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
@@ -331,7 +332,7 @@ fn experts_have_adapters() {
             2 * (2 * T * H + 2 * H * R + 2 * T * R)
         )]
     );
-    // No other rank has the same experts, and only experts are trained.
+    // No other rank has the same experts, and no other weights are trained.
     assert!(nodes.iter().all(|node| !node.name.contains("/gradients/")));
 }
 

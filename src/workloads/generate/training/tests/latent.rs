@@ -3,9 +3,9 @@
 use super::*;
 use crate::model::ModelDefinition;
 
-/// Number of tokens. The next constants are the hidden size, the number of heads, the latent sizes
-/// of queries and of keys and values, and three numbers of columns per head: plain, rotary, and of
-/// values.
+/// Number of tokens. The next constants are the hidden size, the number of heads, the latent size
+/// of queries, and the latent size of keys and values. The last three are columns per head: plain,
+/// rotary, and of values.
 const T: u64 = 16;
 const H: u64 = 32;
 const A: u64 = 4;
@@ -73,8 +73,8 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
         assert_eq!(kernel(&format!("bwd/{name}.dgrad")), product(k, n));
         assert_eq!(kernel(&format!("bwd/{name}.wgrad")), product(k, n));
     }
-    // In layer 1, a token attends to itself and all earlier tokens: T (T + 1) / 2 pairs. In layer
-    // 0, a token attends to at most 4 tokens: 4 x 5 / 2 + (T - 4) 4 pairs.
+    // In layer 1, a token attends to itself and to all earlier tokens: T (T + 1) / 2 pairs. In
+    // layer 0, a token attends to at most 4 tokens: 4 x 5 / 2 + (T - 4) 4 pairs.
     let moved = 2 * (T * A * (N + R + V) + T * A * (N + R + V)) + 4 * T * A;
     let pairs = T * (T + 1) / 2;
     assert_eq!(
@@ -93,13 +93,13 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
         .unwrap();
     let pairs = 4 * 5 / 2 + (T - 4) * 4;
     assert_eq!(windowed.kernel.unwrap().0, 2 * pairs * A * (N + R + V));
-    // Each query head has its own rotary columns, but all key heads share one set.
+    // Each query head has its own rotary columns, but all key heads share one set of them.
     assert_eq!(
         kernel("fwd/attention.core.rotary"),
         [0, 2 * 2 * T * R * (A + 1)]
     );
-    // Kernels on scores compute logistic functions, add biases, and choose groups and the highest
-    // scores.
+    // Kernels on scores compute logistic functions, add biases, choose groups, and choose the
+    // highest scores.
     for (name, each) in [
         ("sigmoid", 2 + 4),
         ("bias", 8),
@@ -120,8 +120,8 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
     assert_eq!(dense.kernel.unwrap().0, 2 * T * H * 2 * D);
 }
 
-/// For all degrees, all ranks together execute the same FLOPs as a single rank without parallelism.
-/// Twice the samples take twice the FLOPs.
+/// For all degrees, all ranks together execute the same FLOPs as a single rank. Doubling the
+/// samples doubles the FLOPs.
 #[test]
 fn plans_share_latent_attention_and_shared_experts() {
     let with = |change: &dyn Fn(&mut ParallelismPlan)| {

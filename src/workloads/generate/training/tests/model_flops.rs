@@ -12,10 +12,10 @@ fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, Generat
     TrainingPattern { model, plan }.summarize_plan()
 }
 
-/// The model gpt2-small with 3 tokens has 12 blocks of 768 columns and a vocabulary of 50,257.
-/// Products with weights have `s (12 l h² + V h)` multiplications. Both factors of every product
-/// have gradients, because the first layer is a table look-up and not a product. A causal kernel
-/// computes 1 + 2 + 3 of 9 pairs, with `2 l h` multiplications per pair.
+/// The model gpt2-small has 12 blocks of 768 columns and a vocabulary of 50,257; it runs with 3
+/// tokens. Products with weights take `s (12 l h² + V h)` multiplications. Both factors of every
+/// product have gradients, because the first layer is a table look-up instead of a product. A
+/// causal kernel computes 1 + 2 + 3 of the 9 token pairs, with `2 l h` multiplications per pair.
 #[test]
 fn attention_counts_the_pairs_of_its_kernels() {
     let (s, l, h, v) = (3, 12, 768, 50_257);
@@ -27,16 +27,16 @@ fn attention_counts_the_pairs_of_its_kernels() {
     let flash = summary(&model, &plan).unwrap();
     assert_eq!(flash.attention, Some(CountedAttention::Causal));
     assert_eq!(flash.model_flops, 4 * 6 * (weights + 6 * pair));
-    // The kernels execute seven products of pairs (two forward, five backward), but the model needs
-    // only six.
+    // The kernels execute seven matrix products over token pairs (two forward, five backward), but
+    // the model needs only six.
     assert_eq!(flash.flops, flash.model_flops + 4 * 2 * 6 * pair / 2);
     plan.attention = AttentionKernel::Unfused;
     let unfused = summary(&model, &plan).unwrap();
     assert_eq!(unfused.attention, Some(CountedAttention::Full));
     assert_eq!(unfused.model_flops, 4 * 6 * (weights + 9 * pair));
     assert_eq!(unfused.flops, unfused.model_flops);
-    // Korthikanti et al., appendix A: recomputation of the products for scores and values adds 2
-    // products to attention's 6, but only to the hardware FLOPs.
+    // Korthikanti et al., appendix A: recomputing the products for scores and values adds 2
+    // products to attention's 6, but these count only as hardware FLOPs.
     plan.recompute = RecomputePolicy::Selective;
     let selective = summary(&model, &plan).unwrap();
     assert_eq!(selective.model_flops, unfused.model_flops);
@@ -50,7 +50,7 @@ fn attention_counts_the_pairs_of_its_kernels() {
     assert_eq!(headless.flops, headless.model_flops);
 }
 
-/// The gradient of the job's own input data is not needed, so it is not computed. ResNet-18's first
+/// The gradient of the job's input data is not needed, so it is not computed. ResNet-18's first
 /// convolution multiplies 64 x 112 x 112 outputs by 3 x 7 x 7 inputs.
 #[test]
 fn gradients_of_data_count_nowhere() {
@@ -65,8 +65,8 @@ fn gradients_of_data_count_nowhere() {
     assert_eq!(found.attention, None);
 }
 
-/// Returns the multiplications per sample of one product of attention, which a fused kernel repeats
-/// in its backward pass.
+/// Returns the multiplications per sample in one of attention's products, which a fused kernel
+/// repeats in its backward pass.
 fn repeated(model: &Model) -> u128 {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let of = |work: &OperatorKind| match *work {
@@ -165,8 +165,8 @@ fn plans() -> impl Strategy<Value = ParallelismPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_global_rejects: 1 << 16, ..ProptestConfig::default() })]
 
-    /// The hardware always executes at least the model FLOPs. Hardware FLOPs equal model FLOPs if
-    /// nothing is recomputed, padded, or replicated in a tensor group.
+    /// Hardware FLOPs are never less than model FLOPs. They equal the model FLOPs if nothing is
+    /// recomputed, padded, or replicated in a tensor group.
     #[test]
     fn kernels_carry_out_what_the_model_needs(model in models(), plan in plans()) {
         let found = summary(&model, &plan);

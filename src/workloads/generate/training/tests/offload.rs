@@ -14,7 +14,8 @@ fn pattern(plan: ParallelismPlan) -> WorkloadPattern {
     WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }))
 }
 
-/// Returns the nodes of rank 1 under a plan with four replicas and ZeRO 3, which `change` changes.
+/// Returns the nodes of rank 1 under a plan with four replicas and ZeRO 3, after `change` has
+/// modified the plan.
 fn nodes(change: impl Fn(&mut ParallelismPlan)) -> Vec<EmittedNode> {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.batch, plan.zero) = (N as u32, N, ZeroStage::Parameters);
@@ -22,7 +23,7 @@ fn nodes(change: impl Fn(&mut ParallelismPlan)) -> Vec<EmittedNode> {
     record_every_rank(pattern(plan)).remove(1)
 }
 
-/// Bytes of a node that loads or stores, or of a collective.
+/// Returns the bytes of the load, store or collective called `name`.
 fn bytes(nodes: &[EmittedNode], name: &str) -> u64 {
     let node = nodes.iter().find(|node| node.name == name);
     let op = &node.unwrap_or_else(|| panic!("{name} is not there")).op;
@@ -31,12 +32,12 @@ fn bytes(nodes: &[EmittedNode], name: &str) -> u64 {
     digits.parse().unwrap()
 }
 
-/// Parameters of a block of GPT-2: 12 h^2 + 13 h, with h = 768.
+/// Number of parameters in a block of GPT-2: 12 h^2 + 13 h, with h = 768.
 const BLOCK: u64 = 12 * 768 * 768 + 13 * 768;
 
-/// A rank loads its quarter of a block before the block is gathered, in both passes, and stores its
-/// quarter of the gradients after they are reduced. The optimizer loads gradients of 2 B and state
-/// of 12 B per parameter, and stores weights of 2 B and the state.
+/// In both passes, a rank loads its quarter of a block before the block is gathered. It stores its
+/// quarter of the gradients after they are reduced. The optimizer loads 2 B of gradient and 12 B of
+/// state per parameter, and stores 2 B of weight and the state.
 #[test]
 fn shards_are_loaded_before_gathers_and_stored_after_reductions() {
     let all = nodes(|plan| plan.offload = OffloadedState::All);
@@ -66,7 +67,7 @@ fn shards_are_loaded_before_gathers_and_stored_after_reductions() {
     assert_eq!(after, ["optimizer/load"]);
 }
 
-/// ZeRO-Offload keeps only the optimizer's state in remote memory: 12 B per parameter.
+/// ZeRO-Offload keeps only the optimizer state in remote memory: 12 B per parameter.
 #[test]
 fn an_optimizer_streams_its_state() {
     let own = nodes(|plan| {
@@ -79,8 +80,8 @@ fn an_optimizer_streams_its_state() {
     assert!(others.all(|node| node.name.starts_with("optimizer/")));
 }
 
-/// Switches of a pool gather while NPUs load, and reduce while they store: no collective is left for
-/// parameters and gradients.
+/// A pool's switches gather while NPUs load, and reduce while they store, so parameters and
+/// gradients need no collectives.
 #[test]
 fn switches_gather_loads_and_reduce_stores() {
     let all = nodes(|plan| {

@@ -1,4 +1,4 @@
-//! Tests variants of experts: forms of token exchange, kernels of products, and uneven loads.
+//! Tests variants of experts: forms of token exchange, kernels for products, and uneven loads.
 
 use super::*;
 
@@ -15,9 +15,9 @@ fn on_two(change: impl Fn(&mut ParallelismPlan)) -> Vec<Vec<EmittedNode>> {
     ranks(plan)
 }
 
-/// Each rank has T tokens of H numbers of 2 B. A rank sends C copies of each token, or one copy to
-/// each rank with a chosen expert, which is 2 (1 - C(X - X / 2, C) / C(X, C)) copies on average; or
-/// every rank gathers the T tokens of each rank.
+/// Each rank has T tokens with H values of 2 B. There are three forms of exchange. A rank sends C
+/// copies of each token; or it sends one copy to each rank with a chosen expert, which is 2 (1 -
+/// C(X - X / 2, C) / C(X, C)) copies on average; or every rank gathers the T tokens of each rank.
 #[test]
 fn tokens_are_sent_in_the_chosen_form() {
     use crate::generate::plan::ExpertExchangeForm as Form;
@@ -33,7 +33,7 @@ fn tokens_are_sent_in_the_chosen_form() {
     let (op, _) = bytes(&copies[0], "fwd/experts.dispatch.all-to-all");
     assert!(op.contains(&(2 * C * T * H).to_string()), "{op}");
     // A token chooses 2 of 4 experts, so there are 6 possible choices. In one of the 6 choices,
-    // both experts are on the other rank, so a token visits 2 (1 - 1/6) = 5/3 ranks on average.
+    // both experts are on the other rank. So a token is sent to 2 (1 - 1/6) = 5/3 ranks on average.
     let ranks = form(Form::Ranks);
     for name in [
         "fwd/experts.dispatch",
@@ -54,7 +54,7 @@ fn tokens_are_sent_in_the_chosen_form() {
         let (op, _) = bytes(&gathered[0], name);
         assert!(op.contains(&expected.to_string()), "{name}: {op}");
     }
-    // Tokens are sent in 8 bits, with one byte of scales per 32 numbers, and results return in 16
+    // Tokens are sent in 8 bits, with one byte of scale per 32 values, and results return in 16
     // bits.
     let short = on_two(|plan| plan.expert_exchange_dtype = Some(Dtype::Fp8));
     let numbers = C * T * H;
@@ -69,8 +69,8 @@ fn tokens_are_sent_in_the_chosen_form() {
     }
 }
 
-/// A token chooses 2 of 4 experts on 4 ranks of 2 nodes: it goes to 2 (1 - 1/6) = 5/3 nodes, and within these to 4 (1 -
-/// 3/6) = 2 ranks.
+/// A token chooses 2 of 4 experts on 4 ranks in 2 nodes. On average, it is sent to 2 (1 - 1/6) = 5/3 nodes, and within
+/// these to 4 (1 - 3/6) = 2 ranks.
 #[test]
 fn tokens_are_sent_over_nodes_and_then_within_them() {
     let mut plan = ParallelismPlan::new();
@@ -156,7 +156,7 @@ fn products_of_experts_are_one_many_or_fused() {
     ] {
         assert_eq!(count(&fused[0], name), count(&grouped[0], name), "{name}");
     }
-    // The numbers of allocated and freed bytes stay the same.
+    // The exchange form does not change the number of allocated and freed bytes.
     let activations = TensorClass::Activations as usize;
     let kept = |nodes: &[EmittedNode]| {
         nodes
@@ -168,9 +168,9 @@ fn products_of_experts_are_one_many_or_fused() {
     assert_eq!(kept(&each[0]), kept(&grouped[0]));
 }
 
-/// Tests that all ranks process the same number of rows as the fullest rank. With expert counts 30,
-/// 10, 0 and 0, the first of two ranks has all 40 copies, twice the mean. A capacity factor of 1.5
-/// pads every rank to 1.5 times the mean.
+/// Tests that all ranks process the same number of rows as the fullest rank. With 30, 10, 0 and 0
+/// tokens for the experts, the first of two ranks has all 40 copies, twice the mean. A capacity
+/// factor of 1.5 pads every rank to 1.5 times the mean instead.
 #[test]
 fn all_ranks_have_the_rows_of_the_fullest() {
     let flops = |nodes: &[Vec<EmittedNode>], name: &str| {
@@ -229,8 +229,8 @@ fn all_ranks_have_the_rows_of_the_fullest() {
     );
 }
 
-/// Each of two ranks has two experts, to which C T copies of H numbers of 2 B are sent. The copies
-/// are read and written once each time that they are ordered.
+/// Each of two ranks has two experts, which receive C T copies with H values of 2 B. The copies are
+/// read and written once each time that they are sorted.
 #[test]
 fn ranks_with_several_experts_order_their_copies() {
     use crate::generate::plan::ExpertProducts as Products;
@@ -257,7 +257,7 @@ fn ranks_with_several_experts_order_their_copies() {
     let copies = &on_two(|_| ())[0];
     assert_eq!(own(copies, ".sort"), names(".sort", ends));
     assert!(own(copies, "pad").is_empty());
-    // Copies are ordered after they arrive, and results before they return.
+    // Copies are sorted after they arrive, and results are sorted before they return.
     for (name, after) in [
         (
             "fwd/experts.dispatch.sort",
@@ -273,7 +273,7 @@ fn ranks_with_several_experts_order_their_copies() {
         let found = super::super::data(copies, &format!("mb0/layer1/{name}"));
         assert_eq!(found, [format!("mb0/layer1/{after}")]);
     }
-    // The host needs 8 B for each expert before it launches the exchange.
+    // The host must read 8 B per expert before it launches the exchange.
     let counts = [("fwd/experts.dispatch.counts".to_owned(), 8 * X)];
     assert_eq!(own(copies, ".counts"), counts);
     let padded = &on_two(|plan| {
@@ -290,7 +290,7 @@ fn ranks_with_several_experts_order_their_copies() {
         .collect();
     expected.sort_unstable();
     assert_eq!(all, expected);
-    // No kernel orders copies for a single expert, for fused kernels, or if the router orders them
+    // No kernel sorts copies for a single expert, for fused kernels, or if the router sorts them
     // after the exchange.
     let alone = &on_two(|plan| (plan.data, plan.expert, plan.batch) = (4, 4, 4))[0];
     let fused = &on_two(|plan| plan.expert_products = Products::Fused)[0];
@@ -300,14 +300,14 @@ fn ranks_with_several_experts_order_their_copies() {
     }
     assert_eq!(own(by_rank, ".counts"), counts);
     assert!(own(fused, ".counts").is_empty());
-    // Slots of experts have a fixed number.
+    // A capacity factor fixes the number of slots per expert, so the host need not wait.
     let slots = on_two(|plan| plan.capacity_factor = Some("1.5".parse().unwrap()));
     assert!(own(&slots[0], ".counts").is_empty());
     assert_eq!(own(&slots[0], ".sort")[0].1, each * 3 / 2);
 }
 
-/// With kernels for each expert, the biases of the last product are added by kernels of their own.
-/// Each of the X experts has C T / X copies of H numbers of 2 B.
+/// If each expert has its own kernels, separate kernels add the biases of the last product. Each of
+/// the X experts has C T / X copies with H values of 2 B.
 #[test]
 fn biases_of_single_experts_have_their_own_kernels() {
     use crate::generate::plan::ExpertProducts as Products;
@@ -352,9 +352,9 @@ fn biases_of_single_experts_have_their_own_kernels() {
     assert!(bytes(&grouped, "fwd/experts.down.bias.add").is_empty());
 }
 
-/// Four experts with 30, 10, 5 and 5 tokens on two ranks: the first rank has 40 of 50, 1.6 times the
-/// mean. With two redundant experts, copies have 10, 10, 10, 10, 5 and 5 tokens, three on each rank,
-/// and both ranks have the mean.
+/// Four experts on two ranks have 30, 10, 5 and 5 tokens. The first rank has 40 of these 50 tokens,
+/// which is 1.6 times the mean. With two redundant experts, six copies of experts have 10, 10, 10,
+/// 10, 5 and 5 tokens, three on each rank, and both ranks have the mean.
 #[test]
 fn redundant_experts_take_memory_and_even_out_ranks() {
     let inference = |redundant: u32| {
@@ -367,14 +367,14 @@ fn redundant_experts_take_memory_and_even_out_ranks() {
     let [alone, copied] = [0, 2].map(inference);
     let name = "mb0/layer0/fwd/experts.up";
     let [flops, more] = [&alone, &copied].map(|ranks| kernel(&ranks[0], name)[0]);
-    // 24 copies, or 1.6 times as many: 38.4.
+    // The mean is 24 copies; 1.6 times as many are 38.4.
     assert_eq!(flops * 24, more * 38);
     let weights = |ranks: &[Vec<EmittedNode>]| {
         let all = ranks[0].iter();
         let bytes = all.map(|node| node.memory.allocates[TensorClass::Weights as usize]);
         bytes.sum::<u64>()
     };
-    // One more expert on each rank, in both layers.
+    // Each rank has one more expert in both layers.
     assert_eq!(weights(&copied) - weights(&alone), 2 * 2 * OF_EXPERTS / X);
     let refused = |change: &dyn Fn(&mut ParallelismPlan)| {
         let mut plan = ParallelismPlan::new();
