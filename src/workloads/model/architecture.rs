@@ -40,8 +40,8 @@ pub struct TransformerArchitecture {
     pub sinks: bool,
     /// The earlier tokens to which a token attends in layers without full attention.
     pub span: AttentionSpan,
-    /// Period of layers with full attention, which is the last layer of each period; 0 if no layer
-    /// has full attention.
+    /// Period of full attention, in layers: the last layer of each period has it; 0 if no layer has
+    /// full attention.
     pub full_every: u64,
     /// True if attention and MLP each have a norm before and after them.
     pub sandwich_norm: bool,

@@ -1,10 +1,9 @@
-//! Counts of operators: weights, multiplications and elements, and their sums over layers and
-//! models.
+//! Counts weights, multiplications and elements of operators, and sums them over layers and models.
 
 use super::spec::{TensorContraction, saturate_to_u64};
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
-/// Sum that saturates at `u64::MAX`.
+/// Returns the sum of `terms`, saturated at `u64::MAX`.
 pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
     terms.into_iter().fold(0, u64::saturating_add)
 }
@@ -17,9 +16,9 @@ impl OperatorKind {
         ))
     }
 
-    /// Multiplications of matrix products in the forward pass of one sample. Elementwise work does
-    /// not count, because publications usually omit it. Attention counts all pairs of tokens, even
-    /// under a causal mask.
+    /// Number of multiplications in matrix products, in the forward pass of one sample.
+    /// Element-wise work does not count, because publications usually omit it. Attention counts all
+    /// token pairs, even under a causal mask.
     pub fn multiplication_count(&self) -> u64 {
         let spec = self.to_axes_and_tensors();
         let products = spec.products.iter().filter(|one| one.multiplies);
@@ -31,7 +30,7 @@ impl OperatorKind {
     }
 
     /// The part of [`multiplications`](Self::multiplication_count) that a causal kernel skips:
-    /// products of tokens with later tokens, `s (s - 1) / 2` of `s s` pairs.
+    /// products of tokens with later tokens, which are `s (s - 1) / 2` of `s s` pairs.
     pub fn causally_skipped_multiplications(&self) -> u64 {
         let spec = self.to_axes_and_tensors();
         let products = spec.products.iter().filter(|one| !one.skipped.is_empty());
@@ -40,8 +39,8 @@ impl OperatorKind {
         ))
     }
 
-    /// Elements per token in the KV cache: the token's keys and values, or the latent vector and
-    /// the rotary key that determine them.
+    /// Number of elements per token in the KV cache: the token's keys and values, or the latent
+    /// vector and the rotary key that determine them.
     pub fn cached_elements(&self) -> u64 {
         match *self {
             Self::Attention {
@@ -61,7 +60,7 @@ impl OperatorKind {
     }
 
     /// Bytes that linear attention stores per sequence; 0 for other operators. Each value head
-    /// stores its state, and the convolution stores its last inputs with `number` bytes per number.
+    /// stores its state, and the convolution stores its last inputs with `number` bytes per value.
     pub fn sequence_state_bytes(&self, number: u64) -> u64 {
         let Self::LinearAttention {
             key_heads,
@@ -83,9 +82,9 @@ impl OperatorKind {
         states.saturating_mul(state_bytes).saturating_add(convolved)
     }
 
-    /// Multiplications per pair of a decoded token and an earlier token: queries with keys, and
-    /// scores with values. With latent vectors, heads multiply directly by the latent vectors,
-    /// because queries and weighted sums include the up-projections.
+    /// Number of multiplications per pair of a decoded token and an earlier token, for queries with
+    /// keys and for scores with values. With latent vectors, heads multiply directly by these
+    /// vectors, because the up-projections are merged into the queries and the weighted sums.
     pub fn multiplications_per_decode_pair(&self) -> u64 {
         let [heads, keys, values] = match *self {
             Self::Attention { heads, width, .. } => [heads, width, width],
@@ -106,13 +105,13 @@ impl OperatorKind {
         heads.saturating_mul(keys.saturating_add(values))
     }
 
-    /// Number of weights in tables whose rows are looked up.
+    /// Number of weights in look-up tables.
     ///
     /// LIGHTSPEED's Table 5.2, and the simulator that computed it, count each of these weights as
-    /// one multiplication per sample, as if a look-up were a product with a one-hot vector. The sum
-    /// of these weights and [`multiplications`](Self::multiplication_count) gives the counts of
-    /// GPT-2, BERT and DLRM in Table 5.2. The values of MegatronBERT (3.57e9) and DLRM (3.14e9) in
-    /// Table 5.2 do not follow from any published sizes.
+    /// one multiplication per sample, as if a look-up were a product with a one-hot vector. The
+    /// counts of GPT-2, BERT and DLRM in Table 5.2 are the sums of these weights and
+    /// [`multiplications`](Self::multiplication_count). No published sizes explain the values of
+    /// MegatronBERT (3.57e9) and DLRM (3.14e9) in Table 5.2.
     pub fn table_weights(&self) -> u64 {
         if self.to_axes_and_tensors().looks_up() {
             self.parameter_count()
@@ -121,8 +120,8 @@ impl OperatorKind {
         }
     }
 
-    /// Number of elements per sample that the operator reads from earlier operators or the previous
-    /// layer; for a look-up, the number of token ids.
+    /// Number of elements per sample that the operator reads from earlier operators or from the
+    /// previous layer; for a look-up, the number of token ids.
     pub fn input_elements(&self) -> u64 {
         let spec = self.to_axes_and_tensors();
         saturate_to_u64(spec.sum_tensor_volumes(&spec.inputs))
@@ -140,7 +139,7 @@ impl OperatorKind {
     }
 }
 
-/// Sum that saturates at `u128::MAX`.
+/// Returns the sum of `counts`, saturated at `u128::MAX`.
 fn saturating_total(counts: impl Iterator<Item = u128>) -> u128 {
     counts.fold(0, u128::saturating_add)
 }
@@ -151,7 +150,7 @@ impl LayerOperator {
         self.work.parameter_count()
     }
 
-    /// Multiplications in the forward pass of one sample.
+    /// Number of multiplications in the forward pass of one sample.
     pub fn multiplication_count(&self) -> u64 {
         self.work.multiplication_count()
     }
@@ -163,7 +162,7 @@ impl ModelLayer {
         sum(self.operators.iter().map(LayerOperator::parameter_count))
     }
 
-    /// Multiplications in the forward pass of one sample.
+    /// Number of multiplications in the forward pass of one sample.
     pub fn multiplication_count(&self) -> u64 {
         sum(self
             .operators
@@ -171,18 +170,18 @@ impl ModelLayer {
             .map(LayerOperator::multiplication_count))
     }
 
-    /// Multiplications that a kernel for causal attention skips.
+    /// Number of multiplications that a kernel for causal attention skips.
     pub fn causally_skipped_multiplications(&self) -> u64 {
         let each = |operator: &LayerOperator| operator.work.causally_skipped_multiplications();
         sum(self.operators.iter().map(each))
     }
 
-    /// Number of weights in tables whose rows are looked up.
+    /// Number of weights in look-up tables.
     pub fn table_weights(&self) -> u64 {
         sum(self.operators.iter().map(|o| o.work.table_weights()))
     }
 
-    /// Elements per sample that the layer reads from the previous layer.
+    /// Number of elements per sample that the layer reads from the previous layer.
     pub fn input_elements(&self) -> u64 {
         let first = self.operators.first();
         first.map_or(0, |operator| operator.work.input_elements())
@@ -228,13 +227,13 @@ impl Model {
         })
     }
 
-    /// Elements per token in the cache for decoding, over all layers.
+    /// Number of elements per token in the KV cache, summed over all layers.
     pub fn cached_elements(&self) -> u64 {
         self.sum_over_layers(|layer| sum(layer.operators.iter().map(|o| o.work.cached_elements())))
     }
 
-    /// Bytes that linear attention stores per sequence, over all layers; activations have `number`
-    /// bytes per number.
+    /// Bytes that linear attention stores per sequence, summed over all layers; activations have
+    /// `number` bytes per value.
     pub fn sequence_state_bytes(&self, number: u64) -> u64 {
         self.sum_over_layers(|layer| {
             let each = layer.operators.iter();
@@ -242,17 +241,17 @@ impl Model {
         })
     }
 
-    /// Multiplications in the forward pass of one sample.
+    /// Number of multiplications in the forward pass of one sample.
     pub fn multiplication_count(&self) -> u64 {
         self.sum_over_layers(ModelLayer::multiplication_count)
     }
 
-    /// Multiplications that a kernel for causal attention skips.
+    /// Number of multiplications that a kernel for causal attention skips.
     pub fn causally_skipped_multiplications(&self) -> u64 {
         self.sum_over_layers(ModelLayer::causally_skipped_multiplications)
     }
 
-    /// Number of weights in tables whose rows are looked up.
+    /// Number of weights in look-up tables.
     pub fn table_weights(&self) -> u64 {
         self.sum_over_layers(ModelLayer::table_weights)
     }

@@ -1,4 +1,4 @@
-//! Models as model files describe them.
+//! Models in the form in which model files describe them.
 //!
 //! Every file has `name`, `source` and `kind`; unknown keys are rejected. The tables list the other
 //! keys, with defaults in parentheses.
@@ -61,7 +61,7 @@
 
 use super::Model;
 
-/// A model, with the whole model's properties from its file.
+/// A model, with properties that its file gives for the whole model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelDefinition {
     /// Form in which the file describes the model.
@@ -72,7 +72,7 @@ pub struct ModelDefinition {
     pub model: Model,
 }
 
-/// Sizes that replace the sizes in a model file; `None` keeps the file's size.
+/// Sizes that replace sizes in a model file; `None` keeps the file's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelSizes {
     /// Number of tokens per sample.
@@ -84,23 +84,23 @@ pub struct ModelSizes {
 /// Form in which a file describes its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelDefinitionForm {
-    /// A few numbers of a transformer over tokens.
+    /// A few sizes of a transformer over tokens.
     Transformer,
-    /// A few numbers of a transformer over an image's patches.
+    /// A few sizes of a transformer over an image's patches.
     Vit,
     /// A list of layers with their operators.
     Layers,
 }
 
 impl ModelDefinitionForm {
-    /// Every form, with its word in files.
+    /// All forms, with their names in files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Transformer, "transformer"),
         (Self::Vit, "vit"),
         (Self::Layers, "layers"),
     ];
 
-    /// Value of `kind` in model files.
+    /// Returns the value of `kind` in model files.
     pub fn kind_name(self) -> &'static str {
         match self {
             Self::Transformer => "transformer",

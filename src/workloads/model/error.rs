@@ -1,4 +1,5 @@
-//! Errors about models. Every message states the place, the value found, and the allowed values.
+//! Errors about models. Every message states the place of the error, the value found, and the
+//! allowed values.
 
 use chakram_base::config::{ConfigError, did_you_mean};
 use std::io;
@@ -9,13 +10,13 @@ pub enum ModelError {
     /// The file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A count of the model is too large: it is at least 2^64 - 1.
+    /// A count of the model is too large: at least 2^64 - 1.
     #[error(
         "{file}: the model's {what} do not fit in 64 bits; found sizes whose product is 2^64 - 1 \
          or more, try smaller sizes"
     )]
     TooLarge {
-        /// Name of the text, usually its path.
+        /// Name of the text, which is usually its path.
         file: String,
         /// Name of the count, such as `parameters`, for the message.
         what: &'static str,
@@ -32,7 +33,7 @@ pub enum ModelError {
         /// The preset with the most similar name; `None` if no name is similar.
         closest: Option<&'static str>,
     },
-    /// The name has the form of a model's name on a hub, but models are not loaded from hubs.
+    /// The name has the form of a model name on a hub, but models are not loaded from hubs.
     #[error(
         "no file is called {name}, {}\n  \
          try: a preset, which `chakram model list` names, or a file like those that `chakram model show` prints",
@@ -49,12 +50,12 @@ pub enum ModelError {
     Read {
         /// Path of the file, as the user gave it.
         file: String,
-        /// Error of the operating system.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
-/// Returns a note for messages: models are not loaded from hubs, but the preset `closest` is
+/// Returns a note for error messages: models are not loaded from hubs, but the preset `closest` is
 /// similar.
 pub fn describe_hubs_unsupported(closest: Option<&str>) -> String {
     let nearest = closest.map(|preset| format!("; the nearest preset is `{preset}`"));

@@ -21,8 +21,8 @@ pub(super) fn is_hub_name(name: &str) -> bool {
 }
 
 /// Returns the preset that matches `name`; if several match, returns the one with the most parts in
-/// its name. If none matches, returns the first preset whose name begins with the parts of `name`,
-/// otherwise the preset with the most similar spelling.
+/// its name. If none matches, returns the first preset whose name begins with the parts of `name`.
+/// Otherwise returns the preset with the most similar spelling.
 pub(super) fn nearest_preset<'n>(
     name: &str,
     all: impl IntoIterator<Item = &'n str>,
@@ -41,7 +41,7 @@ pub(super) fn nearest_preset<'n>(
     }
     let begins = |preset: &&&str| !parts.is_empty() && split_name(preset).starts_with(&parts);
     let found = best.map(|(_, preset)| preset);
-    // The beginning of a preset's name (such as `mixtral`) matches, but a single letter must not.
+    // The beginning of a preset's name (such as `mixtral`) may match, but a single letter must not.
     let found = found.or_else(|| all.iter().find(begins).copied().filter(|_| model.len() > 3));
     found.or_else(|| find_nearest(model, all))
 }

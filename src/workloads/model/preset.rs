@@ -1,4 +1,4 @@
-//! The built-in models, and the search for a model file by a preset's name or a path.
+//! The built-in models, and the search for a model file by preset name or path.
 
 use super::hub_name::{is_hub_name, nearest_preset};
 use super::{Model, ModelDefinition, ModelError, ModelSizes};
@@ -6,18 +6,18 @@ use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read_input};
 use std::borrow::Cow;
 use std::io::ErrorKind;
 
-/// A model that is built into the program.
+/// A built-in model.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelPreset {
     /// Name of the preset, as users write it.
     pub name: &'static str,
-    /// Text of the model file. Comments in the text give the source of every number.
+    /// Text of the model file. Comments in this text give the source of every number.
     pub text: &'static str,
 }
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// Every preset, sorted by family, then by size.
+        /// All presets, sorted by family and then by size.
         pub const PRESETS: &[ModelPreset] = &[$(ModelPreset {
             name: $name,
             text: include_str!(concat!("presets/", $name, ".toml")),
@@ -107,8 +107,8 @@ pub struct ModelSource {
 }
 
 impl ModelSource {
-    /// Finds the model file of `name`. A name that contains a `/` or ends in `.toml` or `.json` is
-    /// a path; any other name is a preset.
+    /// Finds the model file that `name` refers to. A name that contains a `/` or ends in `.toml` or
+    /// `.json` is a path; any other name is a preset.
     ///
     /// # Errors
     ///
@@ -145,11 +145,11 @@ impl ModelSource {
         }
     }
 
-    /// Parses the text. If `tokens` is given, samples have this number of tokens.
+    /// Parses the text. If `tokens` is given, it replaces the file's number of tokens per sample.
     ///
     /// # Errors
     ///
-    /// Fails if the text is invalid, or if samples of the model cannot have this number of tokens.
+    /// Fails if the model is invalid, or if its samples cannot have this number of tokens.
     pub fn parse_definition(&self, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
         ModelDefinition::parse(&self.text, &self.file, tokens)
     }
@@ -158,7 +158,7 @@ impl ModelSource {
     ///
     /// # Errors
     ///
-    /// Fails if the text is invalid, or if the model cannot have these sizes.
+    /// Fails if the model is invalid, or if it cannot have these sizes.
     pub fn parse_definition_with_sizes(
         &self,
         sizes: ModelSizes,
@@ -166,8 +166,9 @@ impl ModelSource {
         ModelDefinition::parse_with_sizes(&self.text, &self.file, sizes)
     }
 
-    /// Returns the size `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`) of a
-    /// transformer over tokens or patches. Returns `None` if the model has no such size.
+    /// Returns the size that the key `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`)
+    /// gives for a transformer over tokens or patches. Returns `None` if the model has no such
+    /// size.
     ///
     /// # Errors
     ///
@@ -185,8 +186,8 @@ impl ModelSource {
 }
 
 impl Model {
-    /// Loads the model of a preset or a file; a name that contains a `/` or ends in `.toml` or
-    /// `.json` is a path.
+    /// Loads the model `name`: a path if it contains a `/` or ends in `.toml` or `.json`, otherwise
+    /// a preset.
     ///
     /// # Errors
     ///
@@ -202,8 +203,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// Fails like [`Model::load_named`], and also if samples of the model cannot have this number
-    /// of tokens.
+    /// Fails like [`Model::load_named`], and also if the model's samples cannot have this number of
+    /// tokens.
     pub fn load_with_token_count(name: &str, tokens: u64) -> Result<Self, ModelError> {
         Ok(ModelSource::find_source(name)?
             .parse_definition(Some(tokens))?

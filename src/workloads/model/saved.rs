@@ -1,28 +1,28 @@
 //! Activations that operators save for the backward pass.
 //!
 //! In a forward pass, each operator saves the data that its gradients need, unless another operator
-//! saves them: its input, and its own data, such as dropout masks. An operator does not save its
-//! output, because the output is the next operator's input. Therefore no tensor is counted twice,
-//! and saved bytes can be summed over operators.
+//! saves the same data. This data is its input, and its own data such as dropout masks. An operator
+//! does not save its output, because the output is the next operator's input. Therefore no tensor
+//! is counted twice, and saved bytes can be summed over operators.
 //!
-//! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves `s h (34 + 5
-//! a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-//! Models", 2022, equation 1). This module adds up these bytes operator by operator, as section 4.1
-//! of that paper does. As in Korthikanti et al., means and variances of norms do not count. Token
-//! ids do not count either, because they are the sample itself.
+//! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves
+//! `s h (34 + 5 a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large
+//! Transformer Models", 2022, equation 1). This module adds up these bytes operator by operator,
+//! like section 4.1 of that paper. As in Korthikanti et al., the means and variances of norms do
+//! not count. Token ids do not count either, because they are part of the sample.
 //!
-//! Only one kind of tensor is counted twice. In a ResNet block that changes the number of channels,
-//! two convolutions have the same input, and both count it.
+//! There is only one exception, which counts a tensor twice. In a ResNet block that changes the
+//! number of channels, two convolutions have the same input, and both count it.
 
 use super::count::sum;
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
 impl OperatorKind {
-    /// Returns the bytes that the forward pass of one sample saves for its backward pass, with
+    /// Returns the bytes that the forward pass of one sample saves for the backward pass, with
     /// `element` bytes per element.
     ///
-    /// `fused` attention (FlashAttention) never writes scores to memory; it saves a 4-byte number
-    /// per row of scores instead.
+    /// Fused attention (FlashAttention), selected by `fused`, never writes scores to memory;
+    /// instead, it saves a 4-byte value per row of scores.
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         self.to_axes_and_tensors().kept_bytes(element, fused)[0]
     }

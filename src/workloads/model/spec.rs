@@ -1,5 +1,5 @@
-//! Operators as data: their axes, the tensors over these axes, the matrix products, and the tensors
-//! that are saved for the backward pass.
+//! Describes operators as data: their axes, the tensors over these axes, the matrix products, and the
+//! tensors that are saved for the backward pass.
 //!
 //! Letters name axes, and sequences of letters name tensors, as in `einsum`: a linear operator
 //! multiplies `mk` by `kn` to `mn`. An operator is one entry of [`OperatorKind::to_axes_and_tensors`]. From
@@ -26,12 +26,11 @@
 //! | pool | `nij` | | `nhw` | none; windows compare `nhw` over `rs` | input |
 //! | interaction | `vu` | | `p`, `u` | `p` over `u` | input |
 //!
-//! Every input and output also has the sample axis `b`, which the table omits. Degrees exist only
-//! for the axes `b`, `m`, `n` and `k`. Another axis is whole, or is divided by the degree of one of
-//! these four axes. The degree of m divides rows `h` of an image's output, rows `i` of its input,
-//! and copies `c` of tokens. The degree of n divides heads `g` of keys and values and, in linear
-//! attention, heads `q` of queries and keys. In a grouped convolution, a filter processes `c`
-//! channels instead of `k`.
+//! Every input and output also has the sample axis `b`, which the table omits. Degrees exist only for the
+//! axes `b`, `m`, `n` and `k`. Any other axis is either whole, or divided by the degree of one of these
+//! four axes. The degree of m divides the rows `h` of an image's output, the rows `i` of its input, and the
+//! copies `c` of tokens. The degree of n divides the KV heads `g` and, in linear attention, the query and
+//! key heads `q`. In a grouped convolution, a filter processes `c` channels instead of all `k`.
 
 mod kernels;
 mod operators;
@@ -52,29 +51,29 @@ pub enum OperatorAxis {
 }
 
 impl OperatorAxis {
-    /// All axes of an operator, in the order of degrees.
+    /// All axes, in the order of degrees.
     pub const ALL: [Self; 4] = [Self::B, Self::M, Self::N, Self::K];
 }
 
 /// An axis of an operator's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorAxis {
-    /// Letter that represents the axis in the names of tensors.
+    /// Letter for the axis in the names of tensors.
     pub letter: char,
-    /// Size of the axis in one sample.
+    /// Size of the axis for one sample.
     pub extent: u64,
-    /// The degree that divides the axis, if there is one.
+    /// The degree that divides the axis, if any.
     pub cut: AxisDivision,
 }
 
 /// The degree that divides an axis, or the reason that no degree does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisDivision {
-    /// The degree of the given operator axis divides this axis; the text is a plural noun for the
+    /// The degree of the given operator axis divides this axis. The string is a plural noun for the
     /// axis's units, for error messages.
     By(OperatorAxis, &'static str),
-    /// The degree of the given operator axis must be 1, because this axis must stay whole; the text
-    /// is the reason, for error messages.
+    /// The degree of the given operator axis must be 1, because this axis must stay whole. The
+    /// string is the reason, for error messages.
     Whole(OperatorAxis, &'static str),
     /// No degree divides the axis.
     Never,
@@ -85,22 +84,23 @@ pub enum AxisDivision {
 pub struct WeightTensorAxes {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
-    /// True if the weights belong to another operator, where they are counted.
+    /// True if the weights belong to another operator, which counts them.
     pub tied: bool,
 }
 
 /// A product of tensors, summed over axes. The number of multiplications is the product of the
-/// sizes of the result's axes and the summed axes.
+/// sizes of all axes: the result's axes and the summed axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorContraction {
     /// Letters of the result's axes.
     pub result: &'static str,
     /// Letters of the summed axes.
     pub over: &'static str,
-    /// Axes of the multiplications that a kernel for causal attention skips; empty if there are
+    /// Axes of the multiplications that a kernel for causal attention skips; empty if it skips
     /// none.
     pub skipped: &'static str,
-    /// False for comparisons instead of multiplications; only PALM's Table III counts comparisons.
+    /// False if the product compares instead of multiplying; only PALM's Table III counts
+    /// comparisons.
     pub multiplies: bool,
 }
 
@@ -109,7 +109,7 @@ pub struct TensorContraction {
 pub struct TensorKeptForBackward {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
-    /// Bytes per element; `None` for the size of a number in the model's format.
+    /// Bytes per element; `None` for the model's number format.
     pub bytes: Option<u64>,
     /// Kinds of attention kernels that save the tensor.
     pub with: KeepingAttentionKernels,
@@ -130,7 +130,7 @@ pub enum KeepingAttentionKernels {
 /// Sizes of sliding windows over an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowSpec {
-    /// Number of rows of a window.
+    /// Number of rows in a window.
     pub kernel: u64,
     /// Distance in pixels between neighbouring windows.
     pub stride: u64,
@@ -138,7 +138,7 @@ pub struct WindowSpec {
     pub padding: u64,
 }
 
-/// Results that an operator uses: from its layer's chain, or from outside the chain.
+/// Results that an operator uses, from its layer's chain or from outside the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorInputSource {
     /// The previous operator's output.
@@ -148,21 +148,20 @@ pub enum OperatorInputSource {
     Join,
     /// The previous operator's output, and all results outside the chain.
     Collect,
-    /// No earlier result, because the operator looks up a table. The operator starts a new chain,
-    /// and the result of the chain before it waits outside the chain until an operator uses it.
+    /// No earlier result, because the operator looks up a table. The operator starts a new chain.
+    /// The previous chain's result waits outside the chain until an operator uses it.
     Table,
     /// No earlier result, because the operator looks up embedding bags. The operator's own result
     /// waits outside the chain.
     Beside,
 }
 
-/// Side of an operator (before or after it) where ranks with different experts of a layer exchange
-/// tokens.
+/// Side of an operator (before or after it) on which ranks with different experts exchange tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertExchangeSide {
     /// After the operator: copies of tokens are sent to their experts.
     Dispatch,
-    /// Before the operator: results return from the experts to the ranks of the tokens.
+    /// Before the operator: results return from the experts to the ranks that have the tokens.
     Combine,
 }
 
@@ -171,14 +170,14 @@ pub enum ExpertExchangeSide {
 pub struct OperatorAxesAndTensors {
     /// Name of the operator in model files.
     pub name: &'static str,
-    /// Axes of all tensors of the operator.
+    /// Axes of all tensors that the operator has.
     pub axes: Vec<TensorAxis>,
-    /// Inputs, each as the letters of its axes; they are outputs of earlier operators or of the
+    /// Inputs, each as the letters of its axes. They are outputs of earlier operators or of the
     /// previous layer.
     pub inputs: Vec<&'static str>,
     /// Outputs, each as the letters of its axes.
     pub outputs: Vec<&'static str>,
-    /// Weights in the order in which the backward pass computes their gradients.
+    /// Weights, in the order in which the backward pass computes their gradients.
     pub weights: Vec<WeightTensorAxes>,
     /// Matrix products of the forward pass.
     pub products: Vec<TensorContraction>,
@@ -189,12 +188,11 @@ pub struct OperatorAxesAndTensors {
     pub rows: &'static str,
     /// Sliding windows over an image, if the operator has them.
     pub windows: Option<WindowSpec>,
-    /// Results of the layer's chain that the operator uses.
+    /// Results that the operator uses.
     pub role: OperatorInputSource,
-    /// Kernels of the forward and the backward pass.
+    /// Kernels of the forward pass and of the backward pass.
     pub kernels: OperatorKernelSpec,
-    /// The exchange of tokens that precedes or follows the operator with expert parallelism, if
-    /// there is one.
+    /// The token exchange before or after the operator, if expert parallelism needs one.
     pub exchange: Option<ExpertExchangeSide>,
 }
 
@@ -204,7 +202,7 @@ impl OperatorAxesAndTensors {
         self.axes.iter().any(|axis| axis.letter == letter)
     }
 
-    /// Size of the axis with the letter `letter`. 0 if the operator has no such axis.
+    /// Size of the axis with the letter `letter`, or 0 if the operator has no such axis.
     pub fn extent_of_axis(&self, letter: char) -> u64 {
         let found = self.axes.iter().find(|axis| axis.letter == letter);
         found.map_or(0, |axis| axis.extent)
@@ -217,7 +215,7 @@ impl OperatorAxesAndTensors {
         })
     }
 
-    /// Sum of the numbers of elements of `tensors`; saturates.
+    /// Total number of elements in `tensors`; saturates.
     pub fn sum_tensor_volumes<'a>(
         &self,
         tensors: impl IntoIterator<Item = &'a &'static str>,
@@ -228,7 +226,7 @@ impl OperatorAxesAndTensors {
         each.fold(0, u128::saturating_add)
     }
 
-    /// Returns true if the degree of `axis` divides the tensor over `axes`.
+    /// Returns true if the degree of `axis` divides the tensor with the axes `axes`.
     pub fn is_tensor_divided_along_axis(&self, axis: OperatorAxis, axes: &str) -> bool {
         let cut = |one: &&TensorAxis| matches!(one.cut, AxisDivision::By(by, _) if by == axis);
         let mut all = self.axes.iter().filter(cut);
@@ -252,7 +250,7 @@ impl OperatorAxesAndTensors {
         sizes.peek().is_some() && sizes.all(|(size, _)| size.is_multiple_of(parts.max(1)))
     }
 
-    /// Returns true if the operator's products sum over the columns of its input.
+    /// Returns true if the operator's products sum over its input's columns.
     pub fn sums_over_input_columns(&self) -> bool {
         self.inputs.iter().any(|axes| axes.contains('k'))
     }
@@ -268,12 +266,12 @@ impl OperatorAxesAndTensors {
         if own { self.extent_of_axis('e') } else { 0 }
     }
 
-    /// Returns true for attention, which multiplies tokens by tokens.
+    /// Returns true for attention, in which tokens multiply tokens.
     pub fn is_attention(&self) -> bool {
         self.axes.iter().any(|axis| axis.letter == 'g')
     }
 
-    /// Returns true if each row of the input becomes one number, as in a loss over classes.
+    /// Returns true if each row of the input becomes a single value, as in a loss over classes.
     pub fn reduces_rows_to_numbers(&self) -> bool {
         let has = |tensors: &[&'static str]| tensors.iter().any(|axes| axes.contains('n'));
         has(&self.inputs) && !has(&self.outputs)
@@ -287,7 +285,8 @@ impl OperatorAxesAndTensors {
             && self.role == OperatorInputSource::Next
     }
 
-    /// Number of the operator's weights that belong to another operator, if any.
+    /// Number of the operator's weights that belong to another operator, or `None` if there are
+    /// none.
     pub fn tied_weights(&self) -> Option<u64> {
         let tied = self.weights.iter().find(|one| one.tied);
         tied.map(|one| saturate_to_u64(self.tensor_element_count(one.axes)))
@@ -318,8 +317,7 @@ impl OperatorAxesAndTensors {
         self.outputs.iter().map(each).fold(0, u64::saturating_add)
     }
 
-    /// Number of rows of a sample that a degree can divide: tokens, but not rows of images
-    /// (`None`).
+    /// Number of rows per sample that a degree can divide: tokens. `None` for rows of images.
     pub fn divisible_token_rows(&self) -> Option<u64> {
         let mut sizes = self.sizes_along_axis(OperatorAxis::M);
         sizes
@@ -328,8 +326,8 @@ impl OperatorAxesAndTensors {
             .map(|(size, _)| size)
     }
 
-    /// Allows degrees to divide columns, if each column is computed independently, as in a norm
-    /// over the channels of images.
+    /// Allows degrees to divide columns if each column is computed independently, as in a norm over
+    /// the channels of images.
     pub fn allow_column_division(mut self) -> Self {
         let alone = self.computes_columns_independently();
         for axis in &mut self.axes {
@@ -340,14 +338,14 @@ impl OperatorAxesAndTensors {
         self
     }
 
-    /// Returns the number of elements of the gradient of each weight tensor. If `tied`, includes
-    /// weights that belong to other operators.
+    /// Returns the number of elements in each weight tensor's gradient. If `tied`, weights that
+    /// belong to other operators are included.
     pub fn weight_gradient_sizes(&self, tied: bool) -> impl Iterator<Item = u128> {
         let own = self.weights.iter().filter(move |one| tied || !one.tied);
         own.map(|one| self.tensor_element_count(one.axes))
     }
 
-    /// Returns the bytes per sample of all saved tensors, and of the saved tensors that selective
+    /// Returns the bytes per sample of all saved tensors, and the bytes of those that selective
     /// recomputation recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &TensorKeptForBackward| {
@@ -373,7 +371,7 @@ impl OperatorAxesAndTensors {
     }
 }
 
-/// Number of positions of a window of length `kernel` along a side of `size` pixels, with `padding`
+/// Number of positions of a window of length `kernel` on a side of `size` pixels, with `padding`
 /// pixels at both ends.
 pub(in crate::model) fn window_position_count(
     size: u64,
@@ -383,14 +381,14 @@ pub(in crate::model) fn window_position_count(
 ) -> u64 {
     let padded = size.saturating_add(padding.saturating_mul(2));
     match padded.checked_sub(kernel) {
-        // Strides are at least 1 in model files; `max` avoids a division by zero for models that
-        // are built in code.
+        // Strides in model files are at least 1, but models that are built in code may have the
+        // stride 0. `max` avoids a division by zero in this case.
         Some(free) => free / stride.max(1) + 1,
         None => 0,
     }
 }
 
-/// Converts to 64 bits; larger values become `u64::MAX`.
+/// Converts to 64 bits; larger counts become `u64::MAX`.
 pub(in crate::model) fn saturate_to_u64(count: u128) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,5 @@
-//! Compares the counts of presets with formulas and published numbers, and tests that invalid files
-//! are rejected.
+//! Compares the counts of presets with formulas and published numbers. Also tests that invalid
+//! files are rejected.
 
 use super::{LayerRole, Model};
 

@@ -1,4 +1,4 @@
-//! Transformers that a few numbers describe, such as GPT, BERT, Llama and Mixtral.
+//! Transformers that a few sizes describe, such as GPT, BERT, Llama and Mixtral.
 
 use super::{
     ActivationFunction, ExpertRouterRule, LayerOperator, LayerRole, ModelLayer, OperatorKind,
@@ -10,15 +10,16 @@ use super::{
 pub struct TransformerModel {
     /// Number of blocks; layers before and after the blocks do not count.
     pub layers: u64,
-    /// Sizes of each block.
+    /// Sizes and options of each block.
     pub block: TransformerBlock,
-    /// Vocabulary size: number of rows of the token embedding table.
+    /// Vocabulary size, which is the number of rows in the token embedding table.
     pub vocabulary: u64,
     /// Encoding of the positions of tokens.
     pub positions: PositionEncoding,
-    /// Rows of the table of token types (BERT's sentences A and B); 0 if there is none.
+    /// Number of rows in the table of token types (BERT's sentences A and B); 0 if there is no such
+    /// table.
     pub segments: u64,
-    /// True if embeddings are normalized before the first block.
+    /// True if a norm follows the embeddings.
     pub embedding_norm: bool,
     /// True if a norm follows the last block.
     pub final_norm: bool,
@@ -29,15 +30,15 @@ pub struct TransformerModel {
 /// A transformer block: attention and an MLP, each with a norm and a skip path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerBlock {
-    /// Number of tokens of a sample.
+    /// Number of tokens per sample.
     pub tokens: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
     /// Number of query heads.
     pub heads: u64,
-    /// Number of key heads, and also number of value heads.
+    /// Number of key heads, which is also the number of value heads.
     pub kv_heads: u64,
-    /// Size of a head, in elements.
+    /// Number of elements per head.
     pub head_width: u64,
     /// Intermediate size of the MLP (feed-forward network). With a gate, the first matrix product
     /// has twice this number of outputs.
@@ -46,7 +47,7 @@ pub struct TransformerBlock {
     pub function: ActivationFunction,
     /// True if one half of the first matrix product's result gates the other half.
     pub gated: bool,
-    /// True if norms have a bias (LayerNorm), false if not (RMSNorm).
+    /// True if norms have a bias (LayerNorm), false if they have none (RMSNorm).
     pub norm_bias: bool,
     /// True if norms follow the residual sums (post-norm, BERT), false if they precede attention and
     /// MLP (pre-norm, GPT-2).
@@ -59,13 +60,13 @@ pub struct TransformerBlock {
     pub dropout: bool,
     /// True if queries and keys are rotated by their positions.
     pub rotary: bool,
-    /// True if query heads and key heads are normalised to length 1.
+    /// True if query heads and key heads are normalized to length 1.
     pub qk_norm: bool,
     /// Experts that replace the MLP; each has the intermediate size `ffn`.
     pub experts: Option<ExpertRoutingCounts>,
 }
 
-/// Number of experts of a block, and number of experts that a token uses.
+/// Number of experts in a block, and number of experts per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertRoutingCounts {
     /// Number of experts.
@@ -88,7 +89,7 @@ pub enum PositionEncoding {
 /// Head of a transformer: the operators after its last block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputHead {
-    /// Logits of all words for each token, and their cross-entropy loss.
+    /// Logits of all vocabulary entries for each token, and their cross-entropy loss.
     Logits {
         /// True if the logits use the embedding's weights.
         tied: bool,
@@ -196,7 +197,8 @@ impl TransformerBlock {
         ]
     }
 
-    /// Returns the numbers of inputs and outputs of the two matrix products of an MLP.
+    /// For each of the two matrix products of an MLP, returns the number of inputs and the number
+    /// of outputs.
     fn perceptron_sizes(&self) -> [[u64; 2]; 2] {
         let halves = if self.gated { 2 } else { 1 };
         let up = self.ffn.saturating_mul(halves);
@@ -212,12 +214,12 @@ impl TransformerBlock {
         }
     }
 
-    /// Columns of the queries of all heads together.
+    /// Number of query columns, summed over all heads.
     fn attention_width(&self) -> u64 {
         self.heads.saturating_mul(self.head_width)
     }
 
-    /// Columns of the queries, keys and values of all heads together.
+    /// Number of query, key and value columns, summed over all heads.
     fn qkv_width(&self) -> u64 {
         let heads = self.kv_heads.saturating_mul(2).saturating_add(self.heads);
         heads.saturating_mul(self.head_width)

@@ -1,4 +1,4 @@
-//! Vision transformers that a few numbers describe.
+//! Vision transformers that a few sizes describe.
 
 use super::{
     ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, TensorSplit,
@@ -6,8 +6,8 @@ use super::{
 };
 
 /// A transformer over an image's patches and one class token (Dosovitskiy et al., "An Image is
-/// Worth 16x16 Words", 2021). The transformer has LayerNorm before attention and before the MLP,
-/// biases everywhere, and GELU.
+/// Worth 16x16 Words", 2021). It has LayerNorm before attention and before the MLP, biases in all
+/// products, and GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VisionTransformer {
     /// Number of blocks; layers before and after the blocks do not count.
@@ -16,7 +16,7 @@ pub struct VisionTransformer {
     pub hidden: u64,
     /// Number of attention heads.
     pub heads: u64,
-    /// Size of a head, in elements.
+    /// Number of elements per head.
     pub head_width: u64,
     /// Intermediate size of the MLP (feed-forward network).
     pub ffn: u64,
@@ -24,9 +24,9 @@ pub struct VisionTransformer {
     pub image: [u64; 2],
     /// Number of color channels per pixel.
     pub channels: u64,
-    /// Side of a square patch, in pixels.
+    /// Side length of a square patch, in pixels.
     pub patch: u64,
-    /// Number of classes of the classifier.
+    /// Number of classes that the classifier distinguishes.
     pub classes: u64,
     /// True if training uses dropout.
     pub dropout: bool,

@@ -334,8 +334,7 @@ fn read_architecture(
         qk_norm: kind.starts_with("qwen3"),
         experts,
     };
-    // Here, the norms of heads have no gains, hence no weights; this call only marks the key as
-    // read.
+    // These norms of heads have no gains, hence no weights; this call only marks the key as read.
     config.value_of("use_qk_norm");
     let base = TransformerModel {
         layers,
@@ -416,8 +415,8 @@ fn read_delta_attention(config: &HubConfig<'_>) -> ConfigRead<Option<DeltaAttent
     }))
 }
 
-/// Returns the number of layers from one layer with full attention to the next. The last layer of
-/// each period has full attention, and the others have linear attention.
+/// Returns the period of full attention, in layers. The last layer of each period has full
+/// attention, and the other layers have linear attention.
 fn full_attention_interval(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     config.value_of("sliding_window");
     if config.read_flag("use_sliding_window", false)? {
@@ -442,7 +441,7 @@ fn full_attention_interval(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u6
     }
 }
 
-/// Returns two flags: true if the matrix products before attention have biases, and true if all
+/// Returns two flags: whether the matrix products before attention have biases, and whether all
 /// products have biases.
 fn read_biases(config: &HubConfig<'_>, kind: &str) -> ConfigRead<(bool, bool)> {
     let attention = config.read_flag("attention_bias", false)?;
@@ -474,7 +473,7 @@ fn read_expert_routing(config: &HubConfig<'_>) -> ConfigRead<Option<ExpertRoutin
 fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> ConfigRead<u64> {
     let own = match config.read_size("intermediate_size")? {
         Some(own) => own,
-        // If all blocks of a model have experts, the file may state only the size of the experts.
+        // If all blocks have experts, the file may contain only the experts' size.
         None => match config.read_size("moe_intermediate_size")? {
             Some(own) => own,
             None => config.require_size("intermediate_size")?,
@@ -515,8 +514,7 @@ fn read_router_rule(config: &HubConfig<'_>, kind: &str) -> ConfigRead<ExpertRout
     })
 }
 
-/// Returns the number of layers from one layer with experts to the next; the last layer of each
-/// period has experts.
+/// Returns the period of experts, in layers; the last layer of each period has experts.
 fn experts_every(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     let keys = [
         "interleave_moe_layer_step",
@@ -546,8 +544,8 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     Ok(every)
 }
 
-/// Returns the attention span of layers without full attention, and the number of layers from one
-/// layer with full attention to the next. The last layer of each period has full attention.
+/// Returns the attention span of layers without full attention, and the period of full attention in
+/// layers. The last layer of each period has full attention.
 fn read_attention_span(
     config: &HubConfig<'_>,
     kind: &str,
@@ -583,7 +581,7 @@ fn read_attention_span(
                 None => config.invalid_value("layer_types", "a list of kinds of attention")?,
             }
         }
-        // A zero means a layer without rotary embedding; such a layer has full attention.
+        // A zero marks a layer without rotary embedding; such a layer has full attention.
         (None, Some(turned), _) if !turned.is_empty() => {
             turned.iter().map(|one| one.as_u64() == Some(0)).collect()
         }

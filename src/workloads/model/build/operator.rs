@@ -17,7 +17,7 @@ pub(super) enum ActivationShape {
         /// Height and width in pixels.
         size: [u64; 2],
     },
-    /// Rows of numbers, such as tokens.
+    /// Rows of values, such as tokens.
     Rows {
         rows: u64,
         /// Number of elements per row.
@@ -26,8 +26,8 @@ pub(super) enum ActivationShape {
 }
 
 impl ActivationShape {
-    /// Returns the number of rows and the number of columns; for an image, the numbers of pixels
-    /// and channels.
+    /// Returns the number of rows and the number of columns; for an image, the number of pixels and
+    /// the number of channels.
     fn rows_and_columns(self) -> (u64, u64) {
         match self {
             Self::Image { channels, size } => (size[0].saturating_mul(size[1]), channels),
@@ -35,7 +35,7 @@ impl ActivationShape {
         }
     }
 
-    /// Returns the same shape with another number of columns or channels.
+    /// Returns the shape with its number of columns or channels changed to `columns`.
     fn with_columns(self, columns: u64) -> Self {
         match self {
             Self::Image { size, .. } => Self::Image {
@@ -59,7 +59,7 @@ impl fmt::Display for ActivationShape {
     }
 }
 
-/// Shapes of the activations that the next operator of a layer can use: on the branch, and on the
+/// Shapes of the activations that the next operator of a layer can use, on the branch and on the
 /// skip path around it.
 pub(super) struct LayerShapeCursor {
     pub(super) main: ActivationShape,
@@ -76,7 +76,7 @@ impl LayerShapeCursor {
     }
 }
 
-/// Keyword of an operator in files.
+/// Keyword of an operator in model files.
 #[derive(Clone, Copy)]
 enum OperatorKeyword {
     Linear,
@@ -95,7 +95,7 @@ enum OperatorKeyword {
     ExpertCombine,
 }
 
-/// Each operator's keyword, and its keys in addition to the common keys.
+/// Keyword of each operator, and the keys that it has in addition to the common keys.
 const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
     (
         OperatorKeyword::Linear,
@@ -155,7 +155,7 @@ const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
     ),
 ];
 
-/// The keys that every operator can have.
+/// Keys that every operator can have.
 const COMMON: [&str; 4] = ["op", "name", "cut", "around"];
 
 const CUTS: [(TensorSplit, &str); 4] = [
@@ -165,14 +165,14 @@ const CUTS: [(TensorSplit, &str); 4] = [
     (TensorSplit::InsideRegion, "between"),
 ];
 
-/// Parses an operator, and updates `state` to the shapes after the operator.
+/// Parses an operator, and updates `state` to the shapes after it.
 pub(super) fn parse_operator(
     field: &ConfigField<'_>,
     state: &mut LayerShapeCursor,
 ) -> Result<LayerOperator, ConfigError> {
     let names = OPS.map(|(op, name, _)| (op, name));
     let op = field.read_table(None)?.read_choice("op", &names)?;
-    // OPS is in the order of the enum.
+    // `OPS` has the same order as the enum.
     let (_, word, keys) = OPS[op as usize];
     let table = field.read_table(Some(&[&COMMON, keys].concat()))?;
     let name = table.read_or_default("name", word, |field| field.read_line())?;
@@ -271,7 +271,7 @@ fn parse_operator_kind(
                 lookups: read_size_or_default(table, "lookups", 1, 1)?,
             };
             // A table's result is outside the chain until an interaction uses it, so the chain's
-            // shape stays the same.
+            // shape does not change.
             (work, shape)
         }
         OperatorKeyword::Interaction => {
@@ -317,7 +317,7 @@ fn parse_attention(
     let (tokens, columns) = require_sequence_shape(table, shape)?;
     let heads = parse_size(table, "heads")?;
     let kv_heads = read_size_or_default(table, "kv_heads", 1, heads)?;
-    // The input's columns are the queries, the keys and the values, in this order.
+    // The input's columns contain the queries, keys and values, in this order.
     let all = heads.saturating_add(kv_heads.saturating_mul(2));
     if !heads.is_multiple_of(kv_heads) || !columns.is_multiple_of(all) {
         return Err(table.invalid_table_error(

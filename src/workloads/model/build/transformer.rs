@@ -63,8 +63,8 @@ pub(super) const KEYS: &[&str] = &[
     "tied",
 ];
 
-/// Activations of the MLP, each with its name in files: a function, and a flag that is true if it
-/// is gated.
+/// Activations of the MLP, each with its name in files. An activation is a function and a flag that
+/// is true if it is gated.
 const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
     ((ActivationFunction::Gelu, false), "gelu"),
     ((ActivationFunction::Relu, false), "relu"),
@@ -72,7 +72,7 @@ const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
     ((ActivationFunction::Gelu, true), "geglu"),
 ];
 
-/// Norms, each with its name in files and a flag that is true if it has a bias.
+/// Norms, each with its name in files; the flag is true if the norm has a bias.
 const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 
 /// Returns the number of tokens per sample, the hidden size, and the layers.
@@ -83,7 +83,7 @@ pub(super) fn parse_layers(
     let layers = block_count(root, sizes.layers)?;
     let hidden = parse_size(root, "hidden")?;
     let sequence = parse_size(root, "sequence")?;
-    // The position table keeps the file's number of rows, even if samples have another length.
+    // The position table keeps the file's number of rows, even if samples have a different length.
     let rows = read_size_or_default(root, "position_rows", 1, sequence)?;
     let tokens = sizes.tokens.unwrap_or(sequence);
     let positions = [
@@ -248,7 +248,7 @@ fn parse_architecture(
     })
 }
 
-/// Parses latent attention; returns `None` if the file has none.
+/// Parses latent attention; returns `None` if the file does not describe any.
 fn parse_latent_attention(
     root: &ConfigTable<'_>,
 ) -> Result<Option<LatentAttentionSizes>, ConfigError> {
@@ -269,7 +269,7 @@ fn parse_latent_attention(
     }))
 }
 
-/// Parses linear attention; returns `None` if the file has none.
+/// Parses linear attention; returns `None` if the file does not describe any.
 fn parse_delta_attention(
     root: &ConfigTable<'_>,
     base: &TransformerModel,
@@ -356,8 +356,7 @@ fn parse_expert_routing(
     Ok(Some(ExpertRoutingCounts { experts, chosen }))
 }
 
-/// Parses the number of query heads, the number of heads of keys and values, and the columns per
-/// head.
+/// Parses the number of query heads, the number of KV heads, and the number of columns per head.
 pub(super) fn parse_head_counts(
     root: &ConfigTable<'_>,
     hidden: u64,
@@ -373,7 +372,7 @@ pub(super) fn parse_head_counts(
         ));
     }
     if root.get("kv_rank").is_some() {
-        // With latent attention, other keys determine the widths of heads, and no code uses this
+        // With latent attention, other keys determine the widths of heads, so no code uses this
         // width.
         return Ok((heads, heads, 1));
     }

@@ -1,7 +1,8 @@
-//! Kernels of an operator as data: matrix products, or the bytes that each kernel reads and writes.
+//! Describes an operator's kernels as data: matrix products, or the bytes that each kernel reads
+//! and writes.
 //!
-//! Kernels without matrix products move a number of bytes per element of a tensor, with `d` bytes
-//! per number and `g` bytes per weight gradient:
+//! Kernels without matrix products move a number of bytes per element of a tensor. Below, `d` is
+//! the number of bytes per value, and `g` is the number of bytes per weight gradient:
 //!
 //! | operator | forward | backward |
 //! |---|---|---|
@@ -18,28 +19,28 @@
 //! | pool | `d` of input and output | the same |
 //! | expert combine | `d` of copies and tokens | `.copies`: `d` of tokens and copies; `.scores`: `2d` of copies, and 4 for each |
 //!
-//! The loss has the kernels of Megatron-LM's vocabulary-parallel cross entropy. The forward kernels
-//! are conversion to single precision (`d + 4` bytes), maximum (4), difference (8), exponential
-//! (8), sum (4) and quotient (8). The backward kernels are product (8) and conversion to the
-//! logits' format (`4 + d`).
+//! The loss has the same kernels as Megatron-LM's vocabulary-parallel cross entropy. The forward
+//! kernels are conversion to single precision (`d + 4` bytes), maximum (4), difference (8),
+//! exponential (8), sum (4) and quotient (8). The backward kernels are product (8) and conversion
+//! to the logits' format (`4 + d`).
 
 use chakram_trace::format::MemoryBoundKernel::{
     self, Copy, CrossEntropy, ElementWise, Embedding, Normalization, Softmax,
 };
 
-/// Bytes per element of a tensor, for number formats that the plan chooses later.
+/// Bytes per element of a tensor, if the plan determines the number formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BytesPerElement {
     /// Number of values in the model's number format.
     pub numbers: u8,
     /// Number of values in the format of weight gradients.
     pub gradients: u8,
-    /// Bytes that do not depend on these formats: masks, and numbers in single precision.
+    /// Number of bytes that do not depend on these formats: masks, and values in single precision.
     pub fixed: u8,
 }
 
 impl BytesPerElement {
-    /// Returns the bytes per element; a number has `number` bytes, and a weight gradient has
+    /// Returns the bytes per element, if a value has `number` bytes and a weight gradient has
     /// `gradient` bytes.
     pub fn byte_count(self, number: u64, gradient: u64) -> u128 {
         let [numbers, gradients, fixed] =
@@ -48,16 +49,17 @@ impl BytesPerElement {
     }
 }
 
-/// A kernel that only moves bytes, so that memory bandwidth limits it.
+/// A kernel that only moves bytes, so that memory bandwidth limits its speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBoundKernelSpec {
-    /// Suffix that is appended to the operator's name, including its dot.
+    /// Suffix of the kernel's name after the operator's name, including a dot.
     pub suffix: &'static str,
-    /// Class of the kernel, which determines its memory bandwidth.
+    /// Class of the kernel, which determines the memory bandwidth that it reaches.
     pub class: MemoryBoundKernel,
-    /// Axes of the tensor that the kernel reads, and bytes read per element.
+    /// Axes of the tensor that the kernel reads, and the number of bytes that it reads per element.
     pub reads: (&'static str, BytesPerElement),
-    /// Axes of the tensor that the kernel writes, and bytes written per element.
+    /// Axes of the tensor that the kernel writes, and the number of bytes that it writes per
+    /// element.
     pub writes: (&'static str, BytesPerElement),
 }
 
@@ -70,7 +72,7 @@ pub struct MemoryBoundKernels {
     pub backward: &'static [MemoryBoundKernelSpec],
 }
 
-/// Kernels of an operator, with alternatives if frameworks have different kernels. The plan chooses
+/// Kernels of an operator, with alternatives if frameworks use different kernels. The plan chooses
 /// one alternative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorKernelSpec {
@@ -80,21 +82,21 @@ pub enum OperatorKernelSpec {
     /// Products of queries with keys and of scores with values, in one fused kernel or in several
     /// kernels.
     Attention {
-        /// True if queries and keys are first rotated by their positions.
+        /// True if queries and keys are rotated by their positions first.
         rotary: bool,
         /// True if scores have dropout.
         dropout: bool,
-        /// True if query heads and key heads are normalised before the rotation.
+        /// True if query heads and key heads are normalized before the rotation.
         qk_norm: bool,
     },
-    /// Product of tokens and the router's weights, then softmax, then a copy of each token for each
-    /// of its experts.
+    /// The product of tokens and the router's weights, then a softmax, and then a copy of each
+    /// token for each of its experts.
     Router {
         /// True if the logistic function replaces the softmax.
         sigmoid: bool,
         /// True if scores have biases.
         biased: bool,
-        /// True if tokens choose groups of experts before single experts.
+        /// True if tokens choose groups of experts before they choose individual experts.
         grouped: bool,
     },
     /// Two independent matrix products of latent vectors.
@@ -188,9 +190,9 @@ impl OperatorKernelSpec {
         )],
     );
 
-    /// RMSNorm in single precision between two casts, as PyTorch composes it. Casts, and products
-    /// with one number per row or column, reach the memory bandwidth of copies. Sums of rows reach
-    /// the memory bandwidth of a softmax.
+    /// RMSNorm in single precision between two casts, composed as in PyTorch. Casts, and products
+    /// with one value per row or column, reach the same memory bandwidth as copies. Sums of rows
+    /// reach the same memory bandwidth as a softmax.
     pub(super) const RMS_NORM: Self = Self::NORM.with_unfused_alternative(
         &[
             elementwise_kernel(
@@ -393,7 +395,7 @@ impl OperatorKernelSpec {
         )],
     );
 
-    /// Kernel of an embedding bag, which reads the table's rows `ln` and sums them to `n`.
+    /// Kernel of an embedding bag, which reads the table rows `ln` and sums them to `n`.
     pub(super) const EMBEDDING_BAG: Self = Self::from_memory_bound_kernels(
         &[moving_kernel(
             "",
@@ -438,7 +440,7 @@ impl OperatorKernelSpec {
         )],
     );
 
-    /// Kernel of an expert combine, which sums the copies `cn` to tokens `mn`.
+    /// Kernel of an expert combine, which sums the copies `cn` to the tokens `mn`.
     pub(super) const EXPERT_COMBINE: Self = Self::from_memory_bound_kernels(
         &[moving_kernel(
             "",

@@ -7,7 +7,8 @@ use super::{
 };
 use crate::model::{ActivationFunction, OperatorKind};
 
-/// Bytes per element of a mask. The next constant is the bytes of a single-precision number.
+/// Number of bytes per element of a mask. The next constant is the number of bytes of a
+/// single-precision value.
 const MASK: u64 = 1;
 const FULL: u64 = 4;
 
@@ -119,16 +120,17 @@ fn create_undividable_axis(letter: char, extent: u64) -> TensorAxis {
     }
 }
 
-/// Number of tokens of a chunk in linear attention (`chunk_gated_delta_rule` in
+/// Number of tokens per chunk in linear attention (`chunk_gated_delta_rule` in
 /// flash-linear-attention). A chunk passes only the state to the next chunk.
 pub(in crate::model) const DELTA_CHUNK: u64 = 64;
 
-/// Number of unordered pairs of `n` elements.
+/// Number of unordered pairs among `n` elements.
 fn unordered_pair_count(n: u64) -> u64 {
     saturate_to_u64(u128::from(n) * u128::from(n.saturating_sub(1)) / 2)
 }
 
-/// Number of pairs that a causal mask removes, if `queries` of `tokens` tokens have queries.
+/// Number of token pairs that a causal mask removes, if `queries` of the `tokens` tokens have
+/// queries.
 fn causally_masked_pair_count(tokens: u64, queries: u64) -> u64 {
     saturate_to_u64(
         u128::from(unordered_pair_count(tokens)) * u128::from(queries) / u128::from(tokens.max(1)),
@@ -154,7 +156,7 @@ impl OperatorKind {
                 ];
                 let mut spec = OperatorAxesAndTensors::new("linear", axes, &["mk"], &["mn"], "m");
                 // The bias gradient comes first, because the matrix must be transposed before its
-                // gradient is accumulated.
+                // gradient can be accumulated.
                 if bias {
                     spec = spec.with_weights("n");
                 }
@@ -180,8 +182,7 @@ impl OperatorKind {
                         "a query needs the keys and values of every token",
                     ),
                     create_undividable_axis('t', tokens),
-                    // Each part must have whole heads of keys and values, because members do not
-                    // copy these heads.
+                    // Each part must have whole KV heads, because members do not copy these heads.
                     create_divisible_axis('n', heads, N, "heads"),
                     create_divisible_axis('g', kv_heads, N, "heads of keys and values"),
                     create_whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
@@ -198,9 +199,9 @@ impl OperatorKind {
                         .with_product("nmt", "w")
                         .with_product("nmw", "t");
                 if causal {
-                    // A kernel for causal attention skips products of tokens with later tokens: s
-                    // (s - 1) / 2 of s s pairs. All shards of a sequence have the same number of
-                    // these pairs.
+                    // A kernel for causal attention skips products of tokens with later tokens,
+                    // which are s (s - 1) / 2 of s s pairs. All shards of a sequence have the same
+                    // number of skipped pairs.
                     spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
                 }
                 if qk_norm {
@@ -241,7 +242,7 @@ impl OperatorKind {
                     true => span.causal_pairs(tokens),
                     false => u128::from(tokens) * u128::from(tokens),
                 };
-                // All shards of a sequence have the same number of its pairs.
+                // All shards of a sequence have the same number of pairs.
                 let met = met * u128::from(queries) / u128::from(tokens.max(1));
                 let all = u128::from(tokens) * u128::from(queries);
                 let axes = vec![
@@ -321,7 +322,7 @@ impl OperatorKind {
                     create_undividable_axis('u', value_width),
                     create_undividable_axis('r', taps),
                 ];
-                // The inputs are queries, keys, values, the gate, and two numbers per token and
+                // The inputs are queries, keys, values, the gate, and two values per token and
                 // head: decay and rate.
                 let inputs = ["mqw", "mqw", "mnu", "mnu", "mn", "mn"];
                 OperatorAxesAndTensors::new("linear_attention", axes, &inputs, &["mnu"], "m")
@@ -341,8 +342,8 @@ impl OperatorKind {
                     .with_product("mnw", "s")
                     .with_product("mnu", "s")
                     .with_product("mnu", "s")
-                    // Products with the state before the chunk: keys with the state, queries with
-                    // the state, and the update of the state.
+                    // Products with the state from before the chunk: keys with the state, queries
+                    // with the state, and the update of the state.
                     .with_product("mnu", "w")
                     .with_product("mnu", "w")
                     .with_product("mnw", "u")
@@ -391,7 +392,7 @@ impl OperatorKind {
                     ),
                     create_whole_axis('n', width, N, "a token's scores need all its columns"),
                     create_undividable_axis('e', experts),
-                    // In the letters of weights, a leading `e` marks the weights of experts.
+                    // In the letters of weight tensors, a leading `e` marks experts' weights.
                     create_undividable_axis('z', 1),
                 ];
                 let mut spec =
@@ -495,7 +496,7 @@ impl OperatorKind {
                 .with_kernels(kernels);
                 match function {
                     // Save nothing more: the next operator saves this output as its input, and the
-                    // output shows the sign of each input.
+                    // output shows which inputs are positive.
                     ActivationFunction::Relu if !gated => spec,
                     _ => spec.with_inputs_kept(),
                 }
@@ -647,7 +648,7 @@ impl OperatorKind {
         }
     }
 
-    /// Returns the same operator without dropout.
+    /// Returns the operator with its dropout removed.
     pub fn without_dropout(mut self) -> Self {
         if let Self::Attention { dropout, .. }
         | Self::ShapedAttention { dropout, .. }
@@ -659,7 +660,7 @@ impl OperatorKind {
     }
 
     /// Returns mutable references to the sizes that degrees divide, each with its axis. For an
-    /// image, these sizes include the rows of the input.
+    /// image, these sizes include the number of input rows.
     pub fn divisible_sizes_mut(&mut self) -> Vec<(OperatorAxis, &mut u64)> {
         use OperatorAxis::{K, M, N};
         match self {

@@ -5,7 +5,7 @@ use super::preset;
 use crate::model::{AttentionSpan, Model, ModelDefinition, OperatorKind};
 
 /// Compares three counts of released models with published numbers: all parameters, the active
-/// parameters per token (with both embeddings), and the bytes per token of a 16-bit cache.
+/// parameters per token (with both embeddings), and the bytes per token in a 16-bit KV cache.
 #[test]
 fn released_models_have_their_published_counts() {
     for (name, parameters, active, cached) in [
@@ -28,13 +28,13 @@ fn released_models_have_their_published_counts() {
         assert_eq!(model.active_parameters(), active, "{name}");
         assert_eq!(2 * model.cached_elements(), cached, "{name}");
     }
-    // A block has 2 x h x 4096 and 2 x h x 1024 weights in attention, 256 in its norms, 3 h f in
-    // the MLP, and 2 h in norms of the block. Outside the blocks, there are V h weights of words,
-    // and h weights of the last norm. With h = 2560 and f = 9728, the count is 36 (26,214,400 +
+    // A block has 2 x h x 4096 and 2 x h x 1024 weights in attention, 256 in attention's norms, 3 h
+    // f in the MLP, and 2 h in the block's norms. Outside the blocks, the word table has V h
+    // weights, and the last norm has h. With h = 2560 and f = 9728, the count is 36 (26,214,400 +
     // 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560.
     assert_eq!(preset("qwen3-4b").parameter_count(), 4_022_468_096);
-    // The models below have the same formula as Qwen3. Version 0.3 of Mixtral 8x22B has 32768 words
-    // instead of 32000, which adds 2 x 768 x 6144 weights.
+    // The models below follow the same formula as Qwen3. Version 0.3 of Mixtral 8x22B has 32768
+    // vocabulary entries instead of 32000, which adds 2 x 768 x 6144 weights.
     for (name, h, l, heads, f, copies) in [
         ("qwen3-0.6b", 1024, 28, 16, 3072, 1),
         ("qwen3-1.7b", 2048, 28, 16, 6144, 1),
@@ -60,11 +60,11 @@ fn sum(model: &Model, layer: &str, prefix: &str) -> u64 {
     own.map(|one| one.parameter_count()).sum()
 }
 
-/// Three of four blocks have linear attention. Such a block has h (2 K k + 2 V v + 2 V) weights
-/// before attention, V v h after attention, t (2 K k + V v) in convolutions, 2 V in decays, and v
-/// in the norm. Every fourth block has full attention, and a gate with the same number of columns
-/// as its queries. According to Qwen's table, the models have 80 and 397 billion parameters, 3 and
-/// 17 billion of them active.
+/// Three of every four blocks have linear attention. Such a block has h (2 K k + 2 V v + 2 V)
+/// weights before attention, V v h after attention, t (2 K k + V v) in convolutions, 2 V in decays,
+/// and v in the norm. Every fourth block has full attention, and a gate with the same number of
+/// columns as its queries. According to Qwen's table, the models have 80 and 397 billion
+/// parameters, of which 3 and 17 billion are active.
 #[test]
 fn linear_attention_has_the_weights_of_its_formula() {
     for (name, h, l, [heads, values], f, words, published) in [
@@ -112,16 +112,16 @@ fn linear_attention_has_the_weights_of_its_formula() {
             billions(all(10) - words * h).abs_diff(published[1]) <= 1,
             "{name}"
         );
-        // A quarter of the blocks cache keys and values of 2 heads with 256 columns each. Each
-        // other block stores a state of 128 x 128 numbers in single precision per value head, and
-        // the last three inputs of the convolutions.
+        // A quarter of the blocks cache the keys and values of 2 heads with 256 columns each. Each
+        // other block stores the last three inputs of the convolutions and, for each value head, a
+        // state of 128 x 128 values in single precision.
         assert_eq!(model.cached_elements(), l / 4 * 2 * 2 * 256, "{name}");
         let state = values * k * v * 4 + 3 * 2 * (2 * keys * k + values * v);
         assert_eq!(model.sequence_state_bytes(2), l / 4 * 3 * state, "{name}");
     }
 }
 
-/// Per token and value head, products within chunks of 64 tokens take 64 (3 k + 2 v)
+/// For each token and value head, products within chunks of 64 tokens take 64 (3 k + 2 v)
 /// multiplications, and products with states take 3 k v. The convolutions take t multiplications
 /// per column.
 #[test]
@@ -157,8 +157,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         );
     }
     let v3 = preset("deepseek-v3");
-    // Each of the model's three dense layers has 3 x 7168 x 18432 weights; each later layer has 256
-    // experts and a shared expert, of 3 x 7168 x 2048 weights each.
+    // Each of the three dense layers has 3 x 7168 x 18432 weights. Each later layer has 256 experts
+    // and a shared expert, with 3 x 7168 x 2048 weights each.
     assert_eq!(sum(&v3, "layer2", "mlp"), 3 * 7168 * 18_432);
     assert_eq!(sum(&v3, "layer3", "mlp"), 0);
     assert_eq!(sum(&v3, "layer3", "shared"), 44_040_192);
@@ -166,8 +166,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         sum(&v3, "layer3", "experts"),
         256 * 44_040_192 + 7168 * 256 + 256
     );
-    // An additional block predicts one more token. The additional block is like the last block,
-    // with two more norms, a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
+    // An additional block predicts one more token. This block equals the last block, with two
+    // additional norms, a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
     let text = crate::model::PRESETS
         .iter()
         .find(|one| one.name == "deepseek-v3")
@@ -180,19 +180,19 @@ fn latent_attention_has_the_weights_of_its_formula() {
         11_610_068_224
     );
     assert_eq!(more.layers.len(), v3.layers.len() + 1);
-    // One matrix computes the logits of both predicted tokens, and the loss covers both, so
-    // multiplications double.
+    // One matrix computes the logits of both predicted tokens, and the loss covers both, so the
+    // number of multiplications doubles.
     let logits = |model: &Model| model.layers.last().unwrap().multiplication_count();
     assert_eq!(logits(&more), 2 * logits(&v3));
 }
 
-/// A token takes two FLOPs for each weight that multiplies it. For each attended token, a token
-/// also takes 4 A d FLOPs, or 2 A ((n + r) + v) FLOPs with latent vectors. With a causal mask, a
-/// token attends to (s + 1) / 2 of s tokens on average.
+/// A token takes two FLOPs for each weight by which it is multiplied. For each attended token, a
+/// token also takes 4 A d FLOPs, or 2 A ((n + r) + v) FLOPs with latent vectors. With a causal
+/// mask, a token attends to (s + 1) / 2 of s tokens on average.
 #[test]
 fn multiplications_are_those_of_active_weights_and_scores() {
-    // Every layer attends to all tokens, or every other layer to 128 tokens. Llama 4's parts of 8192 tokens are whole
-    // sequences.
+    // Either every layer attends to all tokens, or every other layer attends to only 128 tokens. Llama 4's chunks of
+    // 8192 tokens are whole sequences here.
     let all = u64::MAX;
     for (name, heads, both, window) in [
         ("mixtral-8x7b", 32, 128 + 128, all),
@@ -254,8 +254,8 @@ fn multiplications_are_those_of_active_weights_and_scores() {
     }
 }
 
-/// For each earlier token, decoding takes 2 A (c + r) + 2 A c FLOPs, which are 278,528 in a layer
-/// of DeepSeek-V3. Without latent vectors, decoding takes 4 A d FLOPs per earlier token.
+/// For each earlier token, decoding takes 2 A (c + r) + 2 A c FLOPs, which is 278,528 in a layer of
+/// DeepSeek-V3. Without latent vectors, decoding takes 4 A d FLOPs per earlier token.
 #[test]
 fn absorbed_attention_meets_latent_vectors() {
     let core = |name: &str| {
@@ -281,7 +281,7 @@ fn absorbed_attention_meets_latent_vectors() {
     );
 }
 
-/// Counts pairs of tokens one by one, and compares the counts with each span's formula.
+/// Counts token pairs one by one, and compares the counts with each span's formula.
 #[test]
 fn windows_and_pieces_leave_pairs_out() {
     for tokens in 1..40_u64 {
@@ -296,7 +296,7 @@ fn windows_and_pieces_leave_pairs_out() {
             assert_eq!(AttentionSpan::Piece(reach).causal_pairs(tokens), piece);
         }
     }
-    // In every second layer of GPT-OSS, a token attends to 128 tokens, which are 128 x 129 / 2 +
+    // In every second layer of GPT-OSS, a token attends to 128 tokens, so there are 128 x 129 / 2 +
     // (4096 - 128) x 128 pairs.
     let model = preset("gpt-oss-20b");
     let found = |layer: &str| {

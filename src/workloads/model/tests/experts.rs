@@ -1,4 +1,5 @@
-//! Tests models with experts: weights, multiplications, saved bytes, and errors for invalid files.
+//! Tests models with experts: their weights, multiplications, saved bytes, and errors for invalid
+//! files.
 
 use super::files::{parse, text};
 use super::preset;
@@ -6,9 +7,9 @@ use crate::model::{LayerRole, OperatorKind};
 
 #[test]
 fn mixtrals_are_those_that_were_released() {
-    // A block has h (2 A d + 2 K d) weights of attention, E experts of 3 h f weights, a router of h
-    // E, and two gains. Outside the blocks, there are two tables of V h weights, and a final gain
-    // of h.
+    // A block has h (2 A d + 2 K d) weights in attention, E experts with 3 h f weights each, a
+    // router with h E weights, and two gains. Outside the blocks, there are two tables with V h
+    // weights each, and a final gain with h weights.
     let mixtral = |h: u64, l: u64, a: u64, f: u64| {
         let (kv, d, experts, v) = (8, 128, 8, 32_000);
         let block = h * (2 * a * d + 2 * kv * d) + experts * 3 * h * f + h * experts + 2 * h;
@@ -33,9 +34,9 @@ fn mixtrals_are_those_that_were_released() {
 
 #[test]
 fn qwens_are_those_that_were_released() {
-    // The counts are as in Mixtral, but heads have d = 128 columns, and queries and keys each have
-    // a gain of d. The block has one MLP of 3 h f weights, or a router and experts of 3 h f weights
-    // each.
+    // The counts follow Mixtral's formula, except that heads have d = 128 columns, and queries and
+    // keys each have a gain of d weights. The block has either one MLP with 3 h f weights, or a
+    // router and experts with 3 h f weights each.
     let qwen = |h: u64, l: u64, [a, kv]: [u64; 2], f: u64, experts: u64| {
         let (v, d) = (151_936, 128);
         let router = if experts > 1 { h * experts } else { 0 };
@@ -72,9 +73,9 @@ fn qwens_are_those_that_were_released() {
 #[test]
 fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
     // In Mixtral 8x7B, a token uses 12,879,925,248 weights: all weights except six experts in each
-    // layer, 6 x 32 x 3 h f. Of these weights, V h are looked up and (2 x 32 + 1) h are gains,
-    // which are not factors of matrix products. In each of 32 layers, attention has 2 A d
-    // multiplications per pair of tokens.
+    // layer, 6 x 32 x 3 h f. Of these weights, V h are looked up and (2 x 32 + 1) h are gains.
+    // Neither are factors of matrix products. In each of 32 layers, attention takes 2 A d
+    // multiplications per token pair.
     let (h, s) = (4096_u64, 32_768);
     let active = 46_702_792_704 - 6 * 32 * 3 * h * 14_336;
     assert_eq!(active, 12_879_925_248);
@@ -84,10 +85,10 @@ fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
 
 #[test]
 fn experts_keep_copies_of_tokens() {
-    // For t tokens in numbers of 2 B, a block saves these bytes after its attention: the inputs of
-    // the norm (2 th) and of the router (2 th); 8 scores of 4 B; two copies (2 x 2 th), with the
-    // halves of a gate for each (2 x 2 x 2 tf); the input of the last product (2 x 2 tf); and the
-    // results that are summed (2 x 2 th).
+    // For t tokens with values of 2 B, a block saves these bytes after attention: the inputs of the
+    // norm (2 th) and of the router (2 th); 8 scores of 4 B per token; two copies of each token (2
+    // x 2 th), with the halves of a gate for each copy (2 x 2 x 2 tf); the input of the last
+    // product (2 x 2 tf); and the results that are summed (2 x 2 th).
     let model = preset("mixtral-8x7b");
     let (t, h, f) = (32_768, 4096, 14_336);
     let block = model
@@ -135,7 +136,7 @@ fn experts_in_files_are_read_or_refused() {
         "key `experts`: found the number 1, expected a whole number from 2",
     );
     // The block is defined operator by operator, for 5 tokens. The block has 4 x 3 weights in the
-    // router, and 3 experts of 4 x 6 + 6 and 3 x 4 weights; a gate halves the 6 columns.
+    // router, and 3 experts with 4 x 6 + 6 and 3 x 4 weights each; a gate halves the 6 columns.
     let layers = |combine: u64| {
         parse(&format!(
             r#"

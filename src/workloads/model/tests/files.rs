@@ -19,7 +19,7 @@ fn error(text: &str) -> String {
     parse(text).unwrap_err().to_string()
 }
 
-/// Returns Llama-3 8B's file with one line changed.
+/// Returns Llama-3 8B's file, with one line changed.
 fn changed(from: &str, to: &str) -> String {
     let text = text("llama3-8b");
     assert!(text.contains(from), "{from}");
@@ -94,9 +94,9 @@ fn sizes_that_cannot_be_are_refused() {
             "{found}"
         );
     }
-    // Each size is valid by itself, but the product of the sizes is too large. 32 layers have 32 x
-    // 3 x 4096 x 10^12 parameters, which fit into 64 bits; with 8192 tokens, the multiplications do
-    // not fit.
+    // Each size is valid by itself, but the product of the sizes is too large. The 32 layers have
+    // 32 x 3 x 4096 x 10^12 parameters, which fit into 64 bits; with 8192 tokens, the number of
+    // multiplications does not fit.
     let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
     assert!(
         found.starts_with("m.toml: the model's multiplications do not fit in 64 bits"),
@@ -130,7 +130,7 @@ fn tokens_fit_the_positions() {
             "{found}"
         );
     }
-    // The table may have more positions than samples have tokens.
+    // The table may have more positions than a sample has tokens.
     let text = text("gpt2-small").replace(
         "positions = \"learned\"",
         "positions = \"learned\"\nposition_rows = 2048",
@@ -340,12 +340,12 @@ fn windows_and_groups_must_fit() {
     );
 }
 
-/// Random text for the test below, which inserts it into a file: printable characters, or mostly
-/// characters of TOML's syntax.
+/// Random text that the test below inserts into a file: printable characters, or mostly characters
+/// of TOML's syntax.
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {
-    /// A file that is shortened, spliced or otherwise damaged must never cause a panic.
+    /// A file that is truncated, spliced or otherwise damaged must never cause a panic.
     #[test]
     fn no_text_panics(which in 0..PRESETS.len() + 1, at in 0.0..1.0_f64, cut in 0..40_usize, put in STRAY) {
         let whole = PRESETS.get(which).map_or(BLOCK, |preset| preset.text);

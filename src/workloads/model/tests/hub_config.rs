@@ -1,4 +1,4 @@
-//! Tests models from `config.json`: they must equal the presets, and unknown keys must be rejected.
+//! Tests models from `config.json`: they must equal the presets. Unknown keys must be rejected.
 
 use super::preset;
 use crate::model::{Model, ModelDefinition};
@@ -82,7 +82,7 @@ fn files_of_released_models_are_their_presets() {
     let v3 = read(V3);
     assert_eq!(v3.name, "DeepSeek-V3");
     assert_eq!(v3.sequence, 163_840);
-    // The file states that the model predicts a second token.
+    // The file says that the model predicts a second token.
     assert_eq!(
         v3.parameter_count(),
         preset("deepseek-v3").parameter_count() + 11_610_068_224
@@ -105,7 +105,7 @@ fn files_of_released_models_are_their_presets() {
     assert!(half.sequence_state_bytes(2) < eight.sequence_state_bytes(2));
     // In Qwen2.5-7B, only the products before attention have biases.
     assert_eq!(read(QWEN2).parameter_count(), 7_615_616_512);
-    // With samples of another length, the file still gives the preset's operators.
+    // Even if samples have a different length, the file produces the preset's operators.
     let at = |tokens| {
         ModelDefinition::parse(GPT_OSS, "config.json", Some(tokens))
             .unwrap()

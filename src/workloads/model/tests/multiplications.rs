@@ -1,5 +1,5 @@
 //! Compares the multiplications of presets with LIGHTSPEED's Table 5.2, and with the simulator that
-//! computed this table.
+//! produced this table.
 
 use super::{over, preset};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
@@ -16,8 +16,8 @@ fn networks_on_images_have_the_published_counts() {
     ] {
         assert_eq!(preset(name).multiplication_count(), published, "{name}");
     }
-    // VGG-11 by hand: a convolution has 9 c k multiplications per pixel, and the last three layers
-    // have 25088 x 4096 + 4096 x 4096 + 4096 x 1000.
+    // By hand, a convolution of VGG-11 has 9 c k multiplications per pixel, and the last three
+    // layers have 25088 x 4096 + 4096 x 4096 + 4096 x 1000.
     let sides = [(3, 64, 224), (64, 128, 112), (128, 256, 56), (256, 256, 56)];
     let small = [
         (256, 512, 28),
@@ -52,8 +52,8 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
         model.multiplication_count() + model.table_weights(),
         1_753_433_832_000
     );
-    // One token takes 12 l h^2 + V h = 1.55497e9 multiplications. With 2 h l more for the token's
-    // attention to itself, the number is 1.55512e9.
+    // One token takes 12 l h^2 + V h = 1.55497e9 multiplications. The token's attention to itself
+    // adds 2 h l, so the sum is 1.55512e9.
     let model = Model::load_with_token_count("gpt2-xl", 1).unwrap();
     let attention = over(&model, LayerRole::Block, core);
     assert_eq!(attention, 2 * 48 * 1_600);
@@ -61,7 +61,7 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
     assert_eq!(model.multiplication_count() + 1_024 * 1_600, 1_556_763_200);
 }
 
-/// Returns the multiplications of queries with keys and of scores with values.
+/// Returns the number of multiplications of queries with keys and of scores with values.
 fn core(layer: &ModelLayer) -> u64 {
     let cores = layer
         .operators
@@ -73,8 +73,8 @@ fn core(layer: &ModelLayer) -> u64 {
 #[test]
 fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
     // Blocks with 512 tokens have 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 multiplications. The
-    // published count is higher by 29,056 h, as if each weight of the table of cased words were one
-    // multiplication, and it omits the operators after the blocks.
+    // published count is higher by 29,056 h, as if each weight in the table of cased words were one
+    // multiplication. It also omits the operators after the blocks.
     let model = preset("megatron-bert");
     let blocks = over(&model, LayerRole::Block, ModelLayer::multiplication_count);
     assert_eq!(blocks, 167_503_724_544);
@@ -85,7 +85,8 @@ fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
         model.multiplication_count() - blocks,
         512 * (1024 * 1024 + 29_056 * 1024)
     );
-    // BERT large with a pooler has the same blocks, but only one product of h^2 after them.
+    // BERT large with a pooler has the same blocks, but only one product with h^2 multiplications
+    // after them.
     assert_eq!(
         preset("bert-large").multiplication_count(),
         167_503_724_544 + 1_048_576
@@ -95,7 +96,7 @@ fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
 #[test]
 fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
     // With 5750 layers, one token takes 12 x 5750 x 1600^2 = 176,640,000,000 multiplications,
-    // without its attention.
+    // excluding attention.
     let text = super::files::text("gpt2-xl").replace("layers = 48", "layers = 5750");
     let model = crate::model::ModelDefinition::parse(&text, "x.toml", Some(1))
         .unwrap()
@@ -106,8 +107,9 @@ fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
 
 #[test]
 fn dlrm_counts_its_perceptrons_and_pairs() {
-    // DLRM has 154,112 + 605,952 multiplications in MLPs, and 351 pairs of vectors of 64 numbers.
-    // The source counts every table weight as a multiplication, but counts no pairs.
+    // DLRM has 154,112 + 605,952 multiplications in MLPs, and dot products of 351 pairs of vectors
+    // with 64 elements. The source counts every table weight as a multiplication, but does not
+    // count the pairs.
     let model = preset("dlrm");
     assert_eq!(model.multiplication_count(), 760_064 + 351 * 64);
     assert_eq!(model.table_weights() + 760_064, 2_505_926_848);
@@ -115,15 +117,15 @@ fn dlrm_counts_its_perceptrons_and_pairs() {
 
 #[test]
 fn megatron_s_flops_follow() {
-    // Narayanan et al. (2021), equation 3 without recomputation: a forward pass of B sequences takes 24 B s l
-    // h^2 (1 + s / (6 h) + V / (12 l h)) FLOPs, two per multiplication.
+    // Narayanan et al. (2021), equation 3 without recomputation: a forward pass over B sequences takes 24 B s
+    // l h^2 (1 + s / (6 h) + V / (12 l h)) FLOPs, two per multiplication.
     let (l, h, s, v) = (40, 6144, 2048, 51_200);
     let equation: u64 = 24 * s * l * h * h + 4 * s * s * l * h + 2 * s * v * h;
     assert_eq!(
         2 * preset("megatron-18.4b").multiplication_count(),
         equation
     );
-    // Kernels for causal attention skip s (s - 1) / 2 of s^2 pairs.
+    // Kernels for causal attention skip s (s - 1) / 2 of the s^2 pairs.
     let skipped = preset("megatron-18.4b").causally_skipped_multiplications();
     assert_eq!(skipped, l * 2 * h * (s * (s - 1) / 2));
     assert_eq!(preset("bert-large").causally_skipped_multiplications(), 0);
@@ -131,8 +133,8 @@ fn megatron_s_flops_follow() {
 
 #[test]
 fn other_sequences_change_tokens_and_keep_weights() {
-    // For s tokens, Llama-3 8B takes s times the number of weights in its products, plus 2 l s^2 h.
-    // These products include neither the word table's V h weights nor the gains of norms.
+    // For s tokens, Llama-3 8B takes s multiplications for each weight in its products, plus 2 l
+    // s^2 h. These products include neither the word table's V h weights nor the gains of norms.
     let (l, h, v) = (32, 4096, 128_256);
     let weights = 8_030_261_248 - v * h - (2 * l + 1) * h;
     for s in [1, 1000, 8192, 131_072] {
@@ -145,7 +147,7 @@ fn other_sequences_change_tokens_and_keep_weights() {
             "{s}"
         );
     }
-    // The position table keeps its number of rows if sequences get shorter.
+    // The position table keeps its number of rows even if sequences are shorter.
     let short = Model::load_with_token_count("gpt2-small", 10).unwrap();
     assert_eq!(short.parameter_count(), 124_439_808);
     assert_eq!(short.layers[0].input_elements(), 10);

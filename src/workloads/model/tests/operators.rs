@@ -20,8 +20,8 @@ fn convolution(
     }
 }
 
-/// Counts the positions of a window along a side: places the window in a padded image, one stride
-/// after another.
+/// Counts the positions of a window along a side, by moving the window through a padded image in
+/// steps of the stride.
 fn begins(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let mut count = 0;
     let mut at = 0;
@@ -69,8 +69,8 @@ fn attention_multiplies_what_the_loops_do() {
     for _head in 0..heads {
         for query in 0..tokens {
             for key in 0..tokens {
-                // A pair needs a dot product of `width` elements, and scales a row of `width`
-                // values; each takes `width` multiplications.
+                // A pair needs a dot product of `width` elements, and then scales a row of `width`
+                // values. Each of these takes `width` multiplications.
                 all += 2 * width;
                 later += if key > query { 2 * width } else { 0 };
             }

@@ -1,4 +1,4 @@
-//! Tests how many weights each preset has.
+//! Tests the number of weights of each preset.
 
 use super::preset;
 use crate::model::PRESETS;
@@ -39,15 +39,15 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
         let equation = 12 * l * h * h + 13 * l * h + (51_200 + 2_048) * h;
         assert_eq!(found(&format!("megatron-{name}")), equation + 2 * h);
     }
-    // The count is 12 x 40 x 6144^2 + 13 x 40 x 6144 + 53248 x 6144 + 2 x 6144
-    //   = 18,119,393,280 + 3,194,880 + 327,155,712 + 12,288.
+    // The number of weights is 12 x 40 x 6144^2 + 13 x 40 x 6144 + 53248 x 6144 + 2 x 6144 =
+    // 18,119,393,280 + 3,194,880 + 327,155,712 + 12,288.
     assert_eq!(found("megatron-18.4b"), 18_449_756_160);
 }
 
 #[test]
 fn gpts_are_those_that_were_released() {
-    // A block of GPT has 4 h^2 + 4 h weights in attention, 8 h^2 + 5 h in the MLP, and 4 h
-    // in norms.
+    // A block of GPT has 4 h^2 + 4 h weights in attention, 8 h^2 + 5 h in the MLP, and 4 h in its
+    // norms.
     let gpt = |l: u64, h: u64, s: u64| 50_257 * h + s * h + l * (12 * h * h + 13 * h) + 2 * h;
     for (name, l, h, released) in [
         ("gpt2-small", 12, 768, 124_439_808),
@@ -77,15 +77,15 @@ fn gpts_are_those_that_were_released() {
 
 #[test]
 fn berts_have_embeddings_blocks_and_a_pooler() {
-    // BERT has tables of 30,522 words, 512 positions and 2 sentences, a norm, 12 h^2 + 13 h weights
-    // per block, and h^2 + h in the pooler.
+    // BERT has tables for 30,522 words, 512 positions and 2 sentences, a norm, 12 h^2 + 13 h
+    // weights per block, and h^2 + h weights in the pooler.
     let bert = |l: u64, h: u64| (30_522 + 512 + 2 + 2) * h + l * (12 * h * h + 13 * h) + h * h + h;
     assert_eq!(bert(12, 768), 109_482_240);
     assert_eq!(found("bert-base"), 109_482_240);
     assert_eq!(bert(24, 1024), 335_141_888);
     assert_eq!(found("bert-large"), 335_141_888);
-    // If BERT base predicts masked words, a product, a norm and one bias per word replace the
-    // pooler: 109,482,240 - 590,592 + 590,592 + 1,536 + 30,522.
+    // If BERT base predicts masked words instead, a product, a norm and one bias per word replace
+    // the pooler: 109,482,240 - 590,592 + 590,592 + 1,536 + 30,522 weights.
     let text = super::files::text("bert-base").replace("\"pooler\"", "\"masked\"");
     let masked = super::files::parse(&text).unwrap();
     assert_eq!(masked.parameter_count(), 109_514_298);
@@ -102,8 +102,9 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
 
 #[test]
 fn llamas_are_those_that_were_released() {
-    // Llama has two tables of V h weights. A block has h (2 h + 2 kv h / a) weights in attention, 3
-    // h f in the MLP, and two gains. After the blocks, there is a final gain of h.
+    // Llama has two tables with V h weights each. A block has h (2 h + 2 kv h / a) weights in
+    // attention, 3 h f in the MLP, and two gains. After the blocks, there is a final gain with h
+    // weights.
     let llama = |v: u64, l: u64, h: u64, [a, kv]: [u64; 2], f: u64| {
         2 * v * h + l * (2 * h * h + 2 * h * (h / a * kv) + 3 * h * f + 2 * h) + h
     };
@@ -146,8 +147,8 @@ fn llamas_are_those_that_were_released() {
 
 #[test]
 fn models_of_images_are_those_of_torchvision() {
-    // A ViT has 3 p^2 h + h weights for patches, a class token of h, positions, 12 h^2 + 13 h per
-    // block, a last norm, and 1000 (h + 1) in the classifier.
+    // A ViT has 3 p^2 h + h weights for patches, a class token with h weights, positions, 12 h^2 +
+    // 13 h weights per block, a last norm, and 1000 (h + 1) weights in the classifier.
     let vit = |l: u64, h: u64, p: u64| {
         let tokens = (224 / p) * (224 / p) + 1;
         3 * p * p * h + h + h + tokens * h + l * (12 * h * h + 13 * h) + 2 * h + 1000 * (h + 1)
@@ -172,9 +173,9 @@ fn models_of_images_are_those_of_torchvision() {
     ] {
         assert_eq!(found(name), published, "{name}");
     }
-    // ResNet-18 by hand: the stem has 9,408 + 128 weights, a block has 2 x 9 w^2 + 4 w, and the
-    // classifier has 512,000 + 1,000. A block that doubles the channels has 9 w^2 / 2 fewer
-    // weights, and w^2 / 2 + 2 w more.
+    // By hand, ResNet-18's stem has 9,408 + 128 weights, a block has 2 x 9 w^2 + 4 w, and the
+    // classifier has 512,000 + 1,000. A block that doubles the channels has 9 w^2 / 2 fewer weights
+    // in its first convolution, and w^2 / 2 + 2 w more on the skip path.
     let same = |w: u64| 18 * w * w + 4 * w;
     let wider = |w: u64| same(w) - 9 * w * w / 2 + w * w / 2 + 2 * w;
     let blocks: u64 = [128, 256, 512].iter().map(|&w| same(w) + wider(w)).sum();
@@ -184,12 +185,12 @@ fn models_of_images_are_those_of_torchvision() {
 #[test]
 fn dlrm_has_tables_and_perceptrons() {
     // The tables have 39,143,231 x 64 weights. The MLPs 13-512-256-64 and 415-512-512-256-1 have
-    // 154,112 + 605,952 weights, which the source counts. The MLPs also have 832 + 1,281 biases,
-    // one per output, which the source does not count.
+    // 154,112 + 605,952 weights, which the source counts. The MLPs also have 832 + 1,281 biases
+    // (one per output), which the source does not count.
     let weights = 39_143_231 * 64 + 154_112 + 605_952;
     assert_eq!(weights, 2_505_926_848);
     assert_eq!(found("dlrm"), weights + 832 + 1_281);
-    // 27 vectors form 351 pairs. With the first vector (64 numbers) appended, the top MLP has 415
+    // 27 vectors form 351 pairs. Together with the first vector (64 elements), the top MLP has 415
     // inputs.
     assert_eq!(preset("dlrm").layers[0].output_elements(), 415);
 }
