@@ -21,7 +21,7 @@ pub(crate) fn list_folder(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
 ///
 /// # Errors
 ///
-/// Fails if `own` fails, or if `own` finds no files in a folder. The message about such a folder
+/// Fails if `own` fails, or if `own` finds no files in a folder. The message about an empty folder
 /// contains `expected` and `hint`.
 pub(crate) fn expand_folders(
     paths: &[PathBuf],

@@ -8,7 +8,7 @@
 //! l3 irequires l2
 //! ```
 //!
-//! Labels begin with a letter. Comments are `//` to the end of the line, and `/* … */`.
+//! Labels begin with a letter. A comment begins with `//` and ends with the line, or is enclosed in `/* … */`.
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule, error_at_line};
 use chakram_trace::format::{TraceError, escape_name};
@@ -404,7 +404,7 @@ impl<'t> GoalParser<'t> {
 
 const OPERATION: &str = "`calc`, `send` or `recv`";
 const FORM: &str = "lines such as `l1: send 10b to 1 tag 5`, `l1: calc 100` and `l2 requires l1`";
-/// Maximum duration of a calculation, in ns. In picoseconds, the duration must fit in 64 bits.
+/// Maximum duration of a calculation, in ns. The duration in picoseconds must fit in 64 bits.
 const MOST_NS: u64 = u64::MAX / 1000;
 const MOST_CPU: u64 = 1 << 16;
 const MOST_BYTES: u64 = i64::MAX as u64;

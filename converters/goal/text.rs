@@ -141,7 +141,7 @@ fn operation_of(
     }
 }
 
-/// Returns a time in nanoseconds, rounded to the nearest.
+/// Returns a time in nanoseconds, rounded to the nearest whole number.
 fn round_to_ns(span: Span) -> u64 {
     span.0 / 1000 + u64::from(span.0 % 1000 >= 500)
 }

@@ -33,8 +33,8 @@ impl<'a> MscclTraceWriter<'a> {
         })
     }
 
-    /// Returns the bytes of `count` chunks from `first` on. The buffer is divided into chunks of whole bytes,
-    /// which are as equal as possible.
+    /// Returns the bytes of `count` chunks from `first` on. The buffer is divided into chunks of whole bytes, and the
+    /// chunks' sizes differ by as little as possible.
     fn chunk_bytes(&self, first: u64, count: u64) -> u64 {
         let chunks = u128::from(self.algorithm.chunks);
         let end = |chunk: u64| u128::from(chunk) * u128::from(self.buffer) / chunks;
@@ -105,7 +105,7 @@ impl<'a> MscclTraceWriter<'a> {
         Ok((writer.into_inner(), id - 1))
     }
 
-    /// Builds the send or receive of a connection's message `index`.
+    /// Builds the send or receive of the message `index` on a connection.
     fn message_op(
         &self,
         receive: bool,

@@ -143,8 +143,8 @@ impl NcclRangeArguments {
 pub(super) enum ThreadNcclEvent {
     /// Start of a call.
     Call(NcclCall),
-    /// Launch of a kernel. The values are the index of the kernel's event, and the operation with
-    /// which the kernel's name begins (`None` if the name shows no operation).
+    /// Launch of a kernel. The values are the index of the kernel's event, and the operation at the start of the
+    /// kernel's name (`None` if the name shows no operation).
     Launch(u32, Option<&'static str>),
 }
 
@@ -232,8 +232,8 @@ fn assign_calls_to_launches(
 }
 
 impl NcclCall {
-    /// Returns the call's arguments under the names of PyTorch's records. `peer` is the job rank of
-    /// the root or of the message's peer.
+    /// Returns the call's arguments under the names that PyTorch's records use. `peer` is the job rank of the root or
+    /// of the message's peer.
     pub fn list_arguments(&self, peer: Option<u32>) -> Vec<(String, String)> {
         let mut arguments = vec![
             ("Collective name".to_owned(), self.kind.to_owned()),

@@ -19,7 +19,7 @@ const WORK: [&str; 4] = [
     "CUPTI_ACTIVITY_KIND_MEMSET",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 ];
-/// Columns with which every row of device work begins.
+/// Columns at the start of every row of device work.
 const WORK_COLUMNS: [&str; 6] = [
     "start",
     "end",
@@ -30,7 +30,7 @@ const WORK_COLUMNS: [&str; 6] = [
 ];
 /// Advice for exports without tables of device work.
 const TRACE_CUDA: &str = "profile with CUDA and NVTX: nsys profile -t cuda,nvtx COMMAND; then nsys export -t sqlite REPORT.nsys-rep";
-/// Event types of NVTX push/pop ranges: 59 with a plain text, 70 with any other message.
+/// Event types of NVTX push/pop ranges: 59 with plain text, 70 with any other message.
 const PUSHED: [i64; 2] = [59, 70];
 /// Kinds of copies, with CUPTI's numbers.
 const COPIES: [(i64, &str); 8] = [
@@ -359,7 +359,7 @@ impl<'d> NsysExportReader<'d> {
         self.text_of.get(&id.to_integer()?).copied()
     }
 
-    /// Returns what the name with the index `name` shows about communication.
+    /// Returns the communication that the name with the index `name` shows.
     fn kernel_hint(&mut self, name: u32) -> KernelNameHint {
         let index = name as usize;
         if self.hints.len() <= index {
@@ -558,7 +558,7 @@ impl<'d> NsysExportReader<'d> {
         })
     }
 
-    /// Reads the records of CUDA events, for which streams wait.
+    /// Reads the records of the CUDA events for which streams wait.
     fn read_event_records(&mut self) -> Result<(), TraceError> {
         let columns = ["correlationId", "streamId", "eventId", "globalPid"];
         self.for_each_row(

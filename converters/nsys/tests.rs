@@ -320,8 +320,8 @@ fn random_exports_keep_the_time_of_their_devices() {
     assert!(sized > 50, "{sized}");
 }
 
-/// In the communicator of the two processes, the second process has rank 0, so the first trace is
-/// the second process's.
+/// In the communicator of the two processes, the second process has rank 0, so the first trace is the trace of the
+/// second process.
 #[test]
 fn ranks_are_those_of_the_largest_communicator() {
     let folder = tempfile::tempdir().unwrap();

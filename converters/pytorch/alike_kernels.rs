@@ -1,10 +1,10 @@
 //! If a kernel has no operator, its work is estimated from kernels that have the same name and an operator. The bytes
 //! of a copy are also estimated from copies with the same name.
 //!
-//! Kernels that were launched before the capture began, or by a graph, have no operator, so their
-//! shapes are unknown. Kernels with the same name run the same program, on different data. If
-//! several kernels have the name, the kernel whose duration is nearest is chosen. The chosen
-//! kernel's FLOPs and bytes (`work'`) are scaled by the ratio of the durations:
+//! A kernel has no operator, and therefore no known shapes, if a graph launched the kernel or if the launch was before
+//! the capture began. Kernels with the same name run the same program, on different data. If several kernels have the
+//! name, the kernel with the nearest duration is chosen. The chosen kernel's FLOPs and bytes (`work'`) are scaled by
+//! the ratio of the durations:
 //!
 //! ```text
 //! work = work' t / t'
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(work(0, 120), Some((2400, 600)));
         // A duration of 300 ns is nearer to 400: 16,000 · 300 ÷ 400 = 12,000 and 800 · 300 ÷ 400 = 600.
         assert_eq!(work(0, 300), Some((12_000, 600)));
-        // The first kernel is shorter than all known kernels, and the second is longer.
+        // The first kernel is shorter than all known kernels, and the second kernel is longer.
         assert_eq!(work(0, 50), Some((1000, 250)));
         assert_eq!(work(0, 800), Some((32_000, 1600)));
         // All kernels with name 1 have known work, and no kernel with name 2 has known work.

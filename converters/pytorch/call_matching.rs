@@ -345,8 +345,8 @@ impl<'a> CapturedCalls<'a> {
     }
 }
 
-/// Returns a collective's `comm_size`. The inputs are the input and output bytes of one member, and
-/// the number `count` of members.
+/// Returns a collective's `comm_size`. The arguments are the input and output bytes of one member, and the number
+/// `count` of members.
 fn comm_size(kind: CollectiveKind, bytes_in: u64, bytes_out: u64, count: u64) -> u64 {
     match kind {
         CollectiveKind::AllToAll => bytes_in.max(bytes_out),

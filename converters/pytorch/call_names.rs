@@ -31,7 +31,7 @@ pub(super) enum CommIntervalKind {
 }
 
 impl CommIntervalKind {
-    /// Returns whether this is a send or a receive.
+    /// Returns whether this kind is a send or a receive.
     pub fn is_message(self) -> bool {
         matches!(self, Self::Send | Self::Receive)
     }

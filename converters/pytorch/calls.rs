@@ -38,7 +38,7 @@ pub struct CommCall {
     pub act: CommOp,
     /// Arguments of the call, from its operator or its record.
     pub asked: CallArgs,
-    /// Index of the group among the job's groups; set once the groups are known.
+    /// Index of the group among the job's groups; valid after the groups have been determined.
     pub group: u32,
     /// Index in [`RankTimeline::threads`] of the worker thread that executed the call; [`NONE`] if the
     /// caller's thread or a device executed it.
@@ -95,7 +95,7 @@ pub fn find_comm_calls(rank: &RankTimeline, kernels: &CommKernelRules) -> CommCa
 }
 
 impl CommCall {
-    /// Returns whether this is a send or receive.
+    /// Returns whether this call is a send or receive.
     pub fn is_message(&self) -> bool {
         !matches!(self.act, CommOp::Collective(_))
     }

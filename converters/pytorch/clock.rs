@@ -235,8 +235,8 @@ fn estimate_offset(
     }
 }
 
-/// Returns the bounds of the second rank's offset. Two facts give the bounds: no member of a
-/// collective can end before another starts, and nothing is received before it is sent.
+/// Returns the bounds of the second rank's offset. Two facts determine the bounds: no member of a collective can end
+/// before another member starts, and nothing is received before it is sent.
 fn find_offset_bounds(seen: &[ClockObservation]) -> (i64, i64) {
     let mut bounds = (i64::MIN / 4, i64::MAX / 4);
     for ClockObservation {
@@ -264,10 +264,9 @@ fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
         .collect()
 }
 
-/// Returns the drift of the second rank's clock relative to the first rank's, and the time in ns at
-/// which the drift correction is zero. The drift is the median slope between collectives half the
-/// window apart, because the median is robust against stragglers. The drift is zero if the scatter
-/// of the differences can explain the growth.
+/// Returns the drift of the second rank's clock relative to the first rank's clock, and the time in ns at which the
+/// drift correction is zero. The drift is the median slope between collectives half the window apart, because the
+/// median is robust against stragglers. The drift is zero if the scatter of the differences can explain the growth.
 fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     let collectives = seen
         .iter()
@@ -468,8 +467,7 @@ mod tests {
         }
     }
 
-    /// The second clock runs 20 parts in a million too fast and starts 3 ms ahead. 60 collectives
-    /// are one second apart.
+    /// The second clock runs 20 parts per million too fast and starts 3 ms ahead. 60 collectives are one second apart.
     #[test]
     fn a_line_through_the_differences_follows_a_drift() {
         let noise = |k: i64| k * 7919 % 21 * 100 - 1000;
@@ -477,7 +475,7 @@ mod tests {
         let seen = collectives(&drifting, 300_000);
         for hosts in [HostRelation::Different, HostRelation::Unknown] {
             let offset = of(&seen, hosts);
-            // A noise of 1 us over half a minute changes the drift by 0.03 parts in a million.
+            // A noise of 1 us over half a minute changes the drift by 0.03 parts per million.
             assert!((offset.drift + 20_000_000).abs() < 100_000, "{offset:?}");
             for seen in &seen {
                 let apart = seen.spans[0].1 - offset.to_reference_time(seen.spans[1].1);

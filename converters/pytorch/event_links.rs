@@ -125,7 +125,7 @@ pub struct EventLinkError {
     pub found: String,
     /// Advice to the user.
     pub hint: &'static str,
-    /// Byte offset in the Kineto file, if the error has one position.
+    /// Byte offset in the Kineto file, if the error refers to one position.
     pub offset: Option<u64>,
 }
 

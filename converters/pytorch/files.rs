@@ -52,8 +52,7 @@ impl CapturePair {
         paths.filter(|path| self.held.get(path).is_none())
     }
 
-    /// Returns the file that messages about the rank name: the Kineto trace if there is one,
-    /// otherwise the host trace.
+    /// Returns the file to name in messages about the rank: the Kineto trace if there is one, otherwise the host trace.
     pub fn main_file(&self) -> &Path {
         let file = self.kineto.as_ref().or(self.host.as_ref());
         match file {

@@ -413,8 +413,8 @@ fn merge_declared_groups(
     Ok(own)
 }
 
-/// Returns `name` if the job does not use it yet, otherwise `name@first`, with a number appended if
-/// necessary.
+/// Returns `name` if the job does not use this name yet, otherwise `name@first`, with a number
+/// appended if necessary.
 pub(super) fn unique_group_name(name: &str, first: u32, groups: &[JobGroup]) -> String {
     let taken = |name: &str| groups.iter().any(|group| group.name == name);
     if !taken(name) {

@@ -1,7 +1,8 @@
 //! Parses process groups that host traces and Kineto traces declare.
 //!
 //! In a long list of ranks, profilers replace the middle by `...`. The omitted members are
-//! reconstructed if the first members' stride leads to the last members and to the recorded size.
+//! reconstructed if continuing the first members' stride reaches the last members and the recorded
+//! size.
 
 use super::{ProcessGroup, number};
 use serde::Deserialize;

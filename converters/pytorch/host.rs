@@ -1,5 +1,4 @@
-//! Reads the host trace: operators with their nesting, order and arguments. The host trace has no
-//! times, which only the device trace has.
+//! Reads the host trace: operators with their nesting, order and arguments. Only the device trace has times.
 
 mod raw;
 mod reader;
@@ -50,7 +49,7 @@ pub struct HostTrace {
 pub struct HostNode {
     /// Index of the node's name in [`HostTrace::texts`].
     pub name: u32,
-    /// Thread number assigned by the observer, from 1.
+    /// Thread number assigned by the observer, counted from 1.
     pub tid: u32,
     /// Index of the node's properties in [`HostTrace::forms`].
     pub form: u32,
@@ -63,7 +62,7 @@ pub struct HostNode {
 pub struct ObserverRecord {
     /// Id of the node; ids ascend in order of the operators' start times.
     pub id: u64,
-    /// Id of the enclosing node; the node of the process states its own id.
+    /// Id of the enclosing node; the process's node states its own id.
     pub parent: u64,
     /// Record function id, which is also in the device trace; 0 if there is none.
     pub rf_id: u64,

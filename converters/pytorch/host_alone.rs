@@ -57,8 +57,8 @@ pub(super) fn build_kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLink
     (events.kineto, link)
 }
 
-/// Returns how many worker intervals of one kind are requested by no operator in the file.
-/// Intervals without a request come from library calls without operators.
+/// Returns the number of worker intervals of one kind that no operator in the file requests. Intervals without a
+/// request come from library calls without operators.
 fn count_unrequested_intervals<'h>(
     flights: &[u32],
     order: &[u32],
@@ -151,9 +151,9 @@ fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
 /// For each operator, returns the index in `order` of the operator that encloses it.
 ///
 /// The observer writes each operator when it ends. If an operator on the same thread began later and ended earlier than
-/// another, it ran inside the other. This order is more reliable than the file's parent links, because a link names the
-/// top of a stack that gloo's workers share. If another tool has sorted the file, however, only the links are
-/// available.
+/// another operator, it ran inside that operator. This order is more reliable than the file's parent links, because a
+/// link names the top of a stack that gloo's workers share. If another tool has sorted the file, however, only the
+/// links are available.
 fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let linked = linked_parents(host, order);
     let pairs = linked.iter().zip(order);
@@ -165,7 +165,7 @@ fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let mut open: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let parent = |(own, &i): (usize, &u32)| {
         let stack = open.entry(host.nodes[i as usize].tid).or_default();
-        // Nodes are written when operators end, so the index in the file gives the order of ends.
+        // Nodes are written when operators end, so the index in the file follows the order in which operators ended.
         while stack.last().is_some_and(|&top| order[top] < i) {
             stack.pop();
         }

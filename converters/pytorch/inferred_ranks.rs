@@ -216,8 +216,8 @@ impl RankModelCheck<'_> {
         }))
     }
 
-    /// Returns the group that takes the place of the model's `group` for this rank. Adds the group
-    /// to the job if no capture declares it.
+    /// Returns the group that this rank uses instead of the model's `group`. Adds the group to the job if no capture
+    /// declares it.
     fn counterpart_group(
         &self,
         group: u32,

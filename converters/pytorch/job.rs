@@ -32,10 +32,9 @@ pub struct ConvertOptions {
     pub comm_kernels: CommKernelRules,
 }
 
-/// Converts the captures `pairs` of one job. Creates the trace of rank r in `files` at `path(r)`,
-/// compressed according to its extension. Returns the summary and the written files. The files
-/// appear when `files` is committed. Calls `progress` with the number of ranks read so far and the
-/// total.
+/// Converts the captures `pairs` of one job. Creates the trace of rank r in `files` at `path(r)`, compressed according
+/// to the file extension. Returns the summary and the written files. The files appear when `files` is committed. Calls
+/// `progress` with the number of ranks read so far and the total.
 ///
 /// # Errors
 ///

@@ -104,7 +104,7 @@ impl NvlinkRate {
         })
     }
 
-    /// Returns the time by NCCL's formula, ns, or `None` if the formula does not apply.
+    /// Returns the time by NCCL's formula, in ns, or `None` if the formula does not apply.
     fn time_by_nccl_formula(
         &self,
         name: &str,

@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Tests the text of each number, and all texts that differ from it in one byte.
+    /// Tests the text of each number, and all texts that differ from this text in one byte.
     #[test]
     fn digits_are_those_of_the_standard_parser() {
         for number in [

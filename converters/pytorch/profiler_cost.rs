@@ -2,7 +2,7 @@
 //!
 //! The observer and the profiler record every operator and annotation on the program's own thread,
 //! while the program runs. Recording takes nearly the same time for every operator. The time per
-//! record is estimated by one of these methods, the first that the capture allows:
+//! record is estimated by the first of these methods that the capture allows:
 //!
 //! - If the job also measured steps without a profiler, the duration of the same number of
 //!   unprofiled steps is subtracted from the duration of the capture. The difference is divided by
@@ -159,8 +159,8 @@ impl ProfilerTimeSubtractor {
     }
 
     /// Returns the profiler's share, in ns, of an activity and of the `delay` ns before it. Call
-    /// this for a thread's activities in order, because each call carries the excess over to the
-    /// next.
+    /// this function for a thread's activities in order, because each call carries the excess over
+    /// to the next call.
     pub fn take_profiler_share(
         &mut self,
         rank: &RankTimeline,

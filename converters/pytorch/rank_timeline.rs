@@ -57,7 +57,7 @@ pub struct HostInterval {
     pub end: i64,
 }
 
-/// An interval of communication in flight (`gloo:*`), which nests in no other interval.
+/// An interval of communication in flight (`gloo:*`), which is not nested in any other interval.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightInterval {
     /// Index of the interval's Kineto event.
@@ -224,8 +224,8 @@ impl RankTimeline {
         parent.is_none_or(|parent| self.role_of_interval(parent) != HostIntervalKind::Operator)
     }
 
-    /// Returns the name of a host interval. The host trace's exact name is returned if there is a
-    /// host trace, and Kineto's name otherwise.
+    /// Returns the name of a host interval. The name comes from the host trace if there is one, and from Kineto
+    /// otherwise.
     pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),

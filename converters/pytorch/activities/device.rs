@@ -391,8 +391,8 @@ impl DeviceEventIndex {
         (found == stream).then_some(device)
     }
 
-    /// Returns the event that ended last, at or before `until`. Only events that were launched by
-    /// the time `launched` count, on all streams.
+    /// Returns the event that ended last, at or before `until`. Considers events on all streams that were launched by
+    /// the time `launched`.
     fn last_event_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
         let candidates = self
             .streams

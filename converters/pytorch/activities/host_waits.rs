@@ -154,9 +154,9 @@ pub(super) fn find_host_waits(
     (waits, blocked)
 }
 
-/// Returns the wait for a message. The recorded interval of a message ends when the program has
-/// waited for the message. Programs wait between operators. If the interval ends during an
-/// operator's own time, no thread waited.
+/// Returns the wait for a message. The recorded interval of a message ends when the program's wait
+/// for the message ends. Programs wait between operators. If the interval ends during an operator's
+/// own time, no thread waited.
 fn find_message_wait(
     rank: &RankTimeline,
     call: &CommCall,

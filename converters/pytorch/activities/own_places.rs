@@ -4,7 +4,7 @@
 //! activities of its child calls. The position depends only on names, never on durations, so that
 //! two captures of one program have the same activities in the same order.
 //!
-//! - An operator that launches device work is placed before the first launch.
+//! - The work of an operator that launches device work is placed before the first launch.
 //! - If nothing ran on a device, an operator whose children only allocate memory or create views is
 //!   one piece of work from start to end. Such an operator computes between the calls of its
 //!   children. The children's time belongs to the operator, and the children become zero-length

@@ -211,7 +211,7 @@ static LAYOUTS: [C10dSignature; 18] = [
     build_c10d_signature("recv_", CommOp::Receive, Some(0), None, Some(2), None),
 ];
 
-/// Returns the operation of the operator `name`; does not parse arguments.
+/// Returns the operation of the operator `name` without parsing arguments.
 pub(super) fn comm_op_of_operator(name: &str) -> Option<CommOp> {
     find_signature(name).map(|layout| layout.act)
 }

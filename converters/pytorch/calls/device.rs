@@ -137,9 +137,8 @@ pub(super) fn append_device_calls(
     calls.list.extend(found);
 }
 
-/// Returns the calls that `launch` executes. Usually these are the requests around the launch,
-/// which `context` describes. If no requests surround the launch, returns the requests deferred to
-/// this launch.
+/// Returns the calls that `launch` executes. These calls are usually the requests around the launch, which `context`
+/// describes. If no requests surround the launch, returns the requests deferred to this launch.
 fn launched_calls(
     rank: &RankTimeline,
     launch: u32,

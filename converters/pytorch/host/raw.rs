@@ -57,7 +57,7 @@ pub(super) enum RawOperands<'a> {
         shapes: Option<JsonText<'a>>,
         types: Option<JsonText<'a>>,
     },
-    /// Only the values, as the first and the last value of the list in the text.
+    /// Only the values: the first and the last value of the list in the text.
     Flat(Option<(JsonText<'a>, JsonText<'a>)>),
 }
 

@@ -27,7 +27,7 @@ pub(super) struct RankCapture {
     pub link: HostNodeLinks,
     /// Steps measured without a profiler.
     pub steps: Option<MeasuredSteps>,
-    /// File that errors about this rank name; usually the Kineto trace.
+    /// File named in errors about this rank, usually the Kineto trace.
     pub file: PathBuf,
 }
 

@@ -56,7 +56,7 @@ mod value {
     pub const PH: u8 = 1;
     pub const CAT: u8 = 2;
     pub const NAME: u8 = 3;
-    /// First index of values that are not always strings without escapes.
+    /// First index of the values that may contain escapes or may not be strings.
     pub const PID: u8 = 4;
     pub const TID: u8 = 5;
     pub const TS: u8 = 6;

@@ -99,7 +99,7 @@ impl KinetoReader {
         let mut trace = self.trace;
         let base = self.base_ns;
         for time in trace.events.iter_mut().map(|event| &mut event.start_ns) {
-            // The base may be at the end of the file, so it is added only now.
+            // The base may be at the end of the file, so add the base only now.
             *time = time.checked_add(base).ok_or_else(|| {
                 let found = format!("an event is {time} ns after the base time of {base} ns, which is beyond the year 2262");
                 TraceError::invalid_at(TraceLocation::default(), found, DAMAGED)

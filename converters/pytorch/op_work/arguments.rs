@@ -11,8 +11,8 @@ pub(in crate::pytorch) struct OperatorArguments {
     pub outputs: Vec<Vec<u64>>,
     /// True if the shapes of the results were recorded.
     pub outputs_recorded: bool,
-    /// Values of scalar arguments, by position. Empty for arguments that are not scalars, and for
-    /// unknown values.
+    /// Values of scalar arguments, by position. A value is empty if the argument is not a scalar, or if the value is
+    /// unknown.
     values: Vec<String>,
 }
 

@@ -303,8 +303,7 @@ impl AttentionSignature {
 fn causal_pairs(queries: u64, keys: u64, window: u64) -> Option<u64> {
     // Queries whose position is before the first key see no key.
     let queries = queries.min(keys);
-    // The first query sees `first` keys, and each later query sees one more until the window is
-    // full.
+    // The first query sees `first` keys, and each later query sees one more key until the window is full.
     let first = (keys - queries).checked_add(1)?;
     let growing = queries.min(window.saturating_sub(first));
     let sum = growing

@@ -1,5 +1,5 @@
-//! Identifies, by name, the kernels and operators that compute. The time of such kernels must not
-//! be derived from bytes alone.
+//! Identifies, by name, the kernels and operators that compute. The time of computing kernels must
+//! not be derived from bytes alone.
 
 /// Kind of work that a kernel does, as far as its name shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

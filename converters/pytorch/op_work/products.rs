@@ -123,7 +123,7 @@ impl ProductKind {
                 convolution_flops(over, weight)
             }
             Self::ConvolutionBackward => {
-                // The first arguments are the gradient of the output, the input and the weight.
+                // The first three arguments are the output's gradient, the input, and the weight.
                 let one = convolution_flops(tensor(0)?, tensor(2)?)?;
                 one.checked_mul(count_wanted_gradients(operands)?)
             }

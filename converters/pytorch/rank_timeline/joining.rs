@@ -152,8 +152,8 @@ impl RankTimeline {
                 thread = own;
             }
             let ended = |&top: &u32| self.items[top as usize].end <= start;
-            // Close a host interval that ends when the next one starts, because such intervals are
-            // adjacent and not nested.
+            // Close a host interval that ends when the next interval starts, because such intervals are adjacent and
+            // not nested.
             while open.last().is_some_and(ended) {
                 open.pop();
             }

@@ -58,8 +58,8 @@ impl RankTimeline {
                 end: end_of(event),
             });
         }
-        // If events have the same start, the longest comes last, because cutting at the next start
-        // leaves no time for the other events.
+        // If events have the same start, the longest event comes last, because cutting at the next
+        // start leaves no time for the other events.
         self.devices
             .sort_unstable_by_key(|device| (device.stream, device.start, device.end, device.event));
         self.make_streams_serial();
