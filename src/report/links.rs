@@ -162,7 +162,7 @@ impl LinkReport {
         *until == Span::ZERO
     }
 
-    /// Returns the span that busy times in a job's report are divided by to compute loads.
+    /// Returns the denominator of the loads in a job's report: a load is a busy time divided by this span.
     pub(crate) fn load_denominator(&self, report: &Report) -> Span {
         report.outcome.makespan.max(self.until)
     }

@@ -56,7 +56,7 @@ const ROWS: usize = 10;
 /// Modules that share a table row, because the class names in their paths are equal.
 #[derive(Clone, Debug, Default)]
 struct ModuleFamily {
-    /// Index in the report of the last of these modules.
+    /// Report index of the last of these modules.
     last: usize,
     modules: u64,
     calls: u64,

@@ -218,7 +218,7 @@ impl NodeTable {
         self.partner_node.push(row.partner.map(|(_, node)| node));
     }
 
-    /// Sets the strings to which the rows' indices of names, classes and lanes refer.
+    /// Sets the strings for the rows' name, class and lane indices.
     pub fn set_column_texts(&mut self, names: TextNumbers, classes: &[String], lanes: TextNumbers) {
         self.name.values = names.into_values();
         self.class.values = classes.to_vec();

@@ -271,7 +271,7 @@ impl<'a> OperatorObserver<'a> {
     }
 }
 
-/// How many nodes of a graph have one name and kind, and their work.
+/// Number and work of a graph's nodes that have one name and kind.
 #[derive(Clone, Copy, Debug)]
 struct SameNameNodeTotals {
     kind: NodeKind,

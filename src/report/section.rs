@@ -139,7 +139,7 @@ impl From<Bytes> for SectionCell {
     }
 }
 
-/// A row of a table. A row may be followed by a note, and may be marked for a reason.
+/// A row of a table. A note may follow the row, and the row may be marked for a reason.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionRow {
     pub cells: Vec<SectionCell>,

@@ -67,7 +67,7 @@ pub struct SensitivityRow {
 pub struct SensitivityReport {
     /// Number of segments of the critical path. Slopes are exact to one picosecond per segment.
     pub path_nodes: u64,
-    /// Classes of durations. The class with the largest gain from a tenth shorter durations comes first.
+    /// Classes of durations. Sorted by the gain from durations that are a tenth shorter, largest gain first.
     pub rows: Vec<SensitivityRow>,
     /// Sentences that describe limitations of the results, for example that the run is too large.
     #[serde(default)]

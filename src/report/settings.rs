@@ -81,7 +81,7 @@ pub(super) const CSV: &[CsvColumn<Report, SettingWithoutEffect>] = &[
 const MAX_VALUE: usize = 40;
 
 impl GivenSettings {
-    /// Returns true if no setting is without effect and no setting is untested.
+    /// Returns true if all settings were tested and have an effect.
     pub fn is_empty(&self) -> bool {
         self.without_effect.is_empty() && self.unchecked.is_empty()
     }

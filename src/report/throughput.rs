@@ -3,7 +3,7 @@
 //! *Model FLOPs utilization* counts the FLOPs that the model needs, without recomputation. These FLOPs are divided by
 //! the FLOPs that the NPUs could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B).
 //! *Hardware FLOPs utilization* counts the FLOPs that the kernels execute, which include recomputation (Korthikanti et
-//! al. 2022, section 6). For both utilizations, the tool that wrote the job decides which FLOPs of attention count. The
+//! al. 2022, section 6). For both utilizations, the tool that wrote the job decides which attention FLOPs count. The
 //! peak of a kernel is the NPU's dense peak rate for the kernel's number format. If a job mixes formats, hardware FLOPs
 //! utilization is the time that the kernels would take at their peaks, divided by the makespan. Model FLOPs utilization
 //! is then this value times the ratio of model FLOPs to executed FLOPs.

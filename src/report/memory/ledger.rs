@@ -65,8 +65,8 @@ pub(super) struct MemoryLedger<S> {
     /// Allocations minus frees, both at this instant, by nodes that were issued at this instant. The sum `held + fresh`
     /// is never negative.
     fresh: ClassSums<S>,
-    /// Minimum that `fresh` has reached at this instant. If the minimum is negative, nodes issued at this instant
-    /// freed this number of bytes of `held`.
+    /// Minimum that `fresh` has reached at this instant. If the minimum is negative, its absolute value is the number
+    /// of bytes of `held` that nodes issued at this instant freed.
     low: ClassSums<S>,
     /// Maximum total that `fresh` has reached at this instant, at least 0. `top` contains the bytes by class at this
     /// maximum, and `top_node` the node that reached it.
@@ -88,8 +88,9 @@ struct RareLedgerFields<S> {
     peak_at: Time,
     peak_node: Option<NodeIndex>,
     missing: ClassSums<S>,
-    /// Number of nodes that freed more than was allocated, and the first such node.
+    /// Number of nodes that freed more than was allocated.
     short: u64,
+    /// First node that freed more than was allocated.
     first_short: Option<NodeIndex>,
 }
 
@@ -108,7 +109,7 @@ fn add_class_sums<S: ByteSum>(sums: &mut ClassSums<S>, others: &ClassSums<S>) {
 }
 
 impl<S: ByteSum> MemoryLedger<S> {
-    /// Returns the current instant; its events are being recorded.
+    /// Returns the current instant, whose events are being recorded.
     #[inline]
     pub fn current_instant(&self) -> Time {
         self.now

@@ -52,14 +52,14 @@ impl<K: Copy + Ord> PictureIntervals<K> {
         all
     }
 
-    /// Returns the intervals. Adjacent intervals are merged if their sum is at most `resolution`.
+    /// Returns the intervals. Adjacent intervals are merged if their total length is at most `resolution`.
     pub fn to_intervals(&self, resolution: Span) -> Vec<PictureInterval<K>> {
         merge_short_intervals(&self.kept, resolution)
     }
 }
 
-/// Merges adjacent intervals if their sum is at most `resolution`. A merged interval gets the key that takes most of
-/// its time.
+/// Merges adjacent intervals if their total length is at most `resolution`. A merged interval gets the key that takes
+/// most of its time.
 fn merge_short_intervals<K: Copy + Ord>(
     all: &[PictureInterval<K>],
     resolution: Span,

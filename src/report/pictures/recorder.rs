@@ -20,7 +20,7 @@ use std::collections::btree_map::Entry;
 
 /// Maximum number of ranks in the picture of activity.
 const RANKS: usize = 64;
-/// If a job has at most this number of ranks, every rank is recorded.
+/// Maximum number of ranks of a job for which every rank is recorded.
 const ALL_WATCHED: usize = 128;
 /// Maximum number of recorded ranks per graph and NPU class in larger jobs. Ranks with the same graph and NPU
 /// class differ only if their routes differ, so a few of them are sufficient.
@@ -298,8 +298,8 @@ impl<'a> PictureRecorder<'a> {
         pictures.collect()
     }
 
-    /// Returns memory curves, fullest memory first. There is one curve per group of ranks with equal memory rows;
-    /// it comes from the group's first recorded rank.
+    /// Returns memory curves, fullest memory first. There is one curve per group of ranks with equal memory rows, taken
+    /// from the group's first recorded rank.
     fn build_memory_curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
         let instances = self.prepared.workload().instances();
         let mut curves: Vec<MemoryCurve> = Vec::new();

@@ -358,8 +358,8 @@ fn explain_dimensions(
     }
 }
 
-/// Groups the differences by the reason for having no effect on the run. Both machines must predict equal times for
-/// the run.
+/// Groups the differences by the reason why they do not affect the run. Both machines must predict equal times for the
+/// run.
 fn group_by_reason(
     differs: &[MachineDifference],
     run: &ReplayedRun<'_>,
