@@ -52,7 +52,7 @@ pub struct ValidateOptions {
     pub dependencies: DependencyPolicy,
     /// True to accept ranks without a trace, which are then copies of ranks with a trace.
     pub mirror: bool,
-    /// Number of ranks of the job. Only needed if the traces show fewer ranks.
+    /// Number of ranks in the job. Only needed if the traces show fewer ranks.
     pub ranks: Option<u32>,
     /// Groups declared outside the traces, which take precedence over declarations in traces.
     pub declared: DeclaredGroups,

@@ -84,7 +84,7 @@ pub struct ColumnBuffers {
 
 /// Number of record bytes that are rebuilt at once. These bytes fit in the cache of a processor core.
 const PIECE: usize = 1 << 18;
-/// Index of the column of node ids.
+/// Index of the column that contains node ids.
 const IDS: usize = 0;
 
 impl TraceColumns {

@@ -38,14 +38,13 @@ impl WorkloadEntry {
         })
     }
 
-    /// Returns the file name of the trace of a rank.
+    /// Returns the file name of a rank's trace.
     pub fn file_name(&self, rank: u32, row: &TraceRow) -> String {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
-    /// Returns the minimum disk space, in bytes, of the traces of `ranks`: the space for all names,
-    /// and for one file per distinct trace. Ranks with the same trace share one file under several
-    /// names.
+    /// Returns the minimum disk space, in bytes, that the traces of `ranks` need: the space for all names, and for one
+    /// file per distinct trace. Ranks with the same trace share one file under several names.
     fn min_extracted_bytes(&self, ranks: NumberRange) -> u64 {
         let rows = self.traces.iter().map(|row| {
             // Between prefix and ending, a name has at least a dot and a digit.

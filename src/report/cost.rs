@@ -235,7 +235,7 @@ fn decimal_cell<'r>(amount: Option<f64>) -> CsvCell<'r> {
     amount.map_or(CsvCell::Empty, |amount| CsvCell::Decimal(amount, 9))
 }
 
-/// Columns of the table of costs, also used in comparisons.
+/// Columns of the cost table, also used in comparisons.
 pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
     ("tokens_per_s", |_, report| {
         decimal_cell(report.tokens_per_s())

@@ -38,17 +38,17 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of nodes of a replay for which the critical path is computed. The limit bounds memory: each node
+/// Maximum number of nodes in a replay for which the critical path is computed. The limit bounds memory: each node
 /// needs about 52 bytes.
 const MOST_NODES: u64 = RowLimit::MOST;
-/// Maximum number of operators, and of ranks, in the report of a critical path.
+/// Maximum number of operators, and of ranks, that the report of a critical path lists.
 const LISTED: usize = 64;
 
 /// The critical path of a replay, and the slack of nodes outside it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CriticalPathSummary {
-    /// Number of segments of the path.
+    /// Number of segments in the path.
     pub segments: u64,
     /// Number of times that the path changes to another rank.
     pub rank_changes: u64,
@@ -82,7 +82,7 @@ pub struct PathRank {
 pub struct SlackRow {
     /// Key of the category, as used in `time_ps`.
     pub category: String,
-    /// Number of nodes of the category outside the path.
+    /// Number of the category's nodes outside the path.
     pub nodes: u64,
     /// Total duration of the nodes outside the path.
     #[serde(rename = "time_ps")]
@@ -104,7 +104,7 @@ impl RunRecorder<'_> {
         self.relations.nodes
     }
 
-    /// Returns the number of segments of the critical path.
+    /// Returns the number of segments in the critical path.
     pub fn path_nodes(&self) -> u64 {
         self.trace_path_segments().len() as u64
     }

@@ -21,7 +21,7 @@ pub use svg::{escape_markup, standalone_svg};
 
 /// Width of charts in drawing units; pages scale charts to the available width.
 const WIDTH: f64 = 960.0;
-/// Width of the column of row labels, in drawing units.
+/// Width of the row-label column, in drawing units.
 const LABELS: f64 = 150.0;
 /// Height of a row, in drawing units.
 const ROW: f64 = 20.0;

@@ -28,9 +28,9 @@ pub struct ShorterReplays {
     pub turn: u32,
     /// Number of micro-batches simulated in the main replay.
     pub simulated: u32,
-    /// Number of micro-batches of the step.
+    /// Number of micro-batches in the step.
     pub micro_batches: u32,
-    /// Number of samples of the step.
+    /// Number of samples in the step.
     pub samples: u64,
 }
 
@@ -38,7 +38,7 @@ pub struct ShorterReplays {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepExtrapolation {
-    /// Number of micro-batches of the step.
+    /// Number of micro-batches in the step.
     pub micro_batches: u32,
     /// Number of micro-batches that were simulated.
     pub simulated: u32,

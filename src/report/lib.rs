@@ -130,7 +130,7 @@ pub struct Report {
     pub provenance: Option<Provenance>,
     /// Machine that the job was replayed on.
     pub machine: MachineName,
-    /// Number of ranks of the job, with or without a trace.
+    /// Number of ranks in the job, with or without a trace.
     pub ranks: u32,
     /// Ranks of the job without a trace.
     #[serde(rename = "absent_ranks")]

@@ -117,7 +117,7 @@ fn named_link_groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
 }
 
 impl LinkReport {
-    /// Summarizes the traffic `loads` of the links of `machine`.
+    /// Summarizes the traffic `loads` on the links of `machine`.
     pub fn new(loads: &[LinkLoad], machine: &Machine) -> Self {
         let topology = machine.topology();
         let npus = u64::from(topology.npu_count()).max(1);
@@ -197,8 +197,7 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
     }),
 ];
 
-/// Returns the tables of dimensions and of the busiest links. If bytes were not counted, the result
-/// is empty.
+/// Returns the table of dimensions, and the table of the busiest links. If bytes were not counted, the result is empty.
 pub(crate) fn build_link_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let Some(links) = &report.links else {
         return Vec::new();

@@ -24,7 +24,7 @@ pub struct ModuleRow {
     /// Path from the outermost module, such as `Net_0/Linear_1`. Nodes outside all modules have an
     /// empty path.
     pub path: String,
-    /// Number of calls of the module during which at least one node ran.
+    /// Number of calls to the module during which at least one node ran.
     pub calls: u64,
     /// Time of kernels, copies and communication launched in the module; overlapping nodes each count in full.
     #[serde(rename = "device_ps")]
@@ -56,7 +56,7 @@ const ROWS: usize = 10;
 /// Modules that share a table row, because the class names in their paths are equal.
 #[derive(Clone, Debug, Default)]
 struct ModuleFamily {
-    /// Report index of the last of these modules.
+    /// Index of the last of these modules in the report.
     last: usize,
     modules: u64,
     calls: u64,

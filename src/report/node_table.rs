@@ -256,13 +256,12 @@ impl NodeTable {
     }
 }
 
-/// Limit on the number of rows of a node table.
+/// Limit on the number of rows in a node table.
 #[derive(Debug)]
 pub struct RowLimit;
 
 impl RowLimit {
-    /// Maximum number of rows of a table. Also the maximum number of nodes of a replay with a
-    /// critical path.
+    /// Maximum number of rows in a table. Also the maximum number of nodes in a replay with a critical path.
     pub const MOST: u64 = 8 << 20;
 
     /// Checks that a table with `nodes` rows is allowed.

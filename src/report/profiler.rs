@@ -5,10 +5,10 @@
 //!
 //! If the job also measured steps without a profiler, the makespan without the cost is multiplied by two ratios of the
 //! step times. The lower end of the interval uses shortest / median, and the upper end longest / median. For other
-//! jobs, the interval follows from the interval of the cost of one profiler record
-//! (`converters/pytorch/profiler_cost.rs`). The removed time is scaled to each end of this interval, and subtracted
-//! from the makespan with the profiler. If the traces lack this cost, there is no interval. [`REPEATS`], the variation
-//! between repetitions of a step, widens both kinds of intervals (docs/validation.md).
+//! jobs, the interval follows from the cost of one profiler record, which has an interval of its own
+//! (`converters/pytorch/profiler_cost.rs`). The removed time is scaled to each end of the cost's interval, and
+//! subtracted from the makespan with the profiler. If the traces lack this cost, there is no interval. [`REPEATS`], the
+//! variation between repetitions of a step, widens both kinds of intervals (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;

@@ -16,7 +16,7 @@ use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
-/// Minimum number of nodes of a run for which a second thread is started. Delivering the events of 20,000 nodes takes a
+/// Minimum number of nodes in a run for which a second thread is started. Delivering the events of 20,000 nodes takes a
 /// millisecond; starting a thread takes a tenth of a millisecond.
 const LEAST_NODES: u64 = 20_000;
 /// Maximum number of events in a batch. With this size, the threads rarely synchronize, and a batch fits into the
@@ -119,7 +119,7 @@ pub struct ObserverRelay<'t, 'o> {
     counts: Option<LoopCounts>,
 }
 
-/// Calls `run`, which runs `nodes` nodes, with a relay to the observers that `watch` creates. Returns the result of
+/// Calls `run` with a relay to the observers that `watch` creates; `run` processes `nodes` nodes. Returns the result of
 /// `run`, and the observers after all events were delivered to them. `watch` runs on the thread that delivers the
 /// events.
 pub fn run_with_observer_relay<W: Observer + Send, T>(

@@ -291,7 +291,7 @@ pub(super) struct FinishedReplay<'a> {
     pub network: String,
 }
 
-/// The results of the observers of a report.
+/// The results of a report's observers.
 struct ObservedResults<'a> {
     npu_times: Vec<NpuTime>,
     charged: CommunicationCharges,

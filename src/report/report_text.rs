@@ -7,7 +7,7 @@ use super::{Report, critical_path, npus, sensitivity, tables};
 use chakram_base::setting::SettingKey;
 use std::fmt::Write as _;
 
-/// Maximum number of lines of a report without details. A report with many warnings may be longer.
+/// Maximum number of lines in a report without details. A report with many warnings may be longer.
 const LINES: usize = 58;
 
 /// Renders `report`. `title` names the replay, and `basis` describes how durations were determined.

@@ -6,7 +6,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, Span};
 use std::fmt::{Display, Result, Write as _};
 
-/// Maximum number of rows of a table on a page.
+/// Maximum number of table rows on a page.
 const PAGE_ROWS: usize = 64;
 
 /// Output form of a report. The form determines how many rows and how much of each name are shown.

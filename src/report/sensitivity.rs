@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of classes of kernels.
+/// Maximum number of kernel classes.
 const KERNEL_CLASSES: usize = 16;
 /// Maximum number of factors, between 1 and the end of the range, at which replays check the slope.
 const STEPS: u32 = 32;
@@ -65,9 +65,9 @@ pub struct SensitivityRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityReport {
-    /// Number of segments of the critical path. Slopes are exact to one picosecond per segment.
+    /// Number of segments in the critical path. Slopes are exact to one picosecond per segment.
     pub path_nodes: u64,
-    /// Classes of durations. Sorted by the gain from durations that are a tenth shorter, largest gain first.
+    /// Classes of durations, sorted by the gain from durations that are a tenth shorter, largest gain first.
     pub rows: Vec<SensitivityRow>,
     /// Sentences that describe limitations of the results, for example that the run is too large.
     #[serde(default)]

@@ -77,7 +77,7 @@ pub(super) const CSV: &[CsvColumn<Report, SettingWithoutEffect>] = &[
     ("reason", |_, setting| setting.reason.as_str().into()),
 ];
 
-/// Maximum number of characters of a setting's value in a sentence.
+/// Maximum length of a setting's value in a sentence, in characters.
 const MAX_VALUE: usize = 40;
 
 impl GivenSettings {

@@ -53,7 +53,7 @@ impl StageRole {
 }
 
 impl<'a> PipelineStages<'a> {
-    /// Reads the roles of the groups of `prepared`.
+    /// Reads the group roles of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let is_across = |role: &String| StageRole::from_role(role) != StageRole::Within;

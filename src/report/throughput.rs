@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Throughput {
-    /// Number of samples of the job.
+    /// Number of samples in the job.
     pub samples: u64,
     /// Samples per second, summed over all ranks.
     pub samples_per_s: f64,

@@ -23,7 +23,7 @@ const CORE: f64 = 16.0;
 /// Space between dies and around the map, in drawing units.
 const GAP: f64 = 6.0;
 const MARGIN: f64 = 20.0;
-/// Maximum number of cores of a machine that is drawn.
+/// Maximum number of cores on a machine that is drawn.
 const MOST_CORES: u32 = 1 << 16;
 /// Number of shades for busy times of links and ports.
 const SHADES: u64 = 8;

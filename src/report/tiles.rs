@@ -42,9 +42,9 @@ pub struct PortUse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TileUse {
-    /// Number of links of the machine, excluding faulty links.
+    /// Number of links on the machine, excluding faulty links.
     pub links_of_machine: u64,
-    /// Number of memory ports of the machine.
+    /// Number of memory ports on the machine.
     pub ports_of_machine: u64,
     /// Links with traffic.
     pub links: Vec<LinkUse>,

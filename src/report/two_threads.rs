@@ -3,7 +3,7 @@
 use chakram_base::interrupt::wrap_with_current_token;
 use std::thread;
 
-/// Minimum number of nodes of a run for which a second thread is started. A sum over this number of nodes takes a
+/// Minimum number of nodes in a run for which a second thread is started. A sum over this number of nodes takes a
 /// millisecond; starting a thread takes a tenth of a millisecond.
 const LEAST_NODES: usize = 50_000;
 

@@ -61,7 +61,7 @@ impl NodeMatching {
         partners.filter_map(|(node, &partner)| (partner == NOBODY).then_some(node as u32))
     }
 
-    /// Returns the number of nodes of a trace.
+    /// Returns the number of nodes in a trace.
     pub(super) fn node_count(&self, which: usize) -> u32 {
         self.partner[which].len() as u32
     }

@@ -45,7 +45,7 @@ pub struct TimePartChange {
     pub sum: AmountChange,
     /// Operators or groups that contribute to the part, largest change first. Times are means over NPUs.
     pub behind: Vec<ContributionChange>,
-    /// Part of the change of `mean` that `behind` does not explain, in picoseconds.
+    /// Part of the change in `mean` that `behind` does not explain, in picoseconds.
     #[serde(rename = "rest_ps", serialize_with = "json::serialize_saturated")]
     pub rest: i128,
 }

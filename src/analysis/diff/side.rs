@@ -136,7 +136,7 @@ impl<'o> ComparedTrace<'o> {
         deps.chain(row.iter().map(|&entry| (entry >> 1, entry & 1 == 1)))
     }
 
-    /// Returns the number of neighbours of `node` in one direction.
+    /// Returns the number of a node's neighbours in one direction.
     pub fn degree_of(&self, node: u32, way: EdgeDirection) -> usize {
         match way {
             EdgeDirection::Predecessors => self.raw.dependencies_of(node).len(),

@@ -56,7 +56,7 @@ pub enum ChangeKind {
     EdgeAdded,
 }
 
-/// Identifies a line. A line covers all nodes that change in the same way.
+/// Identifies a line of the tally, which covers all nodes that change in the same way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangeKey {
     /// Kind of the change.

@@ -40,7 +40,7 @@ pub struct CriticalPath {
 }
 
 impl CriticalPath {
-    /// Returns the sum of the times of all parts.
+    /// Returns the total time of all parts.
     pub fn total_time(&self) -> Span {
         self.pieces
             .iter()

@@ -15,7 +15,7 @@ use chakram_trace::matching::{RankCommNode, RankComms};
 pub struct RankPathInput {
     /// Rank of the trace.
     pub rank: u32,
-    /// Source of the times of this rank.
+    /// Source of this rank's times.
     pub basis: TimeBasis,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,

@@ -27,7 +27,7 @@ pub struct NodeRow<'a> {
     pub lane: LaneKey,
     /// Name of the node in its file.
     pub name: &'a str,
-    /// Name of the group of a collective.
+    /// Name of a collective's group.
     pub group: Option<String>,
     /// For a message, the other rank and the tag.
     pub peer: Option<(u32, i32)>,

@@ -77,8 +77,8 @@ pub const SENT: usize = 0;
 pub const RECEIVED: usize = 1;
 
 impl RankInspection {
-    /// Sums the nodes of `trace` that match `filter`. `path` is the trace's file; `sizes` are the bytes of the file and
-    /// of its contents.
+    /// Sums the nodes of `trace` that match `filter`. `path` is the trace's file; `sizes` are the size of the file and
+    /// the size of its contents, in bytes.
     pub fn new(
         trace: &InspectedTrace<'_>,
         filter: &NodeFilter,

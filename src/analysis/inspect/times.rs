@@ -7,7 +7,7 @@ use chakram_trace::graph::captured_timeline::{NONE, TimelineNodeInput};
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{Csr, NodeTimeline, RawTrace};
 
-/// Source of the times of a rank.
+/// Source of a rank's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TimeBasis {
     /// The file contains start times.

@@ -37,7 +37,7 @@ pub fn validate_job(members: &[(u32, &ValidatedTrace)], options: &ValidateOption
     findings
 }
 
-/// Returns the number of ranks of the job. Reports every rank at or above `limit` that has a trace, receives or sends a
+/// Returns the number of ranks in the job. Reports every rank at or above `limit` that has a trace, receives or sends a
 /// message, or is a member of a declared group.
 fn infer_job_size(
     members: &[(u32, &ValidatedTrace)],

@@ -102,7 +102,7 @@ impl ValidatedTrace {
         self.nodes
     }
 
-    /// Returns the number of dependencies of the nodes that could be decoded.
+    /// Returns how many dependencies the decoded nodes have.
     pub fn edge_count(&self) -> u64 {
         self.edges
     }

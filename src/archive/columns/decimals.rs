@@ -2,7 +2,7 @@
 
 use crate::wire::put_varint;
 
-/// Number of digits of the largest power of ten below 2^64.
+/// Number of digits in the largest power of ten below 2^64.
 const MOST_DIGITS: usize = 19;
 
 /// Appends two things to `key`: the count of numbers in `text`, and the parts of the text between the numbers, each
@@ -48,7 +48,7 @@ fn push(piece: &[u8], key: &mut Vec<u8>) {
     key.extend_from_slice(piece);
 }
 
-/// Returns the number of digits of `value`.
+/// Returns the number of digits in `value`.
 pub fn digit_count(value: u64) -> usize {
     value.checked_ilog10().unwrap_or(0) as usize + 1
 }

@@ -146,8 +146,7 @@ impl Archive {
         Err(ArchiveError::broken_archive_error(found).in_file(&self.segments[place.0].file.path))
     }
 
-    /// Returns the number of nodes of a trace object, or `None` if the object is stored as plain
-    /// bytes.
+    /// Returns the number of nodes in a trace object, or `None` if the object is stored as plain bytes.
     pub fn object_node_count(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
         let place = self.require_object_place(hash)?;
         let chunks = &self.index()?.indices[place.0].objects[place.1].chunks;
@@ -332,7 +331,7 @@ impl Archive {
         counts.into_iter().map(|count| count as u64).sum()
     }
 
-    /// Returns the number of objects of each segment.
+    /// Returns the number of objects in each segment.
     pub fn object_count_per_segment(&self) -> Result<Vec<usize>, ArchiveError> {
         Ok(self
             .index()?

@@ -5,7 +5,7 @@ use crate::text::format_share;
 use crate::{ChargedTime, TimeCategory};
 use chakram_base::units::{self, Span, format_percent_change};
 
-/// Maximum number of communications, and of operators, that are named. The others are summarized.
+/// Maximum number of communications that are named, and maximum number of operators. The others are summarized.
 const NAMED: usize = 3;
 /// Changes below this share of the longer makespan are only listed briefly.
 const MATTERS: f64 = 0.002;

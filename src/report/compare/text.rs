@@ -16,7 +16,7 @@ use chakram_trace::format::{Dtype, escape_name};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 
-/// Width of the column of row names.
+/// Width of the row-name column.
 const NAMES: usize = 24;
 const CELL: usize = 19;
 const ABREAST: usize = (WIDTH - NAMES) / CELL;

@@ -61,11 +61,11 @@ pub struct RunRelations<'a> {
     pub prepared: &'a CompiledReplay<'a>,
     pub comm: CommTiming,
     pub instances: Vec<RunInstance<'a>>,
-    /// Number of nodes of all instances.
+    /// Number of nodes, summed over instances.
     pub nodes: usize,
     /// Number of collective nodes; each member of a collective has one.
     pub member_calls: usize,
-    /// Number of lanes of all instances.
+    /// Number of lanes, summed over instances.
     pub lanes: usize,
     /// For a collective node, the index of its call. For a message node, the number of the node at the other end.
     pub peer: Vec<u32>,

@@ -186,8 +186,8 @@ fn slack_and_duration(times: NodeTimes, late: Time) -> (Span, Span) {
     (slack, times.end.since(times.start))
 }
 
-/// Returns the median slack of each category. For each category, `ranges` contains two values: the range of slack
-/// with the median, and the time within this range that is needed to reach the median. Only the nodes in this range
+/// Returns the median slack of each category. For each category, `ranges` contains two values: the slack range that
+/// contains the median, and the time that is needed within this range to reach the median. Only the nodes in this range
 /// are stored and sorted, and neighbours with equal slack are merged. The function therefore needs little memory.
 fn median_slack_by_category(
     ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
@@ -222,7 +222,7 @@ fn median_slack_by_category(
     medians
 }
 
-/// Number of ranges of slack. A range is one picosecond wide, or at most 1/32 of its lower limit.
+/// Number of slack ranges. A range is one picosecond wide, or at most 1/32 of its lower limit.
 const RANGES: usize = (u64::BITS as usize - RANGE_BITS as usize + 1) << RANGE_BITS;
 /// Number of bits after the highest bit of a slack that determine its range.
 const RANGE_BITS: u32 = 5;

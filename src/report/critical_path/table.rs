@@ -136,7 +136,7 @@ fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> Report
     section
 }
 
-/// Maximum number of operators of the path in a page's table.
+/// Maximum number of the path's operators in a page's table.
 const OPERATORS: usize = 20;
 
 /// Describes the path in one sentence, as in `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm

@@ -11,7 +11,7 @@ const ABREAST: usize = 4;
 const HEAD: f64 = 22.0;
 /// Height of a group drawn as a line, in drawing units.
 const LINE: f64 = 70.0;
-/// Maximum number of nodes in a circle with drawn names; more names would overlap.
+/// Maximum number of node names drawn in a circle; more names would overlap.
 const NAMED: usize = 36;
 
 /// A node in the drawing of a network.

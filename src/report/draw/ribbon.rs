@@ -4,7 +4,7 @@ use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use super::{FOOT, ValueFormat, WIDTH, gantt};
 
-/// Height of the row of place names, in drawing units.
+/// Height of the place-name row, in drawing units.
 const NAMES: f64 = 18.0;
 const HEIGHT: f64 = 34.0;
 const SIDE: f64 = 20.0;

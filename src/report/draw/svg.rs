@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// Maximum number of characters of a string on a page. The length is limited because inputs may contain names of any
+/// Maximum length of a string on a page, in characters. The length is limited because inputs may contain names of any
 /// length.
 const MAX_TEXT: usize = 1 << 14;
 

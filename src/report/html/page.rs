@@ -162,7 +162,7 @@ pub(super) fn render_report_table(section: &ReportSection) -> String {
     out
 }
 
-/// Maximum number of rows of a table without its own scroll bar.
+/// Maximum number of rows in a table without its own scroll bar.
 const TALL: usize = 24;
 
 /// Renders a cell without its end tag. If the cell's text is shortened, the tooltip shows the full

@@ -156,8 +156,7 @@ pub(super) fn format_pool_use(pool: &PoolMemory) -> String {
     format!("{} of {} in remote memory", pool.peak, pool.capacity)
 }
 
-/// Returns a note on remote memory: the peak use of the rank that uses most, and of the memory that
-/// is fullest.
+/// Returns a note on remote memory: the largest use by a rank, and the use of the fullest memory.
 pub(crate) fn describe_pool_memory(report: &Report) -> Option<SectionNote> {
     let pool = report.fullest_pool()?;
     let ranks = report.memory.iter().filter_map(|row| row.beyond_own);

@@ -75,8 +75,7 @@ pub(crate) fn list_port_memories(
     held.into_values().collect()
 }
 
-/// Returns a note on memory at ports: the peak use of the core that uses most, and of the port that
-/// is fullest.
+/// Returns a note on memory at ports: the largest use by a core, and the use of the fullest port.
 pub(crate) fn describe_port_memory(report: &Report) -> Option<SectionNote> {
     let cores = report.memory.iter().filter_map(|row| row.beyond_sram);
     let port = report

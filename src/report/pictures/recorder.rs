@@ -20,7 +20,7 @@ use std::collections::btree_map::Entry;
 
 /// Maximum number of ranks in the picture of activity.
 const RANKS: usize = 64;
-/// Maximum number of ranks of a job for which every rank is recorded.
+/// Maximum number of ranks in a job for which every rank is recorded.
 const ALL_WATCHED: usize = 128;
 /// Maximum number of recorded ranks per graph and NPU class in larger jobs. Ranks with the same graph and NPU
 /// class differ only if their routes differ, so a few of them are sufficient.
@@ -48,7 +48,7 @@ struct RecordedRankActivity {
     active: [u32; TimeCategory::COUNT - 1],
     /// Communications in progress.
     open: OpenComms,
-    /// Index of the name of the kernel that started last.
+    /// Name index of the kernel that started last.
     kernel: u32,
     intervals: PictureIntervals<SpanKey>,
     /// Allocated bytes, from each of these times on.

@@ -28,7 +28,7 @@ pub enum MachineDifference {
     SendCompletion,
     /// The algorithms along these dimensions differ.
     Algorithms(Vec<usize>),
-    /// The number of chunks of collectives differs.
+    /// The number of chunks per collective differs.
     Chunks,
     /// The measured times of collectives along these dimensions differ.
     MeasuredCollectives(Vec<usize>),

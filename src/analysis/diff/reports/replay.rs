@@ -96,7 +96,7 @@ pub(super) fn compare_replays(first: &Report, second: &Report) -> ReplayDiff {
     }
 }
 
-/// Returns the number of calls of each operator, by kind and name.
+/// Returns each operator's number of calls, by kind and name.
 fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
     let operators = report.operators.iter();
     let calls = operators.map(|o| ((o.kind as u8, &*o.name), o.calls));
@@ -163,7 +163,7 @@ fn compare_contributions(
     moved
 }
 
-/// Returns the collectives that changed, and true if the number of calls of any collective changed.
+/// Returns the collectives that changed, and true if any collective's number of calls changed.
 fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     let mut found: BTreeMap<(String, usize), CollectiveChange> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {

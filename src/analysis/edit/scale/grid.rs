@@ -115,12 +115,12 @@ impl ScaledDimension {
         &self.grid.0[self.dimension].0
     }
 
-    /// Returns the number of ranks of the original job.
+    /// Returns the number of ranks in the original job.
     pub fn rank_count(&self) -> u32 {
         self.grid.rank_count()
     }
 
-    /// Returns the number of ranks of the scaled job.
+    /// Returns the number of ranks in the scaled job.
     pub fn scaled_rank_count(&self) -> u32 {
         self.grid.rank_count() / self.size * self.new_size
     }

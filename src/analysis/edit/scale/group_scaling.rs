@@ -101,8 +101,8 @@ impl GroupNames {
         self.taken.insert(name.to_owned());
     }
 
-    /// Returns the name of the copy of group `name` in `block`. Numeric names have numeric copies, because ASTRA-sim
-    /// requires numbers.
+    /// Returns the name of the copy of group `name` that is in `block`. Numeric names have numeric copies, because
+    /// ASTRA-sim requires numbers.
     pub fn name_of_group_copy(&self, name: &str, block: u32) -> String {
         if block == 0 {
             return name.to_owned();

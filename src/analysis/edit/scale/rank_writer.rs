@@ -121,7 +121,7 @@ impl ScaledRankWriter<'_> {
         Ok(true)
     }
 
-    /// Returns the number of members of a group in the old and in the new job.
+    /// Returns a group's number of members in the old and in the new job.
     fn old_and_new_group_sizes(
         &self,
         view: &NodeView<'_>,

@@ -262,7 +262,7 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
     assert_eq!(left, [vec![2, 3], vec![3]]);
 }
 
-/// Builds a chain of kernels of 1 µs each. The first and the last kernel have their own names.
+/// Builds a chain of kernels that take 1 µs each. The first and the last kernel have their own names.
 fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
     let name = |id| if id == 1 || id == count { "end" } else { "" };
     let link = |id| Node {

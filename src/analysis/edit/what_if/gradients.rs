@@ -361,7 +361,7 @@ pub(super) fn regroup_found_gradients(
         ));
     };
     counts.matched += found.collectives.len() as u64;
-    // The new buckets. For each bucket: the index of its first and of its last hook, and its bytes.
+    // The new buckets. For each bucket: the indices of its first and last hook, and its bytes.
     let mut buckets: Vec<(usize, usize, u64)> = Vec::new();
     let (mut from, mut bytes) = (0, 0);
     for (i, &(_, elements)) in found.hooks.iter().enumerate() {

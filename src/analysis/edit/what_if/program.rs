@@ -121,8 +121,7 @@ pub(super) struct ProgramItem {
 pub(super) const UNEDITED: &str = "unedited";
 /// Attribute of the metadata record that lists all edits that were applied to the trace.
 const EDITS: &str = "edits";
-/// Attributes of the metadata record that describe only the captured job, each with its name in the trace of an edited
-/// job.
+/// Metadata attributes that describe only the captured job, each with its name in the trace of an edited job.
 const HIDDEN: [(&str, &str); 2] = [
     ("captured_ns", "unedited_captured_ns"),
     (work_amounts::ATTRIBUTE, "unedited_work_amounts"),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Bucket size in bytes at which DistributedDataParallel reduces by default.
 const DEFAULT_BUCKET: u64 = 25 << 20;
 
-/// Changes the number of replicas of a job to `replicas`.
+/// Changes a job's number of replicas to `replicas`.
 pub(super) fn scale_replicas(
     traces: RankTraces,
     groups: &DeclaredGroups,

@@ -54,7 +54,7 @@ pub(super) fn parse_argument_shapes(text: &str) -> Vec<TensorShape> {
     found
 }
 
-/// Returns the number of elements of a tensor with this shape.
+/// Returns the number of elements in a tensor with this shape.
 pub(super) fn count_elements(shape: &[u64]) -> u64 {
     shape.iter().fold(1, |all, &size| all.saturating_mul(size))
 }

@@ -25,7 +25,7 @@ pub(super) struct ModelWidths {
     /// Sizes of weights that are proportional to the hidden size.
     widths: BTreeSet<u64>,
     hidden: Option<u64>,
-    /// Size of the whole vocabulary, and of a rank's shard of it.
+    /// Size of the whole vocabulary, and size of a rank's vocabulary shard.
     vocabulary: BTreeSet<u64>,
     heads: BTreeSet<u64>,
     kv_heads: BTreeSet<u64>,
@@ -186,8 +186,7 @@ impl ModelWidths {
         sizes.count().min(2) as i32
     }
 
-    /// The number of elements of an activation tensor grows with a power of the hidden size. Returns this power: 0 or
-    /// 1.
+    /// An activation tensor's number of elements grows with a power of the hidden size. Returns this power: 0 or 1.
     pub fn hidden_size_power_of_activation(&self, shape: &[u64]) -> i32 {
         let mut rest: TensorShape = shape.to_vec();
         if rest.iter().any(|size| self.vocabulary.contains(size)) {

@@ -14,7 +14,7 @@ use serde::Serialize;
 pub enum NodeListFormat {
     /// Text in lines of limited width.
     Text {
-        /// Maximum number of columns of a line.
+        /// Maximum line width, in columns.
         width: usize,
     },
     /// One JSON document.

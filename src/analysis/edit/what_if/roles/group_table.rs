@@ -1,4 +1,4 @@
-//! Names of the groups of captured and added ranks.
+//! Group names of captured and added ranks.
 
 use super::CapturedRank;
 use super::grid::RoleGrid;

@@ -1,4 +1,4 @@
-//! Changes the number of stages of a pipeline.
+//! Changes the number of pipeline stages.
 //!
 //! Each new stage copies a captured stage of the same role. The role is first stage, last stage or middle stage;
 //! captured middle stages are copied in turn. Each stage keeps its number of layers, so a pipeline with more stages
@@ -30,7 +30,7 @@ fn captured_stage_to_copy(stage: u32, stages: u32, captured: u32) -> u32 {
     }
 }
 
-/// Changes the number of stages of a job's pipeline to `stages`.
+/// Changes the number of stages in a job's pipeline to `stages`.
 pub(in super::super) fn change_stages(
     traces: RankTraces,
     groups: &DeclaredGroups,

@@ -221,8 +221,7 @@ impl SummaryWriter<'_> {
         self.write_operator_table("OPERATORS ON HOSTS", &host)
     }
 
-    /// Writes the operators with the longest times, each with its share of the time of all
-    /// operators.
+    /// Writes the operators with the longest times, each with its share of the total operator time.
     fn write_operator_table(&mut self, title: &str, rows: &[OperatorRow<'_>]) -> Result {
         let mut table = TextTable::new([
             left_aligned_column(title, 33),
