@@ -259,7 +259,7 @@ pub struct EqualModelBlocks {
 }
 
 impl EqualModelBlocks {
-    /// Derives the sizes of blocks that have these operators.
+    /// Derives a kind from the operators of one of its blocks, with a count of one.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mixing = TokenMixing::from_operators(operators)?;
         let attention = match mixing {

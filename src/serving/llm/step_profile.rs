@@ -31,7 +31,7 @@ pub struct StepProfileChoice {
     /// `moe` operations.
     pub experts: Option<[u32; 2]>,
     /// Weight of the longest context in the attention time: 0 uses only the mean context, 1 only
-    /// the longest context.
+    /// the longest context. A kernel whose contexts have different lengths waits for the longest.
     pub skew: f64,
     /// Time per step that a captured graph saves, compared with separately measured operations.
     pub graph_saving: Span,
