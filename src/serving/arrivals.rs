@@ -172,7 +172,7 @@ enum ArrivalFileReader {
     },
 }
 
-/// One line of a JSON arrival file. All other fields are ignored.
+/// One line of a JSON arrival file. All other fields of a line are ignored.
 #[derive(Deserialize)]
 struct ArrivalJsonLine {
     timestamp: f64,

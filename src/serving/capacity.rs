@@ -9,7 +9,7 @@ use super::scenario::Scenario;
 use super::{ServeOptions, serve_requests};
 use chakram_base::setting::SettingKey;
 
-/// Number of bisection steps. Ten steps narrow a range whose ends differ by a factor of two to a
+/// Number of bisection steps. Ten steps narrow the range, whose ends differ by a factor of two, to a
 /// thousandth of its width.
 const STEPS: u32 = 10;
 /// Maximum number of times that the rate is doubled or halved to find a range.
@@ -80,8 +80,8 @@ pub fn find_capacity(
                 SettingKey::Slo
             )));
         };
-        // A short run may meet its limits despite an overload, although a longer run would miss
-        // them. So also require an offered load below 1.
+        // A short run may meet its limits despite an overload that would make a longer run miss
+        // them. So also require that the offered load is below 1.
         let enough = all.attained.is_some_and(|share| share >= attain)
             && report.offered_load.is_none_or(|load| load < 1.0);
         points.push(RatePoint { rate_per_s, report });

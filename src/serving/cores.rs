@@ -11,8 +11,8 @@
 //! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores
 //! from p on get one more. If a core is free from b on and gets m tasks of length d at t, it is
 //! free again at max(b, t) + m d. Neighbouring cores that are free at the same instant are stored
-//! as one run. So the cost of a job is proportional to the number of runs, not to the number of
-//! tasks or cores.
+//! as one run. So the cost of a job is proportional to the number of runs of cores, not to the
+//! number of tasks or cores.
 
 use chakram_base::units::{Span, Time};
 
@@ -73,8 +73,9 @@ impl CoreArray {
         self.runs.dedup_by_key(|run| run.free);
     }
 
-    /// Returns the core time after `end` that tasks occupy, in picoseconds, summed over cores. All
-    /// tasks until `end` must already have been assigned, and cores must not have been blocked.
+    /// Returns the core time after `end` that tasks occupy, in picoseconds, summed over cores.
+    /// Requires that all tasks until `end` have been assigned, and that cores have not been
+    /// blocked.
     pub fn busy_core_time_after(&self, end: Time) -> u128 {
         let ends = self.runs.iter().skip(1).map(|run| run.first);
         let ends = ends.chain([self.cores]);
@@ -117,8 +118,8 @@ impl CoreArray {
                         first >= from || first < until
                     };
                 let count = all + u64::from(has_more);
-                // An idle core is equivalent to a core that becomes free now, so their runs can be
-                // merged.
+                // An idle core is equivalent to a core that becomes free now, so merge the runs of
+                // idle cores.
                 let ready = run.free.max(now);
                 let free = ready + each.times(count);
                 if count > 0 {
@@ -150,7 +151,7 @@ mod tests {
             (dealt.start.0, dealt.end.0)
         };
         assert_eq!(deal(&mut cores, 10, 4, 5), (10, 20));
-        // Here the job is generated while the cores still run their previous tasks. The three tasks
+        // This job is generated while the cores still run their previous tasks. The three tasks
         // start on cores 1, 2 and 0, at 15, 15 and 20 ps.
         assert_eq!(deal(&mut cores, 12, 3, 4), (15, 24));
         // The core is idle, so the job starts when it is generated (22 ps): core 1 has been free

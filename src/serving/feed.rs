@@ -32,7 +32,7 @@ struct ProgramOrder {
     models: Vec<usize>,
     /// For each model, the index of its program.
     programs: Vec<u32>,
-    /// Number of programs that are traces. These programs come first.
+    /// Number of programs that are traces. The programs of traces come first.
     traces: u32,
 }
 

@@ -4,10 +4,10 @@
 //! Two formats of request logs are supported. Triton's performance analyzer writes one row per
 //! concurrency, with microseconds in the columns `Concurrency`, `Network+Server Send/Recv`,
 //! `Server Queue`, `Server Compute Input`, `Server Compute Infer`, `Server Compute Output` and
-//! others. In this format, the datapath latency is the time that the client, the network, and the
-//! copies of inputs and outputs take. Any other table has the columns `compute_us` (or another
-//! unit) and `total_us`, and optionally `queue_us`, `model`, `platform`, `batch` and
-//! `concurrency`. For such a table, the datapath latency is the total minus queue and compute.
+//! others. For Triton's logs, the datapath latency is the time that the client, the network, and
+//! the copies of inputs and outputs take. Any other table has the columns `compute_us` (or another
+//! unit) and `total_us`, and optionally `queue_us`, `model`, `platform`, `batch` and `concurrency`.
+//! For other tables, the datapath latency is the total minus queue and compute.
 //!
 //! Rows with equal model, batch and concurrency are averaged.
 

@@ -29,8 +29,8 @@ use chakram_workloads::model::{
 pub struct VectorJob {
     /// Number of tasks.
     pub tasks: u64,
-    /// Length of the two vectors of a task, in elements. This is also the number of multiplications
-    /// per task.
+    /// Length of the two vectors of a task, in elements. The length is also the number of
+    /// multiplications per task.
     pub length: u64,
 }
 

@@ -65,7 +65,7 @@ use super::error::ServeError;
 use chakram_hardware::machine::Machine;
 
 /// Runs with more requests do not measure the request rate of saturated engines. The measurement
-/// repeats the run with all requests at once.
+/// repeats the run with all requests arriving at once.
 const MOST_REPEATED: u64 = 20_000;
 /// Maximum number of requests in the measurement of the rate at saturation.
 const MOST_AT_ONCE: u64 = 8192;
@@ -74,7 +74,7 @@ const MOST_AT_ONCE: u64 = 8192;
 ///
 /// # Errors
 ///
-/// Fails if there is no such model, or if the model is not a decoder of identical blocks.
+/// Fails if no model has this name, or if the model is not a decoder of identical blocks.
 pub fn check_llm_servable(name: &str) -> Result<(), ServeError> {
     model_sizes::LlmModelSizes::load_by_name(name).map(drop)
 }
@@ -107,8 +107,8 @@ pub fn serve_llm(
 }
 
 /// Serves the requests of `scenario`. `saturated` is the rate at which all engines together serve
-/// requests at saturation, in requests per second. The report divides the arrival rate by this
-/// rate.
+/// requests at saturation, in requests per second. The report divides the arrival rate by
+/// `saturated`.
 fn serve_llm_on_engines(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
@@ -121,9 +121,9 @@ fn serve_llm_on_engines(
 }
 
 /// Returns the rate at which all engines together serve requests at saturation, in requests per
-/// second. The measurement uses one engine. This engine receives about four times the number of
-/// requests that it can run, all at once. The rate is measured from the first quarter of the
-/// completions to the third quarter. Returns `None` for conversations.
+/// second. The measurement uses one engine, to which it sends about four times the number of
+/// requests that the engine can run, all at once. The rate is measured from the first quarter of
+/// the completions to the third quarter. Returns `None` for conversations.
 fn saturated_request_rate(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,

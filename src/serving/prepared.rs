@@ -443,7 +443,7 @@ impl<'s> PreparedModel<'s> {
     }
 
     /// Returns the mean time of a request, or of a batch of `together` requests, on an unloaded
-    /// processor. The number of tasks skipped because of sparsity is rounded down.
+    /// processor. The number of tasks that sparsity skips is rounded down.
     pub fn mean_unloaded_time(&self, together: u32) -> Span {
         match &self.served.work {
             RequestWork::Vectors(_) if together == 1 => self.one,

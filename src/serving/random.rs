@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_sequence_is_the_published_one() {
-        // These are the first numbers that SplitMix64's reference implementation generates from
+        // These are the first numbers that SplitMix64's reference implementation generates from the
         // state 1234567.
         let mut stream = RandomStream(1_234_567);
         let found: Vec<u64> = (0..3).map(|_| stream.next_bits()).collect();

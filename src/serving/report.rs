@@ -93,8 +93,8 @@ pub struct ServeRow {
     pub kind: ServeRowKind,
     /// Number of counted requests that arrived.
     pub arrived: u64,
-    /// Number of counted requests that are complete. All following fields describe the completed
-    /// requests.
+    /// Number of counted requests that are complete. All fields after this one describe the
+    /// completed requests.
     pub completed: u64,
     /// Number of completed requests per second, from the first counted arrival to the end of the
     /// window.

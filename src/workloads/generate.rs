@@ -139,8 +139,8 @@ impl GeneratedJob {
     }
 
     /// Returns the rank that represents all ranks whose nodes differ from the nodes of `rank` only
-    /// in peers and groups. It also represents all ranks with the same [`Self::class_of`]. The
-    /// representative may be `rank` itself.
+    /// in peers and groups. The representative also represents all ranks with the same
+    /// [`Self::class_of`]. The representative may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::rank_count`].

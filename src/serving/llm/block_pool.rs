@@ -1,4 +1,4 @@
-//! Manages blocks of keys and values: counts references, orders free blocks, and finds blocks by
+//! Manages the KV blocks of an engine: counts references, orders free blocks, and finds blocks by
 //! their content.
 //!
 //! A free block keeps its content until it is allocated. The free list keeps blocks in the order in
@@ -14,8 +14,8 @@ pub const MOST_BLOCKS: u32 = 1 << 26;
 /// Value of a link that points to no block.
 const NONE: u32 = u32::MAX;
 
-// State of one block. Two of these fit in a cache line, because long runs spend a third of their
-// time on blocks that are not in the CPU's caches.
+// State of one block. Two blocks fit in a cache line, because long runs spend a third of their time
+// on blocks that are not in the CPU's caches.
 #[derive(Clone, Debug)]
 #[repr(align(32))]
 struct KvCacheBlock {
@@ -40,7 +40,7 @@ const _: () = assert!(size_of::<KvCacheBlock>() == 32);
 #[derive(Clone, Debug)]
 pub struct KvBlockPool {
     /// Blocks that were allocated at least once. Blocks with higher indices have never been used.
-    /// These blocks are allocated in ascending order, before the blocks of the free list.
+    /// Unused blocks are allocated in ascending order, before the blocks of the free list.
     blocks: Vec<KvCacheBlock>,
     count: u32,
     first: u32,
@@ -75,7 +75,7 @@ impl KvBlockPool {
     }
 
     /// Returns the block whose content has the hash `hash`, or `None`. If several blocks have this
-    /// content, returns the first one that registered it.
+    /// content, returns the block that registered it first.
     pub fn find_block(&self, hash: BlockHash) -> Option<u32> {
         let is = |block: &u32| self.blocks[*block as usize].hash == Some(hash);
         self.known.find(hash.to_bits(), is).copied()
@@ -268,8 +268,8 @@ mod tests {
         assert_eq!(pool.list_free_blocks(), [7, 8, 9, 4, 3, 2]);
         pool.release_blocks(&mut second);
         assert_eq!(pool.list_free_blocks(), [7, 8, 9, 4, 3, 2, 6, 5, 1, 0]);
-        // The twelve cached tokens are in three blocks of request 0. Sharing removes these blocks
-        // from the free list, wherever they are in the list.
+        // The twelve cached tokens are in three blocks of request 0. Sharing removes these three
+        // blocks from the free list, wherever they are in the list.
         let known = [100, 101, 102].map(|content| pool.find_block(hash(content)).unwrap());
         assert_eq!(known, [0, 1, 2]);
         known.iter().for_each(|block| pool.share_block(*block));

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 /// For each request, the next step in which the request needs a new block or fills a block.
 ///
-/// A request that computes one token per step changes its blocks at most twice in `block_size`
+/// A request that computes one token per step needs or fills blocks at most twice in `block_size`
 /// steps, so a step visits only the requests that are due. If no other request can have the same
 /// content, a full block needs no visit.
 #[derive(Clone, Debug, Default)]
@@ -20,8 +20,9 @@ pub(super) struct BlockChangeSchedule {
 
 impl BlockChangeSchedule {
     /// Starts a run. `visits` yields a pair for each request of the step before the run. The first
-    /// element is the number of tokens that have been computed after that step. The second element
-    /// is true if other requests may share the blocks that the request fills.
+    /// element of a pair is the number of tokens that have been computed after that step. The
+    /// second element of a pair is true if other requests may share the blocks that the request
+    /// fills.
     pub fn start_decode_run(&mut self, block_size: u32, visits: impl Iterator<Item = (u32, bool)>) {
         self.block_size = block_size;
         self.due.clear();

@@ -102,15 +102,15 @@ pub struct TensorDegreeChoice {
     pub fits: bool,
 }
 
-/// Returns the number of ranks of a report without this field.
+/// Returns the number of ranks for a report without this field.
 fn default_rank_count() -> u32 {
     1
 }
 
 /// Bytes of the device's context, of the library's buffers, and of captured graphs. This constant
 /// is fitted: on an RTX 4090 with Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588
-/// blocks. The memory that the weights leave is 1.24 GB larger than these blocks. Activations and
-/// logits, as computed below, take 0.53 GB of this difference; the rest is this constant.
+/// blocks. The memory that the weights leave is 1.24 GB larger than these 2,588 blocks. Activations
+/// and logits, as computed below, take 0.53 GB of this difference; the rest is this constant.
 const CONTEXT_BYTES: u64 = 700_000_000;
 
 impl NpuMemoryPlan {

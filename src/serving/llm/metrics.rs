@@ -162,7 +162,7 @@ impl CountsOverTime {
     }
 }
 
-/// All statistics that a run collects.
+/// All statistics that a run collects about requests and engines.
 pub(super) struct LlmRunRecorder {
     /// Limits of each class.
     limits: Vec<LlmTimeLimits>,

@@ -47,8 +47,8 @@ pub struct BlockAttentionSizes {
     pub qk_norm: bool,
     /// Maximum number of tokens that a token attends to; `None` for no maximum.
     pub window: Option<u64>,
-    /// Number of elements of the latent vector, and of the rotated key. All heads share both. These
-    /// elements are cached instead of keys and values.
+    /// Number of elements of the latent vector, and of the rotated key. All heads share the latent
+    /// vector and the rotated key, which are cached instead of keys and values.
     pub latent: Option<[u64; 2]>,
     /// True if a gate, computed with the queries, multiplies the attention's results.
     pub is_gated: bool,
@@ -191,8 +191,8 @@ impl BlockAttentionSizes {
         }
     }
 
-    /// Returns the number of keys that a token reads, where `keys` is the number of tokens up to
-    /// and including this token.
+    /// Returns the number of keys that a token reads if `keys` is the number of tokens up to and
+    /// including this token.
     pub fn keys_read_per_token(&self, keys: u64) -> u64 {
         self.window.map_or(keys, |window| keys.min(window))
     }
@@ -246,7 +246,7 @@ impl TokenMixing {
 /// Equal blocks of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EqualModelBlocks {
-    /// Number of these blocks.
+    /// Number of blocks of this kind.
     pub count: u64,
     /// The operator of each block that combines information across tokens.
     pub mixing: TokenMixing,
@@ -339,8 +339,8 @@ impl EqualModelBlocks {
                         ..product(inputs, outputs)
                     });
                 }
-                // The only weights of these operators are sinks and the gains of norms. They are
-                // counted elsewhere, because they belong to no product.
+                // The only weights of these operators are sinks and the gains of norms. No product
+                // includes these weights, so they are counted elsewhere.
                 OperatorKind::Norm { .. }
                 | OperatorKind::Attention { .. }
                 | OperatorKind::ShapedAttention { .. }
@@ -405,8 +405,8 @@ impl EqualModelBlocks {
         }
     }
 
-    /// Returns the number of product weights per NPU, summed over all these blocks: outside experts,
-    /// and in experts. Each rank has `npus` NPUs, and the `ranks` ranks share the experts.
+    /// Returns the number of product weights per NPU, summed over all blocks of this kind: outside
+    /// experts, and in experts. Each rank has `npus` NPUs, and the `ranks` ranks share the experts.
     fn product_weights_per_npu(&self, npus: u32, ranks: u32) -> [u64; 2] {
         let mut weights = [0; 2];
         for product in &self.products {

@@ -98,7 +98,8 @@ pub enum BlockReservationRule {
 pub enum AllReduceKernels {
     /// vLLM's own kernels, which leave the norm after the sum to a separate kernel.
     Vllm,
-    /// TensorRT-LLM's kernels, which FlashInfer also provides. They include the norm after the sum.
+    /// TensorRT-LLM's kernels, which FlashInfer also provides. The kernels include the norm after
+    /// the sum.
     TensorrtLlm,
 }
 

@@ -16,9 +16,8 @@
 //! 3. The step runs. If all tokens of a request are computed, the request gets one more token. A
 //!    request ends with its last token, and frees its blocks.
 //!
-//! With *prompts first*, a step with prompt tokens has no other tokens. It takes the prompt tokens first from running
-//! requests and then from waiting requests. If there are no prompt tokens, the step computes one token of each running
-//! request.
+//! With *prompts first*, a step with prompt tokens has no other tokens. Running requests get their prompt tokens
+//! before waiting requests. If there are no prompt tokens, the step computes one token of each running request.
 //!
 //! With *asynchronous scheduling*, the next step is composed when a step begins. At that time the scheduler knows how
 //! many tokens the running step computes, but not their content. The blocks that these tokens fill are therefore not
@@ -155,7 +154,7 @@ pub struct ProducedToken {
     /// True if the token is the last of the answer.
     pub is_last: bool,
     /// If the request ends while it waits after a preemption, the number of computed tokens that it
-    /// lost. These tokens are not computed again.
+    /// lost. The lost tokens are not computed again.
     pub ended_waiting: Option<u32>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Events at the same instant are handled in three groups. First, steps end. Then requests arrive,
 //! in the order of their numbers, and are assigned to engines. Finally, idle engines begin their
-//! next steps, in the order of their indices. So a request that arrives when a step ends can take
+//! next steps, in the order of their indices. So if a request arrives when a step ends, it can take
 //! part in the next step.
 
 use super::super::error::ServeError;

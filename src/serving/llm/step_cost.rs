@@ -58,7 +58,8 @@ pub enum StepCostPart {
     HostStep,
     /// The host's time per request in the step.
     HostRequest,
-    /// Padding tokens that CUDA graphs add. The other parts include their time.
+    /// Padding tokens that CUDA graphs add. The times of the padding tokens are included in the
+    /// other parts.
     Padding,
 }
 
@@ -116,7 +117,7 @@ const WEIGHT_ONLY_PEAK: f64 = 0.7;
 /// NPUs on which TensorRT-LLM's all-reduces are assumed to be as fast as on H100, where they were measured. The links
 /// of these NPUs are at least as fast as H100's, and up to 256 KiB the time is mostly latency.
 const AS_H100: &[&str] = &["h200", "b200", "b300", "gb200", "gb300"];
-/// NPUs with the same links as B200. Their machines also use B200's curves.
+/// NPUs with the same links as B200. The machines with these NPUs also use B200's curves.
 const AS_B200: &[&str] = &["b300", "gb200", "gb300"];
 /// Largest step, in tokens, that vLLM pads to the size of a captured CUDA graph. Graph sizes above
 /// 4 are multiples of `GRAPH_STEP`.
@@ -342,8 +343,8 @@ impl StepCost {
         self.price_kernel(kernel).duration().as_seconds() * self.class.slowdown
     }
 
-    /// Returns the format in which products with weights in `weights` are computed. This is the weights' format, except
-    /// that four-bit weights use BF16 on NPUs that do not compute in four bits.
+    /// Returns the format in which products with weights in `weights` are computed. The format is the weights' own
+    /// format, except that products with four-bit weights use BF16 on NPUs that do not compute in four bits.
     fn compute_format(&self, weights: Dtype) -> Dtype {
         match weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
@@ -415,7 +416,7 @@ impl StepCost {
             let [k, n] = kind.product_sizes_per_npu(product, self.npus);
             return [touched, rows, n, k];
         }
-        // Each NPU has whole experts.
+        // Here each NPU has whole experts.
         let own = touched.div_ceil(u64::from(self.npus * self.ranks));
         [own, rows, product.outputs, product.inputs]
     }
@@ -516,7 +517,7 @@ impl StepCost {
             elements: (kind.widest + kind.widest / 2) / parts,
         }];
         if !self.fuses_norms() {
-            // A block has two norms. Each includes the residual sum before it, so each has two
+            // A block has two norms. Each norm includes the residual sum before it, so it has two
             // reads and two writes.
             work.extend(
                 [MemoryBoundWork {
@@ -759,8 +760,8 @@ impl StepCost {
                 span.map_or_else(ring, Span::as_seconds)
             }
         };
-        // This kernel converts logits to single precision and then to probabilities, and samples a
-        // token; it makes three passes over the logits.
+        // The sampling kernel converts logits to single precision and then to probabilities, and
+        // samples a token; it makes three passes over the logits.
         let chosen = self.memory_bound_seconds(
             MemoryBoundKernel::Softmax,
             3 * 4 * rows * self.sizes.vocabulary,
@@ -1122,8 +1123,8 @@ mod tests {
         assert!(hopper(Dtype::Fp4, 8192) > hopper(Dtype::Bf16, 8192));
     }
 
-    /// Each of eight NPUs with whole experts has an eighth of the experts, with all their columns. Otherwise, each NPU
-    /// has an eighth of the columns of every expert.
+    /// Each of eight NPUs with whole experts has an eighth of the experts, with all their columns. NPUs without whole
+    /// experts have an eighth of the columns of every expert.
     #[test]
     fn whole_experts_are_fewer_and_wider() {
         let mut cost = cost("qwen3-235b-a22b", "dgx-h100", 8, &[]);

@@ -164,7 +164,7 @@ impl LengthDistribution {
         match *self {
             Self::Fixed(length) | Self::Uniform(_, length) => length,
             Self::LogNormal { mean, deviation } => {
-                // This is the 99th percentile of the distribution.
+                // 99th percentile of the distribution.
                 (log_normal_value_at(mean, deviation, 2.326) as u32).clamp(1, MOST_LENGTH)
             }
             Self::Empirical(ref lengths) => lengths.iter().copied().max().unwrap_or(1),

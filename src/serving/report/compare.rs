@@ -19,7 +19,7 @@ pub struct RateSweep {
     pub capacity: Option<ServeCapacity>,
 }
 
-/// The result at one rate.
+/// Results at one rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RatePoint {

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 /// An event that does not follow from a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RequestTimerEvent {
-    /// The datapath latency of a request has ended. The values are the request's number and the
+    /// The datapath latency of a request has ended. The fields are the request's number and the
     /// index of its state.
     Ready(u64, u32),
     /// A user's thinking time has ended, so the user sends a request.

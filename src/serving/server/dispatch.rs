@@ -26,11 +26,11 @@ impl Server<'_> {
         }
     }
 
-    /// Fills the free slots of a processor from the queue. If preempted batches continue, their
-    /// jobs with known times are appended to `answered`. Pass no `answered` only if the queue
-    /// contains no preempted batch. This is the case if the processor already had a free slot,
-    /// because it would have continued such a batch. Returns false if the queue had too few
-    /// requests to fill the slots.
+    /// Fills the free slots of a processor from the queue. If preempted batches continue, appends
+    /// their jobs with known times to `answered`. `answered` may be `None` only if the queue has no
+    /// preempted batch. The queue has none if the processor already had a free slot, because the
+    /// processor would have continued the batch.
+    /// Returns false if the queue had too few requests to fill the slots.
     pub(super) fn fill_processor_slots(
         &mut self,
         processor: u32,
@@ -136,8 +136,9 @@ impl Server<'_> {
             return true;
         }
         // The remaining work is slow to compute, so first compare queued requests with the batch's
-        // whole work. The remaining work is less than the whole work. So if no queued request is
-        // more urgent than the whole work, no request is more urgent than the remaining work.
+        // whole work. The remaining work is always less than the whole work. So if no queued
+        // request is more urgent than the whole work, no request is more urgent than the remaining
+        // work.
         if !state.ended.is_empty() && !self.policy.has_urgent_request(&state.first) {
             return false;
         }

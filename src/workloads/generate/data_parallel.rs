@@ -6,7 +6,7 @@
 //! A layer has six kernels. Below, `t` is the number of tokens per rank, `s` is the sequence
 //! length, `h` is the hidden size, and `d` is the number of bytes per value. A product of an
 //! `a x b` matrix and a `b x c` matrix takes `2abc` FLOPs (`abc` multiplications and the same
-//! number of additions). It moves each of its `ab + bc + ac` values once.
+//! number of additions). The product moves each of its `ab + bc + ac` values once.
 //!
 //! | kernel | forward FLOPs | forward bytes | operation |
 //! |---|---|---|---|
@@ -19,21 +19,21 @@
 //!
 //! A backward kernel does twice the work of its forward kernel, because the gradients of the input
 //! and of the weights each need a product of the forward size. A layer's parameters are the
-//! matrices above: `p = 3h² + h² + 4h² + 4h² = 12h²`. So its gradient all-reduce has `12h²d` bytes.
-//! The optimizer is Adam, with two moments and a master copy of the weights in single precision.
-//! One Adam update takes `12p` FLOPs (3 for the first moment, 4 for the second, 2 for the root and
-//! its epsilon, 3 for the update). The update moves `p (2d + 24)` bytes: it reads the gradient,
-//! writes the weight, and reads and writes three values of 4 bytes.
+//! matrices above: `p = 3h² + h² + 4h² + 4h² = 12h²`. So the gradient all-reduce of a layer has
+//! `12h²d` bytes. The optimizer is Adam, with two moments and a master copy of the weights in
+//! single precision. One Adam update takes `12p` FLOPs (3 for the first moment, 4 for the second, 2
+//! for the root and its epsilon, 3 for the update). The update moves `p (2d + 24)` bytes: it reads
+//! the gradient, writes the weight, and reads and writes three values of 4 bytes.
 //!
 //! # Order
 //!
 //! A step first runs the forward kernels from the first layer to the last, and then the backward
 //! kernels from the last layer to the first, one kernel at a time. When a layer's backward pass
-//! ends, its all-reduce starts on a separate lane. So it overlaps the backward pass of the layers
-//! below. The layer's optimizer waits for this all-reduce. In the next step, the layer's forward
-//! pass waits for the optimizer. A step with `L` layers has `6L + 6L + L + L = 14L` nodes: first
-//! the forward kernels, then the backward kernels with the all-reduces between them, and finally
-//! the optimizers from the top layer down.
+//! ends, its all-reduce starts on a separate lane. So the all-reduce overlaps the backward pass of
+//! the layers below. The layer's optimizer waits for this all-reduce. In the next step, the layer's
+//! forward pass waits for the optimizer. A step with `L` layers has `6L + 6L + L + L = 14L` nodes:
+//! first the forward kernels, then the backward kernels with the all-reduces between them, and
+//! finally the optimizers from the top layer down.
 
 use super::{
     GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
@@ -358,8 +358,8 @@ mod tests {
             assert_eq!((forward.flops, forward.bytes), (flops, bytes));
             assert_eq!((backward.flops, backward.bytes), (2 * flops, 2 * bytes));
         }
-        // The 12 x 100 parameters have 2,400 B of gradients. Their update takes 14,400 FLOPs and
-        // moves 1,200 x (4 + 24) = 33,600 B.
+        // The 12 x 100 parameters have 2,400 B of gradients. The update of these parameters takes
+        // 14,400 FLOPs and moves 1,200 x (4 + 24) = 33,600 B.
         let optimizer = (prepared.optimizer.flops, prepared.optimizer.bytes);
         assert_eq!((prepared.gradient, optimizer), (2400, (14_400, 33_600)));
         // Two 4-bit values share a byte: 12 x 100 / 2 = 600 B.

@@ -1,4 +1,4 @@
-//! Training of a transformer on a wafer, by the exact rules of PALM's public code. Its results can
+//! Training of a transformer on a wafer, by the exact rules of PALM's public code. The results can
 //! be compared with PALM's published numbers. `generate MODEL` uses chakram's own rules instead.
 //!
 //! The rules come from Tables VI and VII of Fang et al., "PALM: A Efficient Performance Simulator
@@ -317,7 +317,7 @@ impl PalmGenerator {
     }
 
     /// Emits a kernel and an all-reduce, a memory access in parallel with both, and a barrier over
-    /// all cores of the stage. These nodes are one layer's pass or one layer's update.
+    /// all cores of the stage. The nodes belong to one layer's pass or to one layer's update.
     fn emit_layer(
         &self,
         core: PalmStageCore,

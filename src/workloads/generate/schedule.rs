@@ -7,7 +7,7 @@
 //! forward and backward passes alternate. After the last forward pass, the remaining backward passes
 //! follow. Backward passes keep the order of micro-batches, but reverse the order of chunks (Narayanan
 //! et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21,
-//! figures 3 and 4). The other schedules are defined by lists of steps. These lists compute weight
+//! figures 3 and 4). The other schedules are defined by lists of steps. Their steps compute weight
 //! gradients in separate passes ([`zero_bubble`]), run two passes at the same time ([`dual_pipe`]), or
 //! come from a file ([`StagePassOrders`]).
 //!
@@ -459,7 +459,7 @@ impl PipelineSchedule {
     }
 
     /// Returns the stage and the pass that use the result of `pass` on stage `stage` out of
-    /// `stages`. This is the inverse of [`PipelineSchedule::predecessor_of`].
+    /// `stages`. The function is the inverse of [`PipelineSchedule::predecessor_of`].
     pub fn successor_of(
         &self,
         pass: PipelinePass,

@@ -16,9 +16,9 @@
 //! matrix products confirm. A bias adds `N / n` elements to the update; Table III omits biases.
 //!
 //! A convolution `(b, c, i, k)` is sharded in the same way, except that m divides the rows of its
-//! output (see [`ShardingDegrees`]). PALM's table computes FLOPs from the input's size. It assumes
-//! that windows have no padding and do not extend beyond a device's border rows. This module
-//! computes FLOPs from the output's size, which depends on stride and padding. If a device's
+//! output (see [`ShardingDegrees`]). PALM's table computes FLOPs from the input's size. The table
+//! assumes that windows have no padding and do not extend beyond a device's border rows. This
+//! module computes FLOPs from the output's size, which depends on stride and padding. If a device's
 //! windows cover rows of neighbouring devices, the device receives these rows
 //! ([`OperatorSharding::image_rows_of`]). The gradients of the received rows are sent back before
 //! the sum over k, so that each device sums only its own rows. The input's gradient has the

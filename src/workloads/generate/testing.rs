@@ -18,8 +18,8 @@ pub(super) struct EmittedNode {
     pub memory: MemoryChanges,
 }
 
-/// A sink that records one rank's nodes. It also records the bytes that all ranks send and receive,
-/// by (source, destination, tag).
+/// A sink that records one rank's nodes. The sink also records the bytes that all ranks send and
+/// receive, by (source, destination, tag).
 #[derive(Default)]
 struct EmissionRecorder {
     rank: u32,
@@ -113,8 +113,8 @@ pub(super) fn record_every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode
     ranks
 }
 
-/// Checks every rank's own graph and slots (peers and group names). They must equal the graph and
-/// slots derived from the rank that represents the rank's shape.
+/// Checks every rank's own graph and slots (peers and group names). The graph and slots must equal
+/// those that are derived from the rank that represents the rank's shape.
 pub(super) fn assert_rank_shapes_match(job: &GeneratedJob) {
     for rank in 0..job.rank_count() {
         let shape = job.shape_of(rank);

@@ -364,9 +364,9 @@ impl TrainingGenerator {
         shared && self.has_communication() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Returns true if gathers of updated parameters overlap the next step's forward pass. These
-    /// gathers come first in each step of a trace, so that a single step takes the same time as
-    /// each step of a long training.
+    /// Returns true if gathers of updated parameters overlap the next step's forward pass. A trace
+    /// shows these gathers at the beginning of each step, so that a single step takes the same time
+    /// as each step of a long training.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }

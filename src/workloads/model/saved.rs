@@ -1,9 +1,9 @@
 //! Activations that operators save for the backward pass.
 //!
 //! In a forward pass, each operator saves the data that its gradients need, unless another operator
-//! saves the same data. This data is its input, and its own data such as dropout masks. An operator
-//! does not save its output, because the output is the next operator's input. Therefore no tensor
-//! is counted twice, and saved bytes can be summed over operators.
+//! saves the same data. An operator's data is its input and its own data, such as dropout masks. An
+//! operator does not save its output, because the output is the next operator's input. Therefore no
+//! tensor is counted twice, and saved bytes can be summed over operators.
 //!
 //! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves
 //! `s h (34 + 5 a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large
@@ -12,7 +12,7 @@
 //! not count. Token ids do not count either, because they are part of the sample.
 //!
 //! There is only one exception, which counts a tensor twice. In a ResNet block that changes the
-//! number of channels, two convolutions have the same input, and both count it.
+//! number of channels, two convolutions have the same input, and both count this input.
 
 use super::count::sum;
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};

@@ -172,8 +172,8 @@ pub struct OperatorAxesAndTensors {
     pub name: &'static str,
     /// Axes of all tensors that the operator has.
     pub axes: Vec<TensorAxis>,
-    /// Inputs, each as the letters of its axes. They are outputs of earlier operators or of the
-    /// previous layer.
+    /// Inputs, each as the letters of its axes. The inputs are outputs of earlier operators or of
+    /// the previous layer.
     pub inputs: Vec<&'static str>,
     /// Outputs, each as the letters of its axes.
     pub outputs: Vec<&'static str>,
@@ -345,8 +345,8 @@ impl OperatorAxesAndTensors {
         own.map(|one| self.tensor_element_count(one.axes))
     }
 
-    /// Returns the bytes per sample of all saved tensors, and the bytes of those that selective
-    /// recomputation recomputes.
+    /// Returns two numbers of bytes per sample: the bytes of all saved tensors, and the bytes of
+    /// the tensors that selective recomputation recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &TensorKeptForBackward| {
             let each = one.bytes.unwrap_or(element);
@@ -382,7 +382,7 @@ pub(in crate::model) fn window_position_count(
     let padded = size.saturating_add(padding.saturating_mul(2));
     match padded.checked_sub(kernel) {
         // Strides in model files are at least 1, but models that are built in code may have the
-        // stride 0. `max` avoids a division by zero in this case.
+        // stride 0. `max` avoids a division by zero for the stride 0.
         Some(free) => free / stride.max(1) + 1,
         None => 0,
     }

@@ -6,8 +6,8 @@ use super::{
 };
 
 /// A transformer over an image's patches and one class token (Dosovitskiy et al., "An Image is
-/// Worth 16x16 Words", 2021). It has LayerNorm before attention and before the MLP, biases in all
-/// products, and GELU.
+/// Worth 16x16 Words", 2021). The transformer has LayerNorm before attention and before the MLP,
+/// biases in all products, and GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VisionTransformer {
     /// Number of blocks; layers before and after the blocks do not count.

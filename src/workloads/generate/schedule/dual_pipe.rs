@@ -3,8 +3,7 @@
 //! and each pass hides the other's communication. Every part of the model has a copy on two stages.
 //! DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th part from the front and
 //! the i-th part from the back. A micro-batch first passes through the parts from the front, and then
-//! through the parts from the back. In this module, the two halves of a micro-batch's path are the
-//! directions.
+//! through the parts from the back. Below, the two halves of a micro-batch's path are called directions.
 //!
 //! Both DualPipe schedules have eight phases. h is a stage's distance from the nearer end, H is the number
 //! of stages up to the middle, and M is the number of micro-batches per direction. F is a forward pass, B

@@ -79,8 +79,8 @@ impl BucketAssigner {
 
     /// Returns the buckets of a model chunk; `among` is the group that reduces them. `layers` has
     /// one entry per layer, from the last layer to the first. An entry contains the layer and its
-    /// number of weights. It also contains, for each operator from the last to the first, the
-    /// number of weights in each gradient that the operator computes.
+    /// number of weights. The entry also contains, for each operator from the last to the first,
+    /// the number of weights in each gradient that the operator computes.
     pub fn assign_buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
         among: ParallelGroupKind,
@@ -164,9 +164,9 @@ mod tests {
         // the last norm (16).
         let expected = [(1, 1, false, 36), (0, 1, false, 16 + 36), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 72), expected);
-        // A first bucket of 8 B contains only the bias. The same operator's matrix gradient belongs
-        // to the next bucket. With a limit of 90 B (45 weights) for later buckets, one bucket has
-        // 32 + 8 + 8 = 48 weights, and the next has 4 + 32 + 8 + 8 = 52 weights.
+        // A first bucket of 8 B contains only the bias. The matrix gradient of the same operator
+        // belongs to the next bucket. With a limit of 90 B (45 weights) for later buckets, one
+        // bucket has 32 + 8 + 8 = 48 weights, and the next has 4 + 32 + 8 + 8 = 52 weights.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
         // With a bucket limit of 37 weights, the first bucket has 4 + 32 weights and half of the

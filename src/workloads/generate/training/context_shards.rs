@@ -14,8 +14,8 @@
 //! the kernel of the previous step. A rank has two pieces of the sequence. With a causal mask, a
 //! rank's queries attend to half of another rank's keys. If the other rank is earlier in the
 //! context group, all `s / c` queries attend to its first piece. If it is later, half of the
-//! queries attend to both its pieces. Both cases have `(s / c)^2 / 2` query-key pairs. The plan
-//! treats every rank as in the first case, which is the case of the last rank in all steps. A
+//! queries attend to both its pieces. In both cases, there are `(s / c)^2 / 2` query-key pairs. The
+//! plan treats every rank as in the first case, which is the case of the last rank in all steps. A
 //! `merge` kernel adds the result of each step to the results of earlier steps. The backward pass
 //! begins with the keys that arrived last. So each rank ends with the summed gradients of its own
 //! keys and values.
@@ -82,7 +82,7 @@ fn divide_axis(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
 }
 
 /// Returns the bytes that a rank exchanges in its context group before and after an operator, for
-/// the rank's own tokens. The first number counts queries; the second counts keys and values.
+/// the rank's own tokens. The first number is for queries; the second is for keys and values.
 /// `sample` is the number of bytes per value times the number of samples per micro-batch.
 pub(super) fn context_exchange_bytes(spec: &OperatorAxesAndTensors, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {

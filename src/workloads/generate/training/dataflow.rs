@@ -431,8 +431,8 @@ impl DataflowCursor {
         }
     }
 
-    /// Makes the output of `operator` the current result. Returns the operator's inputs. Each has
-    /// the layout in which it arrives and the layout that the operator needs.
+    /// Makes the output of `operator` the current result. Returns the operator's inputs. Each input
+    /// has the layout in which it arrives and the layout that the operator needs.
     fn advance_past_operator(
         &mut self,
         operator: &LayerOperator,

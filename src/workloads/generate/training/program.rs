@@ -151,7 +151,7 @@ impl LayerProgram {
             }
             own.after.sort_unstable();
             own.after.dedup();
-            // The second program still reads these output gradients, so the first program frees
+            // The second program still reads `item`'s output gradients, so the first program frees
             // none of them.
             let held = match inputs.items.last_mut() {
                 Some(last) => &mut last.memory,
@@ -203,8 +203,8 @@ impl LayerProgram {
     }
 }
 
-/// Adds `bytes` of the class `class` to `sums`. The sum saturates: layers without nodes add bytes
-/// in every pass, so it has no upper bound.
+/// Adds `bytes` of the class `class` to `sums`. The sum saturates, because layers without nodes add
+/// bytes in every pass without a limit.
 pub(super) fn add_bytes(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
     let sum = &mut sums[class as usize];
     *sum = sum.saturating_add(bytes);

@@ -1,7 +1,7 @@
 //! Number of parameters on a rank, and the state (weights, gradients, optimizer state) of the parameters
 //! that the rank stores and updates.
 //!
-//! ZeRO shards the state of common weights among all replicas. It shards the state of experts among the
+//! ZeRO shards the state of common weights among all replicas. The state of experts is sharded among the
 //! replicas that have the same experts.
 
 use super::layer::WeightCounts;
@@ -91,10 +91,10 @@ impl TrainingGenerator {
             }
         }
         if self.plan.elementwise.is_pytorch() {
-            // Unfused Adam works on lists of single-precision tensors. It moves these bytes per
-            // parameter: decay (8), first moment (12), second moment (8 + 12), root, correction and
-            // epsilon (8 each), weights (16). Together, these are 80 bytes; a fused kernel moves
-            // only 28 bytes.
+            // Unfused Adam works on lists of single-precision tensors. The unfused kernels move
+            // these bytes per parameter: decay (8), first moment (12), second moment (8 + 12),
+            // root, correction and epsilon (8 each), weights (16). Together, these are 80 bytes; a
+            // fused kernel moves only 28 bytes.
             if self.plan.optimizer == Optimizer::Adam {
                 bytes += 52;
             }

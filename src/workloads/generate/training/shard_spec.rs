@@ -79,7 +79,7 @@ impl ShardSpec {
     }
 
     /// Returns true if all members' parts of `work` together have exactly the windows of `work`.
-    /// This is only the case if the members' rows extend past the padding.
+    /// The parts have exactly these windows only if their rows extend past the padding.
     pub fn divides_windows_exactly(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
         self.local_shard(work)

@@ -145,7 +145,8 @@ struct MemberOperator<'s> {
     /// Size of the operator's output, in bytes.
     output_bytes: u64,
     /// Number of elements exchanged among ranks with different experts, and number of elements
-    /// exchanged among nodes before that. The second number is 0 if nodes are not distinguished.
+    /// exchanged among nodes before that. The number exchanged among nodes is 0 if nodes are not
+    /// distinguished.
     exchanged: [u64; 2],
     /// Kernels that sort received copies by expert, and kernels that sort results by receiver.
     orders: [Vec<LoweredKernel>; 2],

@@ -75,7 +75,8 @@ pub struct StageSummary {
     /// Bytes in use at the peak, by tensor class.
     pub memory: [u64; TensorClass::COUNT],
     /// Maximum number of passes whose activations are stored at the same time, and the bytes of one
-    /// such pass. Their product is the memory that the schedule needs for activations.
+    /// such pass. The product of both numbers is the memory that the schedule needs for
+    /// activations.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
     pub communication: Vec<CommunicationTotals>,

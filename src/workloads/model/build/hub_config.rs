@@ -1,7 +1,7 @@
 //! Models from Hugging Face's `config.json`.
 //!
-//! The parser reads the keys that determine the model's sizes. It ignores keys that are known not
-//! to affect sizes. It rejects every other key by name.
+//! The parser reads the keys that determine the model's sizes. The parser ignores keys that are
+//! known not to affect sizes. The parser rejects every other key by name.
 
 use super::MOST_LAYERS;
 use crate::model::{

@@ -74,7 +74,7 @@ fn core(layer: &ModelLayer) -> u64 {
 fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
     // Blocks with 512 tokens have 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 multiplications. The
     // published count is higher by 29,056 h, as if each weight in the table of cased words were one
-    // multiplication. It also omits the operators after the blocks.
+    // multiplication. The published count also omits the operators after the blocks.
     let model = preset("megatron-bert");
     let blocks = over(&model, LayerRole::Block, ModelLayer::multiplication_count);
     assert_eq!(blocks, 167_503_724_544);

@@ -70,7 +70,7 @@ fn attention_multiplies_what_the_loops_do() {
         for query in 0..tokens {
             for key in 0..tokens {
                 // A pair needs a dot product of `width` elements, and then scales a row of `width`
-                // values. Each of these takes `width` multiplications.
+                // values. The dot product and the scaling each take `width` multiplications.
                 all += 2 * width;
                 later += if key > query { 2 * width } else { 0 };
             }

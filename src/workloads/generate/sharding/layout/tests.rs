@@ -113,10 +113,10 @@ fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
 
 #[test]
 fn two_that_need_the_same_both_get_it_in_an_exchange() {
-    // Members 0 and 1 need the first half of the samples. Each has a different quarter of the
-    // columns, and half of this quarter (1/8 of the result) belongs to the samples that it needs.
-    // Each member receives the other three eighths of the elements that it needs. Including the
-    // fragment for itself, each member sends and receives 1/2 of the result.
+    // Members 0 and 1 need the first half of the samples. Each member has a different quarter of
+    // the columns, and half of this quarter (1/8 of the result) belongs to the samples that it
+    // needs. Each member receives the other three eighths of the elements that it needs. Including
+    // the fragment for itself, each member sends and receives 1/2 of the result.
     let change = plan_redistribution(&columns(4, 1), &samples(2, 2), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
 }

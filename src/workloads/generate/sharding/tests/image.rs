@@ -93,8 +93,8 @@ impl Windows {
     }
 }
 
-/// Rows that a device uses in the test. They are compared with the announced own rows and received
-/// rows.
+/// Rows that a device uses in the test. The test compares these rows with the announced own rows
+/// and received rows.
 struct Used {
     own: Range<u64>,
     rows: Option<(u64, u64)>,

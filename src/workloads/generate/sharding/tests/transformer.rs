@@ -5,8 +5,8 @@
 //! `(24 B S H^2 + 4 B S^2 H) / (Nd Nm)` FLOPs. In each pass, Nm devices sum `2 B S H / Nd` elements
 //! (once after attention and once after the feed-forward part). In the update, Nd devices sum
 //! `12 H^2 / Nm` elements. PALM's published code sums half the number of elements in each pass, and
-//! sums `4 H^2 + 8 H^2 / Nm` elements in the update. Both numbers contradict PALM's Eq. 6, which
-//! follows from the table.
+//! sums `4 H^2 + 8 H^2 / Nm` elements in the update. Both numbers of PALM's code contradict its Eq.
+//! 6, which follows from the table.
 
 use super::*;
 use crate::model::{ActivationFunction, TensorSplit, TransformerBlock};
@@ -52,7 +52,7 @@ fn volume(batch: f64, devices: f64, model: f64) -> f64 {
 
 #[test]
 fn eq_6_has_its_least_between_one_and_four() {
-    // The terms are 8 B S H Nm / N = 8 x 115 x 2048 x 12288 / 16 Nm = 1.447034e9 Nm and 24 H^2 / Nm =
+    // Here, 8 B S H Nm / N = 8 x 115 x 2048 x 12288 / 16 Nm = 1.447034e9 Nm, and 24 H^2 / Nm =
     // 3.623879e9 / Nm.
     let published = [5.0709e9, 4.7060e9, 6.6941e9, 1.2029e10, 2.3379e10];
     for (power, expected) in published.into_iter().enumerate() {

@@ -2,11 +2,11 @@
 //! biases to their results.
 //!
 //! After an all-to-all with one copy of a token per expert, a rank has the copies of each sender in
-//! the order of its own experts. So it must first sort all copies by expert. Before the results are
-//! sent back, the rank sorts them by receiver again. Transformer Engine's 8-bit products need a
-//! multiple of 16 or 32 rows. Therefore Megatron-LM pads the rows of each expert before the first
-//! product, and removes the padding after the last product. With `r` copies of tokens with `h`
-//! columns:
+//! the order of its own experts. So the rank must first sort all copies by expert. Before the
+//! results are sent back, the rank sorts them by receiver again. Transformer Engine's 8-bit
+//! products need a multiple of 16 or 32 rows. Therefore Megatron-LM pads the rows of each expert
+//! before the first product, and removes the padding after the last product. With `r` copies of
+//! tokens with `h` columns:
 //!
 //! | kernel | where | bytes |
 //! |---|---|---|

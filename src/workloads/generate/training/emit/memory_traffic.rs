@@ -90,10 +90,11 @@ impl RankEmitter<'_, '_> {
 /// Maximum number of accesses that replace one load or store.
 pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
 
-/// Returns the sizes of the fewest equal accesses that together move `bytes` bytes. Each has at
-/// most `most` bytes, unless this would need more than `MOST_PIECES` accesses. An operand of I
-/// bytes may be loaded once for each part of the other operand, which has W bytes in parts of C
-/// bytes. These loads count as one load of ⌈W/C⌉ I bytes, although the memory stores only I bytes.
+/// Returns the sizes of the fewest equal accesses that together move `bytes` bytes. Each access has
+/// at most `most` bytes, unless this limit would require more than `MOST_PIECES` accesses. An
+/// operand of I bytes may be loaded once for each part of the other operand, which has W bytes in
+/// parts of C bytes. These loads count as one load of ⌈W/C⌉ I bytes, although the memory stores
+/// only I bytes.
 fn split_accesses(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
     let count = bytes.div_ceil(most.max(1)).min(MOST_PIECES);
     let (each, rest) = (bytes / count.max(1), bytes % count.max(1));

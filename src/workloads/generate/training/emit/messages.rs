@@ -79,8 +79,8 @@ impl RankEmitter<'_, '_> {
         let shares = groups.and_then(|groups| groups.shares);
         let exchanges = [
             (summing, CollectiveKind::AllReduce, "all-reduce"),
-            // A collective without an explicit root has its first member as root. This member has
-            // received the message.
+            // A collective without an explicit root has its first member as root. The first member
+            // has received the message.
             (shares, CollectiveKind::Broadcast, "broadcast"),
         ];
         for (family, kind, label) in exchanges {

@@ -348,7 +348,7 @@ impl MemberProgramWriter<'_> {
                 .has_effect(AblationEffect::TensorCommunication);
             (!silent && bytes > 0).then(|| {
                 // Only the weight gradient needs the gathered input. So with split backward passes,
-                // the weight-gradient pass gathers it.
+                // the weight-gradient pass gathers the input.
                 to.of_weights = true;
                 let item = if context.overlap {
                     to.push_parallel_node(name, phase, task, entry.clone(), ["", ""])

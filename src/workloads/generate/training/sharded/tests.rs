@@ -239,11 +239,11 @@ fn rows_of_images_come_from_neighbours() {
     // beyond the border has 8 pixels with 8 channels in 2 samples, which is 256 B. In the backward
     // pass, its gradients have the same size. `first` receives rows of the input samples (8 x 4 x 2
     // x 2 = 128 B), but the samples need no gradients. Windows of the pool do not extend into other
-    // shards. The pool's output has 16 channels of 4 x 4 (1,024 B). Each member sends half of it,
-    // because the next product needs all of it. In the backward pass, every member already has the
-    // whole gradient of the pool's output. Each member computes weight gradients for half of the
-    // rows, with values of 2 B: `first` has 8 x 4 x 9 = 288 weights, the norm has 16, and `second`
-    // has 16 x 8 x 9 = 1152.
+    // shards. The pool's output has 16 channels of 4 x 4 (1,024 B). Each member sends half of the
+    // output, because the next product needs all of it. In the backward pass, every member already
+    // has the whole gradient of the pool's output. Each member computes weight gradients for half
+    // of the rows, with values of 2 B: `first` has 8 x 4 x 9 = 288 weights, the norm has 16, and
+    // `second` has 16 x 8 x 9 = 1152.
     let model = chain(IMAGES);
     let plan = plan(
         2,
@@ -317,8 +317,8 @@ fn channels_are_summed_over_those_that_share_them() {
 fn tables_are_exchanged_for_samples() {
     // DLRM runs on four members with 8 samples: the MLPs are sharded by samples, and the tables by
     // columns. 26 tables with 64 columns each have an output of 26 x 64 x 8 x 2 B = 26,624 B for
-    // all samples. A member has a quarter of the columns. It exchanges them for a quarter of the
-    // samples, by one all-to-all of 6,656 B in each direction.
+    // all samples. A member has a quarter of the columns. The members exchange these columns for a
+    // quarter of the samples, by one all-to-all of 6,656 B in each direction.
     let model = Model::load_named("dlrm").unwrap();
     let operators = vec![degrees("*", [4, 1, 1, 1]), degrees("table*", [1, 1, 4, 1])];
     let plan = plan(4, 8, operators);

@@ -110,7 +110,7 @@ fn kernels_have_the_tokens_of_a_rank() {
         );
         let products = 2 * 2 * (T * (T + 1) / 4) * A * W;
         // Attention reads the keys and values of all tokens, either for all heads or for the rank's
-        // heads. It writes an output with the size of the queries, and 4 B per row.
+        // heads. Attention writes an output with the size of the queries, and 4 B per row.
         let keys = match exchange {
             ContextExchange::AllGather => T * V,
             ContextExchange::AllToAll => T * V / 2,

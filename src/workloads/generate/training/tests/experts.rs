@@ -164,8 +164,8 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     let nodes = &ranks(plan)[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
     // Each member of the group routes its own tokens. Each member has some columns of every expert.
-    // For these columns, it gathers the copies of all members. Afterwards, it receives only the
-    // results of its own copies.
+    // For these columns, it gathers the copies of all members. Afterwards, each member receives
+    // only the results of its own copies.
     assert_eq!(
         kernel(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
         T * H * X

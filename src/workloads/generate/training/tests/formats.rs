@@ -82,8 +82,8 @@ fn megatron_sums_gradients_apart_from_their_products() {
     let all = gpt2(&plan);
     let up = |suffix: &str| kernel(&all, &format!("mb1/layer3/bwd/mlp.up{suffix}")).1;
     let [n, k, m] = UP;
-    // The product writes 2 B per element. The sum reads these bytes, and reads and writes 2 B of
-    // accumulated gradient per element.
+    // The product writes 2 B per element. The sum reads the product's bytes, and reads and writes 2
+    // B of accumulated gradient per element.
     assert_eq!(up(".wgrad"), 2 * (n * k + n * m + k * m));
     assert_eq!(up(".wgrad.sum"), 6 * k * m);
     assert_eq!(up(".bgrad"), 2 * n * m);

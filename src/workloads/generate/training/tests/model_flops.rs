@@ -165,8 +165,8 @@ fn plans() -> impl Strategy<Value = ParallelismPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_global_rejects: 1 << 16, ..ProptestConfig::default() })]
 
-    /// Hardware FLOPs are never less than model FLOPs. They equal the model FLOPs if nothing is
-    /// recomputed, padded, or replicated in a tensor group.
+    /// Hardware FLOPs are never less than model FLOPs. Hardware FLOPs equal model FLOPs if nothing
+    /// is recomputed, padded, or replicated in a tensor group.
     #[test]
     fn kernels_carry_out_what_the_model_needs(model in models(), plan in plans()) {
         let found = summary(&model, &plan);

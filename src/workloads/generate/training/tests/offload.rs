@@ -35,9 +35,9 @@ fn bytes(nodes: &[EmittedNode], name: &str) -> u64 {
 /// Number of parameters in a block of GPT-2: 12 h^2 + 13 h, with h = 768.
 const BLOCK: u64 = 12 * 768 * 768 + 13 * 768;
 
-/// In both passes, a rank loads its quarter of a block before the block is gathered. It stores its
-/// quarter of the gradients after they are reduced. The optimizer loads 2 B of gradient and 12 B of
-/// state per parameter, and stores 2 B of weight and the state.
+/// In both passes, a rank loads its quarter of a block before the block is gathered. The rank
+/// stores its quarter of the gradients after they are reduced. The optimizer loads 2 B of gradient
+/// and 12 B of state per parameter, and stores 2 B of weight and the state.
 #[test]
 fn shards_are_loaded_before_gathers_and_stored_after_reductions() {
     let all = nodes(|plan| plan.offload = OffloadedState::All);

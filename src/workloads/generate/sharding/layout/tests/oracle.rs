@@ -158,8 +158,8 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
 }
 
 /// Returns true if an all-to-all is possible. Every member must already have some of the elements
-/// that it needs. It must have either none or a fixed number of the elements that any other member
-/// needs.
+/// that it needs. Every member must have either none or a fixed number of the elements that any
+/// other member needs.
 fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own

@@ -135,7 +135,7 @@ fn products_of_experts_are_one_many_or_fused() {
     ] {
         let (one, flops) = count(&grouped[0], name);
         assert_eq!(one, 1, "{name}");
-        // Each rank has half of the experts.
+        // Each of the two ranks has half of the experts.
         assert_eq!(count(&each[0], name), (X as usize / 2, flops), "{name}");
     }
     let fused = with(Products::Fused);
