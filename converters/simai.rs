@@ -4,9 +4,9 @@
 //!
 //! One pass corresponds to SimAI's own loop. In the forward pass, each layer computes and then
 //! communicates, and then the next layer starts. The backward pass goes from the last layer to the
-//! first. An input-gradient stage computes and communicates in the same way. Then the weight
-//! gradient is computed, and its collective starts. Only the same layer of the next pass waits for
-//! this collective. Times are in nanoseconds.
+//! first. An input-gradient stage computes and communicates in the same way. After the
+//! input-gradient stage, the weight gradient is computed and its collective starts. Only the same
+//! layer of the next pass waits for this collective. Times are in nanoseconds.
 
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;

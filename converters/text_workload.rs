@@ -49,7 +49,7 @@ pub enum LayerComm {
 }
 
 impl LayerComm {
-    /// Every word of the format, with the `comm_type` that the schema gives the resulting node.
+    /// Every word of the format, with the resulting node's `comm_type` in the schema.
     const ALL: [(Self, &'static str, u64); 5] = [
         (Self::AllReduce, "ALLREDUCE", 0),
         (Self::AllToAll, "ALLTOALL", 6),
@@ -128,8 +128,8 @@ impl TextWorkload {
     /// parallelism. The file may still be invalid.
     pub fn begins_as_text_workload(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // Python and the parser accept every Unicode blank between words, even a vertical tab, so
-        // split in the same way.
+        // Python and the parser accept every Unicode blank between words, even a vertical tab, so split the line in the
+        // same way.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();

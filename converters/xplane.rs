@@ -69,8 +69,8 @@ pub struct DeviceConversion {
     pub events: u64,
     /// Busy time of the device's streams, in ns, summed over streams.
     pub busy_ns: u64,
-    /// Busy time that the trace's nodes preserve, in ns. Kernels count, and so do collectives with
-    /// their waiting time.
+    /// Busy time that the trace's nodes preserve, in ns. This time includes kernels, and
+    /// collectives with their waiting time.
     pub kept_ns: u64,
     /// Number of host calls that launched events of this device.
     pub launches: u64,

@@ -10,8 +10,7 @@ const BLOCK: usize = 512;
 /// Maximum number of entries. Archives of captures have a few entries per rank.
 const MAX_ENTRIES: usize = 1 << 20;
 
-/// Returns true if a file whose first bytes are `head` begins with an entry's header that has a
-/// valid checksum.
+/// Returns true if `head`, the first bytes of a file, begins with an entry's header that has a valid checksum.
 pub fn begins_as_tar(head: &[u8]) -> bool {
     let mut archive = Archive::new(head.get(..BLOCK).unwrap_or_default());
     let first = archive.entries().map(|entries| entries.raw(true).next());

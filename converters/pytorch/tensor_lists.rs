@@ -43,7 +43,7 @@ pub(super) fn bytes_moved_by_kernel(shapes: &str, kernel: &str) -> Option<u64> {
     Some(all.saturating_add(longest).saturating_mul(size))
 }
 
-/// Returns the size in bytes of the first element type among the (C++) template arguments in a kernel's name.
+/// Returns the size in bytes of the first element type among the C++ template arguments in a kernel's name.
 fn element_bytes(kernel: &str) -> Option<u64> {
     let (_, arguments) = kernel.split_once('<')?;
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';

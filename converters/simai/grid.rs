@@ -31,8 +31,8 @@ impl GroupRole {
 /// Assigns ranks to groups. Rank `t + T (p + P (e + E x))` belongs to stage `p`. The rank has
 /// position `t` in its tensor-parallel group, and position `e + E x` in its data-parallel group.
 /// Within a data-parallel group, each run of `E` consecutive members is an expert-parallel group.
-/// With one stage, the groups are identical to SimAI's. With several stages, the groups differ from
-/// SimAI's, because SimAI's expert-parallel groups mix ranks of different stages.
+/// With one stage, the groups are identical to SimAI's groups. With several stages, the groups
+/// differ from SimAI's, because SimAI's expert-parallel groups mix ranks of different stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGrid {
     /// Number of NPUs.
@@ -128,8 +128,8 @@ impl RankGrid {
     /// Returns the group of `role` that contains `rank`.
     pub fn group_of_rank(&self, role: GroupRole, rank: u32) -> RankGroup {
         let (count, _) = self.group_size_and_count(role);
-        // The first value is the rank's index among the data-parallel groups, and the second is its
-        // position within its group.
+        // The first value is the rank's index among the data-parallel groups, and the second value
+        // is the rank's position within its group.
         let plane = self.tensor * self.pipeline;
         let (outside, place) = (rank % plane, rank / plane);
         let (expert, replica) = (place % self.expert, place / self.expert);

@@ -17,7 +17,7 @@ pub(super) struct CollectiveCall {
     pub bytes: u64,
     /// Number of the group; 0 means all ranks.
     pub group: u64,
-    /// Time in ps for which the member waited until the last member started.
+    /// Time, in ps, that the member waited until the last member started.
     pub wait: i128,
 }
 

@@ -81,7 +81,7 @@ pub(super) fn write_device_nodes<W: Write>(
     Ok(done)
 }
 
-/// Nodes of a device in the order of their ids, with their dependencies.
+/// Nodes of a device in order of id, with their dependencies.
 struct DeviceEmitter<'d, 'a> {
     device: &'d DeviceTimeline<'a>,
     base: i128,

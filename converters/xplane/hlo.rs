@@ -89,8 +89,8 @@ impl HloModules {
         Ok(())
     }
 
-    /// Returns the collective of the instruction `op` in a file's program: `None` if the instruction is not a
-    /// collective, `Some(None)` if the collective's groups are unknown.
+    /// Returns the collective of the instruction `op` in a file's program. The result is `None` if the instruction is
+    /// not a collective, and `Some(None)` if the collective's groups are unknown.
     pub fn find_collective(
         &self,
         file: usize,
@@ -159,7 +159,7 @@ impl DeviceAssignment {
         ids.get(replica as usize).copied()
     }
 
-    /// Returns all devices, in the order of their global numbers.
+    /// Returns all devices, in order of global number.
     fn all_devices(&self) -> Vec<u64> {
         let partitions = &self.partitions;
         let replica = |replica: usize| partitions.iter().filter_map(move |ids| ids.get(replica));

@@ -55,7 +55,7 @@ pub(super) struct EventKindMetadata<'a> {
 pub(super) struct ProfileLine<'a> {
     pub name: Cow<'a, str>,
     pub events: Vec<ProfileEvent<'a>>,
-    /// Number of events that have no time or no duration: instants, and events that stand for many
+    /// Number of events that have no time or no duration: instants, and events that summarize many
     /// occurrences.
     pub instants: u64,
 }

@@ -65,14 +65,14 @@ pub(super) struct DeviceTimeline<'a> {
 }
 
 impl DeviceTimeline<'_> {
-    /// Returns the start of the first event, ps.
+    /// Returns the start of the first event, in ps.
     pub fn first_start(&self) -> Option<i128> {
         let first = self.pieces.first().map(|piece| piece.start);
         let launch = self.launches.first().map(|launch| launch.start);
         first.into_iter().chain(launch).min()
     }
 
-    /// Returns the end of the last event, ps.
+    /// Returns the end of the last event, in ps.
     pub fn last_end(&self) -> Option<i128> {
         let pieces = self.pieces.iter().map(|piece| piece.end);
         pieces.chain(self.launches.iter().map(|l| l.end)).max()

@@ -90,7 +90,7 @@ pub struct MemoryLimitError {
 }
 
 impl MemoryLimitError {
-    /// Returns the memory that the allocation needs, or a lower bound of this memory.
+    /// Returns the memory that the allocation needs, or a lower bound on this memory.
     pub fn requested_memory(&self) -> Bytes {
         self.asked
     }

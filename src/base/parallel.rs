@@ -10,7 +10,7 @@ pub fn processor_count() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Applies `f` to each of `items` on up to `threads` threads, and returns the results in the order of the items.
+/// Applies `f` to each of `items` on up to `threads` threads, and returns the results in item order.
 ///
 /// # Errors
 ///

@@ -4,7 +4,7 @@
 /// Step of the counter: 2^64 divided by the golden ratio, rounded to an odd number.
 pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Mixes the bits of `z`, so that successive values of a counter give independent random numbers.
+/// Mixes the bits of `z`, so that successive values of a counter produce independent random numbers.
 pub fn mix_bits(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

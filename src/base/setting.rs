@@ -29,9 +29,9 @@ pub fn register_setting_names(write_name: NameWriter) {
 pub enum SettingKey {
     /// Change the durations of collectives.
     Collective,
-    /// Simulate one rank of each set of identical ranks, instead of all.
+    /// Simulate one rank of each set of identical ranks, instead of all ranks.
     Aggregate,
-    /// Bandwidth of each dimension, for a machine given as a list of dimensions.
+    /// Bandwidth of each dimension, for a machine that is specified as a list of dimensions.
     Bandwidth,
     /// Source of times for uncontended collectives.
     Collectives,
@@ -75,7 +75,7 @@ pub enum SettingKey {
     Host,
     /// Interpolation between the rates of a table.
     Interpolate,
-    /// Latency of each dimension, for a machine given as a list of dimensions.
+    /// Latency of each dimension, for a machine that is specified as a list of dimensions.
     Latency,
     /// How the host launches work.
     Launch,

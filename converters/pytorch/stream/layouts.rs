@@ -1,10 +1,10 @@
 //! Reads elements with known layouts. A layout is the text between an element's values, learned
 //! from earlier elements.
 //!
-//! A program prints its elements in a few formats. So the text between two values, such as `,
-//! "tid": `, has usually occurred in an earlier element. If this text is the same byte for byte,
-//! the keys are known without parsing. If no layout fits an element, the scanner reads the element
-//! key by key, and adds the element's layout.
+//! A program prints its elements in a few formats. So the text between two values, such as `, "tid": `, has usually
+//! occurred in an earlier element. If the text between two values equals a known text byte for byte, the keys are known
+//! without parsing. If no layout fits an element, the scanner reads the element key by key, and adds the element's
+//! layout.
 
 use super::scanner::JsonScanner;
 

@@ -1,9 +1,10 @@
 //! Determines the transfer times of collectives that have members without a capture.
 //!
-//! The last member to start may have no capture, so the time after the last known start is only an upper bound of the
+//! The last member to start may have no capture, so the time after the last known start is only an upper bound on the
 //! transfer time. A *size class* contains all collectives of one kind and group size whose numbers of bytes round down
 //! to the same power of two. If a member is absent, a collective gets the smallest transfer time of its class and of
-//! all classes with more bytes, because more bytes cannot be faster. The rest of the collective's time is waiting.
+//! all classes with more bytes, because a transfer of more bytes cannot be faster. The rest of the collective's time is
+//! waiting.
 //!
 //! If an absent member is always the last to start, even the smallest time contains waiting. If the smallest time
 //! exceeds the 95th percentile of NCCL's kernel times without contention ([`ExpectedNcclKernelTimes`]), the smallest
@@ -78,8 +79,8 @@ struct SizeClassTimes {
 }
 
 impl SizeClassTimes {
-    /// Returns the transfer time of the class: the smallest time on devices, and the median of the
-    /// times without waiting on hosts.
+    /// Returns the transfer time of the class. On devices, the transfer time is the smallest time; on hosts, it is the
+    /// median of the times that contain no waiting.
     fn transfer_time(mut self) -> u64 {
         self.transfers.sort_unstable();
         let place = match self.on_device {

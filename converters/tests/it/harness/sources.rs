@@ -84,8 +84,8 @@ pub fn nsys(data: &[u8]) {
 }
 
 /// Converts arbitrary bytes. The parser must reject the bytes, or return a schedule. If the schedule is written as
-/// text, parsing the text must give the same schedule. The traces must have one node per operation. Converting the
-/// traces back must give the same schedule, with resolved begin-dependencies and separate delays.
+/// text, parsing the text must return the same schedule. The traces must have one node per operation. Converting the
+/// traces back must produce the same schedule, with resolved begin-dependencies and separate delays.
 pub fn goal(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
