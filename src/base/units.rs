@@ -266,7 +266,7 @@ pub struct BufferShare {
 }
 
 impl BufferShare {
-    /// Creates the share that is a whole buffer of `bytes`.
+    /// Creates the share that consists of a whole buffer of `bytes` bytes.
     pub const fn from_bytes(bytes: u64) -> Self {
         Self { bytes, parts: 1 }
     }
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn links_one_after_another_are_rounded_once() {
-        // 1 B over three links of 400 GB/s takes 3 x 2.5 = 7.5 ps, which rounds to 8. Over one link of 50 GB/s, 1 B
+        // 1 B over three links of 400 GB/s takes 3 x 2.5 = 7.5 ps, which rounds to 8 ps. Over one link of 50 GB/s, 1 B
         // takes 20 ps.
         let links = InverseRate::ZERO.add_links(3, Bandwidth::new(400e9).unwrap());
         assert_eq!(

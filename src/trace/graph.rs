@@ -340,7 +340,7 @@ impl Graph {
         named.map(|(_, name)| &name[..])
     }
 
-    /// Returns a kernel's floating-point operations, or zero if they are unknown.
+    /// Returns a kernel's number of floating-point operations, or zero if it is unknown.
     #[inline]
     pub fn flops(&self, node: NodeIndex) -> u64 {
         self.flops[node.index()]

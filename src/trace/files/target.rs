@@ -112,7 +112,7 @@ pub(super) fn parent_folder(path: &Path) -> &Path {
 #[cfg(unix)]
 fn takes_several(metadata: &Metadata) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    // Terminals and /dev/null accept any number of outputs. In a pipe or socket, several outputs would mix.
+    // Terminals and /dev/null accept any number of outputs. Several outputs in one pipe or socket would be mixed.
     metadata.file_type().is_char_device()
 }
 

@@ -1,4 +1,4 @@
-//! Reads and writes declarations of groups of ranks, in separate files and in metadata nodes.
+//! Reads and writes declarations of rank groups, in separate files and in metadata nodes.
 
 use super::{TraceError, escape_name};
 use chakram_base::setting::SettingKey;

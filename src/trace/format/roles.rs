@@ -116,7 +116,7 @@ mod tests {
         let of = ["0", "1", "3", "5", "6", "7", "8", "tp"].map(|name| roles.role_of_group(name));
         let [t, d] = [Some("tensor"), Some("data")];
         assert_eq!(of, [None, t, t, d, None, d, None, None]);
-        // If a group has two roles, the first one counts.
+        // If a group has two roles, the first role counts.
         let mut both: GroupRoles = "experts 3-9".parse().unwrap();
         both.extend(&roles);
         assert_eq!(

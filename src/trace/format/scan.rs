@@ -308,7 +308,7 @@ impl<'a> NodeFields<'a> {
     ) -> Result<(), TraceError> {
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            // This path gives the same result as the general path below, but keeps its state in registers. Speed
+            // This path produces the same result as the general path below, but keeps its state in registers. Speed
             // matters here, because a typical node has ten attributes.
             if let Some(attr) = AttrView::scan_attribute_fast(&mut cursor) {
                 attr::store(attr, &mut self.facts)?;

@@ -35,7 +35,7 @@ pub fn find_short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     for &node in knot {
         inside[node as usize] = true;
     }
-    // The breadth-first search is written out here, because petgraph's search does not record predecessors and its A*
+    // The breadth-first search is implemented here, because petgraph's search does not record predecessors and its A*
     // breaks ties by the layout of a heap.
     let mut reached_from: Vec<Option<u32>> = vec![None; count];
     let mut queue = VecDeque::from([start]);

@@ -47,7 +47,7 @@ impl NameTable {
         self.staged.push_str(name);
         let short = (HASHER.hash_one(name) >> 32) as u32;
         self.staged_ends.push((short, self.staged.len()));
-        // A batch usually takes a few kilobytes. The limit on bytes only matters for absurdly long names.
+        // A batch usually takes a few kilobytes. The limit on bytes matters only for extremely long names.
         self.staged_ends.len() == BATCH || self.staged.len() > 1 << 20
     }
 

@@ -53,7 +53,7 @@ impl CompressionFormat {
 pub(super) enum CompressedSize {
     /// The size is known in advance.
     Known(u64),
-    /// The size is unknown (as for a pipe); this counts the bytes read so far.
+    /// The size is unknown (as for a pipe); the counter contains the number of bytes read so far.
     SoFar(Rc<Cell<u64>>),
 }
 

@@ -174,7 +174,7 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
         let schema = attribute("schema", Value::StringVal("1.0.1".to_owned()));
         assert_eq!((metadata.attr, nodes.len()), (vec![schema], 1));
     }
-    // The metadata has its attributes in field 1, as in the first days of 0.0.4.
+    // The metadata has its attributes in field 1, as in the earliest files of schema 0.0.4.
     let schema = WireMessage::default()
         .with_bytes(1, "schema")
         .with_bytes(29, "x");

@@ -17,7 +17,7 @@ fn text(value: &Value) -> Option<Option<&str>> {
     }
 }
 
-/// Returns a text value, or `None` for values of other types.
+/// Returns the text of a text value, or `None` for values of other types.
 pub fn word(value: &Value) -> Option<&str> {
     text(value).flatten()
 }
