@@ -1,0 +1,200 @@
+//! Bundles: links that carry equal parts of every sprayed message.
+//!
+//! In a Clos network, a sprayed message leaves a subtree of switches in equal parts over all links up, and enters a subtree
+//! in equal parts over all links down. If all links of the dimension have one rate and latency, the links of a bundle
+//! saturate at the same time. One link of the bundle then represents all others, so a route has two entries per level
+//! instead of two entries per switch.
+
+use super::legs::RouteLeg;
+use super::{DirectedLink, LinkFraction, LinkGraph, LinkRoute, Npu, RoutePolicy};
+use chakram_base::random::split_mix;
+use chakram_base::units::Span;
+use hashbrown::HashTable;
+
+/// Finds routes over the bundles of a graph without failed links, and remembers the parts that routes share.
+#[derive(Clone, Debug)]
+pub struct BundledRoutes {
+    dimensions: Vec<BundledDimension>,
+    /// Number of links of each bundle.
+    sizes: Vec<u32>,
+    shared: HashTable<SharedPart>,
+    /// Links of the shared parts.
+    links: Vec<LinkFraction>,
+}
+
+/// Part of a leg that all NPUs at its two vertices share: in a Clos network, the part from one switch of the lowest level to
+/// another.
+#[derive(Clone, Copy, Debug)]
+struct SharedPart {
+    dimension: usize,
+    /// Vertices at which the part begins and ends.
+    ends: (u32, u32),
+    /// Range of entries in [`BundledRoutes::links`].
+    links: (u32, u32),
+    latency: Span,
+}
+
+/// Properties of the links of a dimension.
+#[derive(Clone, Debug)]
+struct BundledDimension {
+    /// True if messages are sprayed over bundles whose links have the same rate and latency.
+    has_bundles: bool,
+    /// For each NPU, the only link that leaves the NPU along the dimension, if there is a single one.
+    only_outgoing: Vec<Option<u32>>,
+    /// For each NPU, the only link that enters the NPU along the dimension, if there is a single one.
+    only_incoming: Vec<Option<u32>>,
+}
+
+impl BundledRoutes {
+    /// Finds the bundles of `graph`.
+    pub fn new(graph: &LinkGraph) -> Self {
+        let mut sizes = vec![0; graph.links.len()];
+        for bundle in graph.bundles.iter().flatten() {
+            sizes[*bundle as usize] += 1;
+        }
+        let dimensions = 0..graph.labels.len();
+        Self {
+            dimensions: dimensions.map(|d| BundledDimension::new(graph, d)).collect(),
+            sizes,
+            shared: HashTable::new(),
+            links: Vec::new(),
+        }
+    }
+
+    /// Replaces `route` by the route from `a` to `b`. Links in bundles are represented by the bundle's first link.
+    pub fn find_route(&mut self, graph: &LinkGraph, (a, b): (Npu, Npu), route: &mut LinkRoute) {
+        route.links.clear();
+        route.latency = Span::ZERO;
+        let mut at = a.0;
+        while let Some(leg) = graph.legs.first_leg(at, b.0) {
+            match graph.policies[leg.dimension] {
+                // A hash of both NPUs selects the links, so legs share no part.
+                RoutePolicy::Hashed(_) => {
+                    let found = graph.follow_single_path((at, leg.end), leg, (a, b), route);
+                    found.expect("every NPU can be reached");
+                }
+                RoutePolicy::First | RoutePolicy::Sprayed => {
+                    self.append_leg(graph, at, leg, route);
+                }
+            }
+            at = leg.end;
+        }
+    }
+
+    fn append_leg(&mut self, graph: &LinkGraph, from: u32, leg: RouteLeg, route: &mut LinkRoute) {
+        let dimension = &self.dimensions[leg.dimension];
+        let first = dimension.only_outgoing[from as usize];
+        let last = dimension.only_incoming[leg.end as usize];
+        let mut start = from;
+        if let Some(link) = first {
+            start = append_link(graph, link, route);
+            if start == leg.end {
+                return;
+            }
+        }
+        let end = last.map_or(leg.end, |link| graph.links[link as usize].from);
+        let part = self.find_shared_part(graph, (start, end), leg);
+        let (first, behind) = part.links;
+        let links = &self.links[first as usize..behind as usize];
+        route.links.extend_from_slice(links);
+        route.latency += part.latency;
+        if let Some(link) = last {
+            append_link(graph, link, route);
+        }
+    }
+}
+
+impl BundledRoutes {
+    /// Returns the part of `leg` between two vertices, and finds its links when it is first needed.
+    fn find_shared_part(
+        &mut self,
+        graph: &LinkGraph,
+        ends: (u32, u32),
+        leg: RouteLeg,
+    ) -> SharedPart {
+        let dimension = leg.dimension;
+        let hash = hash_part(dimension, ends);
+        let is_part = |part: &SharedPart| (part.dimension, part.ends) == (dimension, ends);
+        if let Some(part) = self.shared.find(hash, is_part) {
+            return *part;
+        }
+        let mut route = LinkRoute::default();
+        if self.dimensions[dimension].has_bundles {
+            append_bundles(graph, &self.sizes, ends, leg, &mut route);
+        } else {
+            let found = graph.follow_leg(ends, leg, &mut route);
+            found.expect("every NPU can be reached");
+        }
+        let first = self.links.len() as u32;
+        self.links.extend(route.links);
+        let part = SharedPart {
+            dimension,
+            ends,
+            links: (first, self.links.len() as u32),
+            latency: route.latency,
+        };
+        let rehash = |part: &SharedPart| hash_part(part.dimension, part.ends);
+        self.shared.insert_unique(hash, part, rehash);
+        part
+    }
+}
+
+fn hash_part(dimension: usize, (start, end): (u32, u32)) -> u64 {
+    let mut word = u64::from(start) << 32 | u64::from(end);
+    split_mix(&mut word) ^ dimension as u64
+}
+
+impl BundledDimension {
+    fn new(graph: &LinkGraph, d: usize) -> Self {
+        let links = || (0..).zip(&graph.links).filter(|(_, link)| link.dimension as usize == d);
+        let mut all = links().map(|(_, link)| (link.bandwidth, link.latency));
+        let first = all.next();
+        let is_uniform = all.all(|link| Some(link) == first);
+        let is_bundled = links().all(|(number, _)| graph.bundles[number as usize].is_some());
+        let is_sprayed = graph.policies[d] == RoutePolicy::Sprayed;
+        let only = |npu_of: fn(&DirectedLink) -> u32| {
+            let mut counts = vec![(0, 0); graph.npus as usize];
+            for (number, link) in links() {
+                if let Some(count) = counts.get_mut(npu_of(link) as usize) {
+                    *count = (count.0 + 1, number);
+                }
+            }
+            let only = counts.into_iter().map(|(count, link)| (count == 1).then_some(link));
+            only.collect()
+        };
+        Self {
+            has_bundles: is_sprayed && is_uniform && is_bundled,
+            only_outgoing: only(|link| link.from),
+            only_incoming: only(|link| link.to),
+        }
+    }
+}
+
+/// Appends a link that the whole message passes, and returns the vertex at its end.
+fn append_link(graph: &LinkGraph, link: u32, route: &mut LinkRoute) -> u32 {
+    let DirectedLink { to, latency, .. } = graph.links[link as usize];
+    route.links.push((link, 1.0));
+    route.latency += latency;
+    to
+}
+
+/// Appends the bundles from `start` to `end`, both on the way to the end of `leg`. The bundles of one path are those of all
+/// paths.
+fn append_bundles(
+    graph: &LinkGraph,
+    sizes: &[u32],
+    (start, end): (u32, u32),
+    leg: RouteLeg,
+    route: &mut LinkRoute,
+) {
+    let mut at = start;
+    while at != end {
+        let link = graph.links_towards(at, leg).next();
+        let link = link.expect("every NPU can be reached");
+        let DirectedLink { to, latency, .. } = graph.links[link as usize];
+        let bundle = graph.bundles[link as usize].unwrap_or(link);
+        route.links.push((bundle, 1.0 / f64::from(sizes[bundle as usize])));
+        route.latency += latency;
+        at = to;
+    }
+}
