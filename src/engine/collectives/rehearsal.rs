@@ -225,8 +225,6 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
     /// Absent members rule this out: members end at different times, so a present member cannot represent an absent
     /// one.
     fn can_wait_for_all(&self, run: &CollectiveRun) -> bool {
-        let cached = self.chunks.schedules.get(run.schedule);
-        let mut stages = cached.all_stages().iter();
         let plan = self.chunks.groups[run.group].plan;
         !M::Order::MATCHES_AS_ISSUED
             && needs_all_members(run)
@@ -234,7 +232,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             && run.progress.is_none()
             && run.request.is_none_or(|request| request.splits.is_none())
             && plan.present as usize == plan.members.len()
-            && !stages.any(|stage| self.chunks.backend.is_scripted(stage))
+            && !self.chunks.is_scripted(run)
     }
 
     /// Ends a collective at the times of a trial run. `number` identifies the answer if other traffic can withdraw it.
@@ -350,10 +348,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         if !together && !may_skew {
             return None;
         }
-        let backend = &*self.chunks.backend;
-        let mut stages = cached.schedule.all_stages().iter();
-        let is_scripted = stages.any(|stage| backend.is_scripted(stage));
-        let found = if is_scripted {
+        let found = if self.chunks.is_scripted(&self.chunks.runs[id]) {
             None
         } else {
             self.rehearse_run(fabric, effects, id, own, together)
