@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn distinct_ranks_are_those_of_all_count_choices() {
+    fn distinct_ranks_are_the_mean_over_all_choices() {
         for of in [
             [8, 2, 2],
             [8, 2, 4],

@@ -151,14 +151,8 @@ impl TrainingGenerator {
     /// Returns the bytes that an optimizer step loads from remote memory and the bytes that it
     /// stores there, if state is kept outside the NPU's memory.
     pub(super) fn streamed_step_bytes(&self, stage: u32) -> [u64; 2] {
-        let sum = |each: &dyn Fn(&ParameterMemory) -> u64| {
-            let states = self.parameter_memories_of_stage(stage).into_iter();
-            let of = states.map(|(state, parameters)| {
-                let stepped = state.parameters_updated_per_npu(parameters);
-                stepped.saturating_mul(each(&state))
-            });
-            of.fold(0, u64::saturating_add).min(MOST_WORK)
-        };
+        let sum =
+            |each: &dyn Fn(&ParameterMemory) -> u64| self.sum_over_updated_parameters(stage, each);
         let kept = ParameterMemory::kept_bytes_per_parameter;
         match self.plan.offload {
             // Of the bytes that a step moves, half are loads and half are stores.
@@ -179,12 +173,21 @@ impl TrainingGenerator {
 
     /// Returns the bytes that a rank's optimizer step moves.
     pub(super) fn optimizer_step_bytes(&self, stage: u32) -> u64 {
-        let of = |(state, parameters): (ParameterMemory, u64)| {
-            let stepped = state.parameters_updated_per_npu(parameters);
-            stepped.saturating_mul(state.bytes_moved_per_step())
-        };
-        let all = self.parameter_memories_of_stage(stage).into_iter().map(of);
-        all.fold(0, u64::saturating_add).min(MOST_WORK)
+        self.sum_over_updated_parameters(stage, &ParameterMemory::bytes_moved_per_step)
+    }
+
+    /// Returns the sum of `bytes_of` over the parameters that a rank's optimizer updates.
+    fn sum_over_updated_parameters(
+        &self,
+        stage: u32,
+        bytes_of: &dyn Fn(&ParameterMemory) -> u64,
+    ) -> u64 {
+        let states = self.parameter_memories_of_stage(stage).into_iter();
+        let bytes = states.map(|(state, parameters)| {
+            let updated = state.parameters_updated_per_npu(parameters);
+            updated.saturating_mul(bytes_of(&state))
+        });
+        bytes.fold(0, u64::saturating_add).min(MOST_WORK)
     }
 }
 

@@ -59,6 +59,7 @@ use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use super::dataflow::{LayerDataflow, ShardedOperator};
 use super::frozen_weights::adapter_products;
 use super::layer::{LayerLoweringOptions, LoweredLayer, TiedEmbeddingMatrix, WeightCounts};
+use super::local_experts::scale_count;
 use super::operator_recompute::{RecomputedOperatorPart, recomputed_operator_part};
 use crate::generate::check_limit;
 use crate::generate::plan::{
@@ -242,10 +243,7 @@ impl ShardedLowering {
                 let copied = spec.extent_of_axis('c') / spec.extent_of_axis('m').max(1);
                 [all / u128::from(copied.max(1)), 0]
             }
-            _ => [loads.sent, loads.over_nodes].map(|factor| match factor == 1.0 {
-                true => all,
-                false => (all as f64 * factor + 0.5) as u128,
-            }),
+            _ => [loads.sent, loads.over_nodes].map(|factor| scale_count(all, factor)),
         };
         each.map(|elements| u64::try_from(elements).unwrap_or(u64::MAX))
     }
@@ -272,10 +270,7 @@ impl ShardedLowering {
             return Ok(Default::default());
         }
         let rows = rows.saturating_mul(sizes.samples.into());
-        let rows = match context.loads.experts == 1.0 {
-            true => rows,
-            false => (rows as f64 * context.loads.experts + 0.5) as u128,
-        };
+        let rows = scale_count(rows, context.loads.experts);
         sizes.expert_order_kernels([rows, width], sizes.one_by_one)
     }
 
@@ -352,11 +347,12 @@ impl ShardedLowering {
                 own.all = own.all.saturating_add(weights);
                 own.trained = own.trained.saturating_add(trained);
             }
-            let exchanged = self.exchanged_elements(&work.to_axes_and_tensors(), &sizes);
-            let orders = self.order_kernels(&work.to_axes_and_tensors(), &sizes)?;
-            let context_bytes = self.context_bytes(&work.to_axes_and_tensors(), &sizes);
+            let own_spec = work.to_axes_and_tensors();
+            let exchanged = self.exchanged_elements(&own_spec, &sizes);
+            let orders = self.order_kernels(&own_spec, &sizes)?;
+            let context_bytes = self.context_bytes(&own_spec, &sizes);
             let behind = flow.steps.len() - 1 - i;
-            let tied_weights = work.to_axes_and_tensors().tied_weights();
+            let tied_weights = own_spec.tied_weights();
             tied = tied.or(tied_weights.map(|weights| TiedEmbeddingMatrix {
                 behind,
                 weights,
