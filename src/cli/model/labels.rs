@@ -1,6 +1,8 @@
 //! Names and sizes of operators, for text and JSON.
 
-use chakram_workloads::model::{ActivationFunction, AttentionSpan, OperatorKind, TensorSplit};
+use chakram_workloads::model::{
+    ActivationFunction, AttentionSpan, DeltaAttention, OperatorKind, TensorSplit,
+};
 
 /// Returns the name of `cut` in model files.
 pub(super) fn split_name(cut: TensorSplit) -> &'static str {
@@ -82,14 +84,15 @@ pub(super) fn format_sizes(work: &OperatorKind) -> String {
             let (causal, sinks) = (optional(causal, ", causal"), optional(sinks, ", sinks"));
             format!("{heads} heads{shared} x {width}{values}{causal}{span}{sinks}")
         }
-        OperatorKind::LinearAttention {
-            key_heads,
-            value_heads,
-            key_width,
-            value_width,
-            taps,
-            ..
-        } => {
+        OperatorKind::LinearAttention { sizes, .. } => {
+            let DeltaAttention {
+                key_heads,
+                value_heads,
+                key_width,
+                value_width,
+                taps,
+                ..
+            } = sizes;
             format!(
                 "{value_heads} heads over {key_heads}, states of {key_width} x {value_width}, convolution of {taps}"
             )

@@ -19,6 +19,7 @@ use super::{
     ActivationFunction, AttentionSpan, ExpertRouterRule, LayerOperator, LayerRole, ModelLayer,
     OperatorKind, TensorSplit,
 };
+use serde::Serialize;
 
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,18 +78,19 @@ pub struct LatentAttentionSizes {
     pub values: u64,
 }
 
-/// Sizes of linear attention with a gated delta rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Sizes of linear attention with a gated delta rule. Each value head has a state, which replaces the
+/// keys and values of all tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DeltaAttention {
     /// Number of query heads, which is also the number of key heads.
     pub key_heads: u64,
-    /// Number of value heads.
+    /// Number of value heads; each has a state, and for each token a decay and a rate of change.
     pub value_heads: u64,
     /// Number of elements per query or key head.
     pub key_width: u64,
     /// Number of elements per value head.
     pub value_width: u64,
-    /// Number of tokens that the convolution combines.
+    /// Number of tokens that the convolution combines: a token and the tokens immediately before it.
     pub taps: u64,
     /// Bytes per element of the state.
     pub state_bytes: u64,
@@ -106,6 +108,36 @@ impl DeltaAttention {
         let keys = self.key_heads.saturating_mul(self.key_width);
         let values = self.value_columns().saturating_add(self.value_heads);
         keys.saturating_add(values).saturating_mul(2)
+    }
+
+    /// Returns the number of key heads and the number of value heads on each of `npus` NPUs.
+    pub fn heads_per_npu(&self, npus: u32) -> [u64; 2] {
+        [self.key_heads, self.value_heads].map(|heads| (heads / u64::from(npus)).max(1))
+    }
+
+    /// Returns how many columns of queries, keys and values the convolution processes on each of
+    /// `npus` NPUs.
+    pub fn convolved_columns(&self, npus: u32) -> u64 {
+        let [keys, values] = self.heads_per_npu(npus);
+        let keys = keys.saturating_mul(self.key_width).saturating_mul(2);
+        keys.saturating_add(values.saturating_mul(self.value_width))
+    }
+
+    /// Returns the bytes of a sequence's states on each of `npus` NPUs, without the inputs of the
+    /// convolution.
+    pub fn state_bytes_per_npu(&self, npus: u32) -> u64 {
+        let [_, values] = self.heads_per_npu(npus);
+        let values = values.saturating_mul(self.value_width);
+        let states = values.saturating_mul(self.key_width);
+        states.saturating_mul(self.state_bytes)
+    }
+
+    /// Returns the bytes per sequence that each of `npus` NPUs keeps: the states, and the last inputs
+    /// of the convolution with `number` bytes per number.
+    pub fn kept_bytes_per_npu(&self, npus: u32, number: u64) -> u64 {
+        let inputs = self.convolved_columns(npus).saturating_mul(self.taps - 1);
+        let inputs = inputs.saturating_mul(number);
+        self.state_bytes_per_npu(npus).saturating_add(inputs)
     }
 }
 
@@ -203,12 +235,7 @@ impl TransformerArchitecture {
                 ("attention.core", Some(delta)) => operators.push(LayerOperator {
                     work: OperatorKind::LinearAttention {
                         tokens: block.tokens,
-                        key_heads: delta.key_heads,
-                        value_heads: delta.value_heads,
-                        key_width: delta.key_width,
-                        value_width: delta.value_width,
-                        taps: delta.taps,
-                        state_bytes: delta.state_bytes,
+                        sizes: delta,
                     },
                     ..operator
                 }),
@@ -222,14 +249,14 @@ impl TransformerArchitecture {
                     },
                     ..operator
                 }),
-                _ => operators.extend(self.with_parts(&block, operator, index)),
+                _ => operators.extend(self.replace_operator(&block, operator, index)),
             }
         }
         operators
     }
 
     /// Returns the operators that replace `operator` in a block without linear attention.
-    fn with_parts(
+    fn replace_operator(
         &self,
         block: &TransformerBlock,
         operator: LayerOperator,

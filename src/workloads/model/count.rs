@@ -62,24 +62,10 @@ impl OperatorKind {
     /// Bytes that linear attention stores per sequence; 0 for other operators. Each value head
     /// stores its state, and the convolution stores its last inputs with `number` bytes per value.
     pub fn sequence_state_bytes(&self, number: u64) -> u64 {
-        let Self::LinearAttention {
-            key_heads,
-            value_heads,
-            key_width,
-            value_width,
-            taps,
-            state_bytes,
-            ..
-        } = *self
-        else {
-            return 0;
-        };
-        let keys = key_heads.saturating_mul(key_width).saturating_mul(2);
-        let values = value_heads.saturating_mul(value_width);
-        let convolved = keys.saturating_add(values).saturating_mul(taps - 1);
-        let states = values.saturating_mul(key_width);
-        let convolved = convolved.saturating_mul(number);
-        states.saturating_mul(state_bytes).saturating_add(convolved)
+        match self {
+            Self::LinearAttention { sizes, .. } => sizes.kept_bytes_per_npu(1, number),
+            _ => 0,
+        }
     }
 
     /// Number of multiplications per pair of a decoded token and an earlier token, for queries with

@@ -36,6 +36,7 @@ mod kernels;
 mod operators;
 
 pub use kernels::{BytesPerElement, MemoryBoundKernelSpec, MemoryBoundKernels, OperatorKernelSpec};
+pub use operators::DELTA_CHUNK;
 
 /// An axis along which an operator can be sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

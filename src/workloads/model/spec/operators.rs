@@ -5,7 +5,7 @@ use super::{
     OperatorAxis, OperatorInputSource, OperatorKernelSpec, TensorAxis, TensorContraction,
     TensorKeptForBackward, WeightTensorAxes, WindowSpec, saturate_to_u64, window_position_count,
 };
-use crate::model::{ActivationFunction, OperatorKind};
+use crate::model::{ActivationFunction, DeltaAttention, OperatorKind};
 
 /// Number of bytes per element of a mask. The next constant is the number of bytes of a
 /// single-precision value.
@@ -122,7 +122,7 @@ fn create_undividable_axis(letter: char, extent: u64) -> TensorAxis {
 
 /// Number of tokens per chunk in linear attention (`chunk_gated_delta_rule` in
 /// flash-linear-attention). A chunk passes only the state to the next chunk.
-pub(in crate::model) const DELTA_CHUNK: u64 = 64;
+pub const DELTA_CHUNK: u64 = 64;
 
 /// Number of unordered pairs among `n` elements.
 fn unordered_pair_count(n: u64) -> u64 {
@@ -296,12 +296,15 @@ impl OperatorKind {
             }
             Self::LinearAttention {
                 tokens,
-                key_heads,
-                value_heads,
-                key_width,
-                value_width,
-                taps,
-                state_bytes: _,
+                sizes:
+                    DeltaAttention {
+                        key_heads,
+                        value_heads,
+                        key_width,
+                        value_width,
+                        taps,
+                        ..
+                    },
             } => {
                 let axes = vec![
                     create_whole_axis(
@@ -684,11 +687,9 @@ impl OperatorKind {
             | Self::ShapedAttention {
                 heads, kv_heads, ..
             } => vec![(N, heads), (N, kv_heads)],
-            Self::LinearAttention {
-                key_heads,
-                value_heads,
-                ..
-            } => vec![(N, value_heads), (N, key_heads)],
+            Self::LinearAttention { sizes, .. } => {
+                vec![(N, &mut sizes.value_heads), (N, &mut sizes.key_heads)]
+            }
             Self::LatentUp { rows, heads, .. } => vec![(M, rows), (N, heads)],
             Self::Norm { rows, width, .. }
             | Self::Activation { rows, width, .. }

@@ -1,0 +1,123 @@
+//! Times of all-reduces and of token exchanges among the NPUs of an engine: measured for the engine's own kernels,
+//! measured for the machine, or computed for a ring.
+
+use super::super::rules::AllReduceKernels;
+use crate::error::ServeError;
+use chakram_base::collective_kind::CollectiveKind;
+use chakram_base::config::ConfigDocument;
+use chakram_base::units::Span;
+use chakram_hardware::machine::Machine;
+
+/// NPUs on which TensorRT-LLM's all-reduces are taken to be as fast as on H100, where they were measured: their links are as
+/// fast or faster, and up to 256 KiB the time is mostly latency.
+const AS_H100: &[&str] = &["h200", "b200", "b300", "gb200", "gb300"];
+/// NPUs with the links of B200, whose curves their machines have too.
+const AS_B200: &[&str] = &["b300", "gb200", "gb300"];
+
+/// Times of all-reduces among an engine's NPUs, as points (bytes, seconds).
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct AllReduceTimes {
+    pub(super) kernels: AllReduceKernels,
+    /// Times of the engine's own all-reduce kernel, if they were measured.
+    pub(super) own: Vec<(f64, f64)>,
+    pub(super) machine: Option<Box<Machine>>,
+    pub(super) npus: u32,
+}
+
+impl AllReduceTimes {
+    /// Returns the seconds of a token exchange among `npus` NPUs, for `bytes` bytes of tokens in
+    /// total. After the exchange, each NPU has the tokens of all NPUs or, for `ReduceScatter`, the
+    /// sums for its own tokens.
+    pub(super) fn token_exchange_seconds(
+        &self,
+        kind: CollectiveKind,
+        bytes: u64,
+        npus: u32,
+    ) -> f64 {
+        let Some(machine) = self.machine.as_deref() else {
+            return 0.0;
+        };
+        let measured = machine.measured_collective(kind, bytes, npus);
+        let ring = || measured_or_ring_seconds(machine, bytes, npus) / 2.0;
+        measured.map_or_else(ring, Span::as_seconds)
+    }
+
+    pub(super) fn seconds_for(&self, bytes: u64) -> f64 {
+        let own = interpolate(&self.own, bytes as f64);
+        if let Some(own) = own {
+            return own;
+        }
+        let of = |machine: &Machine| measured_or_ring_seconds(machine, bytes, self.npus);
+        self.machine.as_deref().map_or(0.0, of)
+    }
+}
+
+/// Interpolates linearly between points; returns the first value for smaller `x`. Returns `None`
+/// for `x` above the last point, and if there are no points.
+fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
+    let above = points.partition_point(|(at, _)| *at < x);
+    let next = points.get(above)?;
+    Some(match above.checked_sub(1) {
+        None => next.1,
+        Some(before) => {
+            let before = points[before];
+            before.1 + (next.1 - before.1) * (x - before.0) / (next.0 - before.0)
+        }
+    })
+}
+
+/// Returns the seconds of an all-reduce. If the machine has no measurement, assumes a ring along
+/// the machine's first dimension.
+fn measured_or_ring_seconds(machine: &Machine, bytes: u64, npus: u32) -> f64 {
+    if let Some(span) = machine.measured_collective(CollectiveKind::AllReduce, bytes, npus) {
+        return span.as_seconds();
+    }
+    let dimension = &machine.topology().dimensions()[0];
+    let steps = 2.0 * f64::from(npus - 1);
+    // A message between two NPUs passes a switch, so it crosses two links.
+    let latency = 2.0 * dimension.latency.as_seconds();
+    let part = bytes as f64 / f64::from(npus) / dimension.bandwidth.bytes_per_second();
+    steps * (latency + part)
+}
+
+/// Returns the times of an engine's own all-reduces `kernels` among `npus` NPUs called `npu`; TensorRT-LLM's were measured on
+/// H100 only, and are taken as no slower on NPUs whose vLLM kernels were measured and are of that or a later generation.
+pub(super) fn load_engine_all_reduce_times(
+    kernels: AllReduceKernels,
+    npu: &str,
+    npus: u32,
+) -> Result<Vec<(f64, f64)>, ServeError> {
+    let npu = match kernels {
+        AllReduceKernels::TensorrtLlm if AS_H100.contains(&npu) => "h100",
+        AllReduceKernels::Vllm if AS_B200.contains(&npu) => "b200",
+        _ => npu,
+    };
+    let text = include_str!("../engine_all_reduce.toml");
+    let document = ConfigDocument::parse(text, "engine_all_reduce.toml")?;
+    let root = document.root_table(&["curve"])?;
+    for curve in root
+        .require_field("curve", "curves")?
+        .read_tables(&["npu", "kernels", "members", "points"])?
+    {
+        let of = curve.read_or_default("kernels", AllReduceKernels::Vllm, |field| {
+            field.read_choice(AllReduceKernels::NAMES)
+        })?;
+        let is = of == kernels && curve.require_field("npu", "a name")?.read_line()? == npu;
+        if !is || curve.read_count("members", 64)? != npus {
+            continue;
+        }
+        let mut points = Vec::new();
+        for point in curve
+            .require_field("points", "points")?
+            .read_items("points")?
+        {
+            let [bytes, micros] = point.read_array("numbers", "bytes and microseconds")?;
+            points.push((
+                bytes.read_positive(1e12)?,
+                micros.read_positive(1e9)? * 1e-6,
+            ));
+        }
+        return Ok(points);
+    }
+    Ok(Vec::new())
+}

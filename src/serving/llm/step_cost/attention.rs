@@ -1,0 +1,166 @@
+//! Seconds of attention in a block: prompts in chunks, answers token by token, latent vectors, and linear attention.
+
+use super::super::model_sizes::BlockAttentionSizes;
+use super::StepCost;
+use chakram_base::dtype::Dtype;
+use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
+use chakram_base::units::Span;
+use chakram_hardware::compute::KernelProfile;
+use chakram_workloads::model::{DELTA_CHUNK, DeltaAttention};
+
+/// Fraction of the memory's bandwidth that attention with one query reaches on NPUs without a
+/// measured curve. The value comes from the measured curve of H100.
+pub(super) const DECODE_MEMORY: f64 = 0.93;
+/// Constants for decoding with latent vectors: the start time of a kernel, and the fractions of the
+/// memory's bandwidth and of the peak rate that kernels reach. The constants are derived from
+/// measurements of SGLang 0.5.10 on H100, with one to 128 heads and batches above 200 MB
+/// (aiconfigurator, Apache-2.0). Up to 32 heads, the median is 0.84 of the memory's bandwidth. With
+/// 128 heads, where products limit the time, the median is 0.56 of the peak.
+pub(super) const LATENT_START: Span = Span::from_us(12);
+pub(super) const LATENT_MEMORY: f64 = 0.85;
+pub(super) const LATENT_PEAK: f64 = 0.6;
+
+impl StepCost {
+    /// Returns the seconds of linear attention in a block, for requests with one token each. Each
+    /// request reads and writes its states.
+    pub(super) fn delta_decode_seconds(&self, of: &DeltaAttention, requests: u64) -> f64 {
+        let [keys, values] = of.heads_per_npu(self.npus);
+        let vectors = 2 * keys * of.key_width + 2 * values * of.value_width;
+        let bytes = requests * (2 * of.state_bytes_per_npu(self.npus) + 2 * vectors);
+        self.memory_bound_seconds(MemoryBoundKernel::ElementWise, bytes)
+    }
+
+    /// Returns the seconds of linear attention in a block for prompts. The time is the roofline of
+    /// two costs: the products inside chunks and with states, and the vectors and states that
+    /// kernels pass to one another.
+    pub(super) fn delta_prefill_seconds(&self, of: &DeltaAttention, chunks: &[(u32, u32)]) -> f64 {
+        let tokens: u64 = chunks.iter().map(|(tokens, _)| u64::from(*tokens)).sum();
+        let [keys, values] = of.heads_per_npu(self.npus);
+        let (k, v) = (of.key_width, of.value_width);
+        let inside = DELTA_CHUNK * (3 * k + 2 * v);
+        let with_states = 3 * k * v;
+        // Each of the chunk's keys, corrected keys and corrected values is written once and read
+        // once. States in BF16 are stored once per chunk.
+        let vectors = 2 * keys * k + values * (2 * k + 4 * v);
+        let states = values * k * v / DELTA_CHUNK;
+        self.kernel_seconds(KernelProfile {
+            flops: 2 * tokens * values * (inside + with_states),
+            bytes: 2 * 2 * tokens * (vectors + states),
+            dtype: Some(Dtype::Bf16),
+            ..KernelProfile::default()
+        })
+    }
+
+    /// Returns the seconds of attention in a block, for `batch` sequences. Each sequence has
+    /// `queries` tokens in this step, and `keys` tokens at the end of the step.
+    pub(super) fn attention_seconds(
+        &self,
+        of: &BlockAttentionSizes,
+        batch: u64,
+        queries: u64,
+        keys: u64,
+    ) -> f64 {
+        let parts = u64::from(self.npus);
+        let heads = of.heads / parts;
+        if let (Some(latent), 1) = (of.latent, queries) {
+            return self.latent_decode_seconds(heads, latent, batch, keys);
+        }
+        let kv_heads = match of.latent {
+            // Each head computes its keys and values from the latent vectors.
+            Some(_) => heads,
+            None => of.kv_heads_per_npu(self.npus),
+        };
+        let width = of.width;
+        // With a window, the first query reads `window` tokens up to its own, and each later query
+        // reads one new token.
+        let keys = match of.window {
+            Some(window) => keys.min(window + queries - 1),
+            None => keys,
+        };
+        // FP8 keys have half as many bytes as BF16 keys, so look up half as many keys in the BF16
+        // curve.
+        let keys = match (queries, self.formats.kv) {
+            (1, Dtype::Fp8) => keys.div_ceil(2),
+            _ => keys,
+        };
+        if let Some(seconds) = self.unmeasured_decode_seconds(of, batch, queries, keys) {
+            return seconds;
+        }
+        // Each query reads one more key than the previous query, until it reads the whole window.
+        let mut pairs = queries * keys - queries * (queries - 1) / 2;
+        if let Some(window) = of.window {
+            pairs = pairs.min(queries * window);
+        }
+        self.kernel_seconds(KernelProfile {
+            flops: 4 * batch * heads * width * pairs,
+            bytes: 2 * batch * width * (2 * heads * queries + 2 * kv_heads * keys),
+            dtype: Some(Dtype::Bf16),
+            shape: Some(KernelShape::Attention {
+                batch,
+                heads,
+                kv_heads,
+                queries,
+                keys,
+                width,
+                causal: true,
+                backward: false,
+            }),
+            ..KernelProfile::default()
+        })
+    }
+
+    /// Returns the seconds of attention with latent vectors, for one query per sequence. All heads
+    /// read the same latent vector.
+    pub(super) fn latent_decode_seconds(
+        &self,
+        heads: u64,
+        [latent, turned]: [u64; 2],
+        batch: u64,
+        keys: u64,
+    ) -> f64 {
+        let pairs = (batch * keys) as f64;
+        let bytes = pairs * (latent + turned) as f64 * self.formats.kv.element_bytes();
+        let flops = pairs * (2 * heads * (2 * latent + turned)) as f64;
+        let memory = self.class.memory_bandwidth().map_or(0.0, |memory| {
+            bytes / (LATENT_MEMORY * memory.bytes_per_second())
+        });
+        let peak = self.class.peaks.get(Dtype::Bf16);
+        let products = peak.map_or(0.0, |peak| flops / (LATENT_PEAK * peak.per_second()));
+        (LATENT_START.as_seconds() + memory.max(products)) * self.class.slowdown
+    }
+
+    /// Returns the seconds of attention with one query per sequence, if the NPU has no measured
+    /// curve for this case. The kernel reads keys and values at [`DECODE_MEMORY`] of the memory's
+    /// bandwidth. Returns `None` if the NPU has a curve for one query, or no curve of attention at
+    /// all.
+    pub(super) fn unmeasured_decode_seconds(
+        &self,
+        of: &BlockAttentionSizes,
+        batch: u64,
+        queries: u64,
+        keys: u64,
+    ) -> Option<f64> {
+        let curve = self.class.curves.attention[Dtype::Bf16 as usize].as_ref()?;
+        if queries > 1 || curve.decode.is_some() {
+            return None;
+        }
+        let kv_heads = of.kv_heads_per_npu(self.npus);
+        let bytes = (4 * batch * kv_heads * keys * of.width) as f64;
+        let memory = self.class.memory_bandwidth()?.bytes_per_second();
+        Some((curve.start + bytes / (DECODE_MEMORY * memory)) * self.class.slowdown)
+    }
+
+    pub(super) fn prefill_seconds(&self, of: &BlockAttentionSizes, chunks: &[(u32, u32)]) -> f64 {
+        // A single attention kernel handles all chunks, so count the start only once.
+        let dtype = Dtype::Bf16 as usize;
+        let start = self.class.curves.attention[dtype]
+            .as_ref()
+            .map_or(0.0, |curve| curve.start);
+        let each = chunks.iter().map(|&(tokens, past)| {
+            let (tokens, past) = (u64::from(tokens), u64::from(past));
+            self.attention_seconds(of, 1, tokens.max(2), past + tokens) - start
+        });
+        let all: f64 = each.map(|seconds| seconds.max(0.0)).sum();
+        if chunks.is_empty() { 0.0 } else { start + all }
+    }
+}

@@ -1,0 +1,119 @@
+//! Describes the sources of a step's times for reports.
+
+use super::super::model_sizes::EqualModelBlocks;
+use super::attention::{DECODE_MEMORY, LATENT_MEMORY, LATENT_PEAK};
+use super::products::WEIGHT_ONLY_PEAK;
+use super::{GRAPH_GAP, HOST_REQUEST, HOST_STEP, StepCost, StepFormats, name_of};
+use chakram_base::dtype::Dtype;
+use chakram_base::units::{format_percent, format_thousands};
+use chakram_workloads::model::DELTA_CHUNK;
+
+impl StepCost {
+    /// Describes the source of the times of products with weights in `weights`.
+    fn describe_products(&self, weights: Dtype) -> Vec<String> {
+        let computes_in = self.compute_format(weights);
+        let mut all = Vec::new();
+        if computes_in != weights {
+            all.push(format!(
+                "weights in {} are read as such, and products computed in {}, at most at {} of its peak rate (an assumption)",
+                name_of(weights),
+                name_of(computes_in),
+                format_percent(WEIGHT_ONLY_PEAK)
+            ));
+        }
+        let known = self.class.curves.gemm[computes_in as usize].is_some();
+        all.push(format!(
+            "products in {}: {}",
+            name_of(computes_in),
+            match known {
+                true if computes_in == Dtype::Fp4 && self.prices_fp4_by_fp8() => {
+                    "curve of FP8 with 9/16 of its columns, because the curve of FP4 contains the quantization of activations"
+                }
+                true => "fitted curve of the machine",
+                false => "roofline at the peak rates, a lower bound",
+            }
+        ));
+        all
+    }
+
+    /// Describes the sources of the times.
+    pub fn describe_basis(&self) -> Vec<String> {
+        let curves = &self.class.curves;
+        let mut all = Vec::new();
+        let StepFormats {
+            weights, experts, ..
+        } = self.formats;
+        let mut formats = vec![weights];
+        if experts != weights && self.sizes.has_experts() {
+            formats.push(experts);
+        }
+        for weights in formats {
+            all.extend(self.describe_products(weights));
+        }
+        let known = curves.attention[Dtype::Bf16 as usize].is_some();
+        all.push(format!(
+            "attention: {}",
+            if known {
+                "fitted curves of the machine"
+            } else {
+                "roofline at the peak rates, a lower bound"
+            }
+        ));
+        if self.sizes.kinds.iter().any(|kind| kind.delta().is_some()) {
+            all.push(format!(
+                "linear attention: states of {} bytes a request on each NPU; prompts in chunks of {DELTA_CHUNK} tokens at the roofline, a lower bound; prefixes are not cached",
+                format_thousands(self.sizes.state_bytes(self.npus))
+            ));
+        }
+        let of = self
+            .sizes
+            .kinds
+            .iter()
+            .filter_map(EqualModelBlocks::attention);
+        if of.clone().any(|attention| attention.latent.is_some()) {
+            all.push(format!(
+                "attention of one token over latent vectors: {} of the memory's bandwidth or {} of the peak rate, as on H100",
+                format_percent(LATENT_MEMORY),
+                format_percent(LATENT_PEAK)
+            ));
+        }
+        if of.clone().any(|attention| attention.window.is_some()) {
+            all.push(
+                "windows: steps read only the window; blocks keep all tokens, as in vLLM without its hybrid manager"
+                    .to_owned(),
+            );
+        }
+        let curve = curves.attention[Dtype::Bf16 as usize].as_ref();
+        if curve.is_some_and(|curve| curve.decode.is_none()) {
+            all.push(format!(
+                "attention of one token: {} of the memory's bandwidth, as on H100; it was not measured on this machine",
+                format_percent(DECODE_MEMORY)
+            ));
+        }
+        if self.ranks > 1 {
+            all.push(format!(
+                "{} ranks in lockstep: each step lasts as long as the slowest rank; they gather all tokens for the experts and \
+                 scatter the sums",
+                self.ranks
+            ));
+        }
+        if self.npus > 1 {
+            let own = !self.all_reduce.own.is_empty();
+            all.push(format!(
+                "all-reduces among {}: {}",
+                self.npus,
+                match own {
+                    true if self.fuses_norms() => {
+                        "TensorRT-LLM's kernels with the norm after them, as measured on H100 up to 4 MiB, the machine's collectives above 4 MiB"
+                    }
+                    true => "vLLM's own kernels as measured up to 4 MiB, the machine's collectives above 4 MiB",
+                    false => "the machine's collectives",
+                }
+            ));
+        }
+        all.push(format!(
+            "host: {HOST_STEP} a step and {HOST_REQUEST} a request (inference-sim's fit to vLLM 0.15 on H100); gaps of {GRAPH_GAP}"
+        ));
+        all
+    }
+}

@@ -1,0 +1,123 @@
+//! Kernels of a block that only move bytes, such as norms, and their seconds.
+
+use super::super::model_sizes::{BlockAttentionSizes, EqualModelBlocks, TokenMixing};
+use super::super::rules::AllReduceKernels;
+use super::StepCost;
+use chakram_base::dtype::Dtype;
+use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
+use chakram_hardware::compute::KernelProfile;
+
+/// A kernel of a block that only moves bytes, and how many elements it reads and writes per token.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryBoundWork {
+    pub(super) kernel: MemoryBoundKernel,
+    pub(super) elements: u64,
+}
+
+impl StepCost {
+    /// Returns the seconds of a kernel that moves bytes, without the gap after it.
+    pub(super) fn memory_bound_seconds(&self, kernel: MemoryBoundKernel, bytes: u64) -> f64 {
+        let profile = KernelProfile {
+            bytes,
+            dtype: Some(Dtype::Bf16),
+            shape: Some(KernelShape::Moving(kernel)),
+            ..KernelProfile::default()
+        };
+        let gap = self
+            .class
+            .curves
+            .moving
+            .as_ref()
+            .map_or(0.0, |curve| curve.gap);
+        (self.kernel_seconds(profile) - gap).max(0.0)
+    }
+
+    pub(super) fn memory_bound_work_of_block(
+        &self,
+        kind: &EqualModelBlocks,
+    ) -> Vec<MemoryBoundWork> {
+        let sizes = &self.sizes;
+        let parts = u64::from(self.npus);
+        let mut work = vec![MemoryBoundWork {
+            kernel: MemoryBoundKernel::ElementWise,
+            elements: (kind.widest + kind.widest / 2) / parts,
+        }];
+        if !self.fuses_norms() {
+            // Each of the two norms includes the residual sum before it, so it has two reads and
+            // two writes.
+            work.extend(
+                [MemoryBoundWork {
+                    kernel: MemoryBoundKernel::Normalization,
+                    elements: 4 * sizes.hidden,
+                }; 2],
+            );
+        }
+        match &kind.mixing {
+            TokenMixing::Attention(attention) => self.add_attention_work(attention, &mut work),
+            TokenMixing::Delta(delta) => {
+                let [_, values] = delta.heads_per_npu(self.npus);
+                // This work is the convolution, and the norm of the results with their gate.
+                work.push(MemoryBoundWork {
+                    kernel: MemoryBoundKernel::ElementWise,
+                    elements: 2 * delta.convolved_columns(self.npus),
+                });
+                work.push(MemoryBoundWork {
+                    kernel: MemoryBoundKernel::Normalization,
+                    elements: 3 * values * delta.value_width,
+                });
+            }
+        }
+        if let Some([experts, chosen]) = kind.experts {
+            // The router chooses experts, and the experts' results are added up.
+            work.push(MemoryBoundWork {
+                kernel: MemoryBoundKernel::Softmax,
+                elements: 3 * experts,
+            });
+            work.push(MemoryBoundWork {
+                kernel: MemoryBoundKernel::ElementWise,
+                elements: (chosen + 1) * sizes.hidden,
+            });
+        }
+        work
+    }
+
+    /// Returns true if norms are part of the all-reduces before them.
+    pub(super) fn fuses_norms(&self) -> bool {
+        self.npus > 1
+            && self.all_reduce.kernels == AllReduceKernels::TensorrtLlm
+            && !self.all_reduce.own.is_empty()
+    }
+
+    /// Adds the kernels that move bytes before and after a block's attention.
+    pub(super) fn add_attention_work(
+        &self,
+        attention: &BlockAttentionSizes,
+        work: &mut Vec<MemoryBoundWork>,
+    ) {
+        let heads = attention.heads / u64::from(self.npus);
+        let turned = match attention.latent {
+            Some([_, turned]) => (heads + 1) * turned,
+            None => (heads + attention.kv_heads_per_npu(self.npus)) * attention.width,
+        };
+        work.push(MemoryBoundWork {
+            kernel: MemoryBoundKernel::ElementWise,
+            elements: 2 * turned,
+        });
+        work.push(MemoryBoundWork {
+            kernel: MemoryBoundKernel::Copy,
+            elements: 2 * attention.kept_elements(self.npus),
+        });
+        if attention.qk_norm {
+            work.push(MemoryBoundWork {
+                kernel: MemoryBoundKernel::Normalization,
+                elements: 2 * turned,
+            });
+        }
+        if attention.is_gated {
+            work.push(MemoryBoundWork {
+                kernel: MemoryBoundKernel::ElementWise,
+                elements: 3 * heads * attention.width,
+            });
+        }
+    }
+}

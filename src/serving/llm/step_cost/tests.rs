@@ -1,0 +1,205 @@
+//! Tests of the times of steps.
+
+use super::*;
+use chakram_workloads::model::ModelSource;
+
+fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepCostPart]) -> StepCost {
+    let definition = ModelSource::find_source(model)
+        .unwrap()
+        .parse_definition(None)
+        .unwrap();
+    let sizes = LlmModelSizes::from_definition(&definition).unwrap();
+    let machine = Machine::load_by_name(machine).unwrap();
+    let [weights, experts, kv] = [Dtype::Bf16; 3];
+    let formats = StepFormats {
+        weights,
+        experts,
+        kv,
+    };
+    let shape = EngineShape {
+        npus,
+        ranks: 1,
+        has_whole_experts: false,
+        all_reduce: AllReduceKernels::Vllm,
+    };
+    StepCost::new(sizes, &machine, shape, formats, left_out).unwrap()
+}
+
+fn decode(requests: u64, context: u64) -> StepLoad {
+    StepLoad {
+        tokens: requests,
+        requests,
+        sampled: requests,
+        decodes: requests,
+        decode_context: requests * context,
+        longest_context: context,
+        chunks: Vec::new(),
+        context: requests * context,
+        wave_tokens: requests,
+        all_tokens: requests,
+    }
+}
+
+fn total(cost: &StepCost, load: &StepLoad) -> f64 {
+    let parts = cost.step_time_by_part(load, &mut StepCostCache::default());
+    parts.iter().map(|span| span.as_seconds()).sum()
+}
+
+/// With 256 experts and 8 per token, the formula E (1 - (1 - k / E)^B) gives 57 used experts
+/// for 8 tokens, 163 for 32, and 222 for 64.
+#[test]
+fn experts_are_touched_as_by_chance() {
+    let touched = [8, 32, 64].map(|tokens| expected_active_experts(256, 8, tokens));
+    assert_eq!(touched, [57, 163, 222]);
+    assert_eq!(expected_active_experts(8, 2, 0), 1);
+    assert_eq!(expected_active_experts(8, 2, 1), 2);
+}
+
+#[test]
+fn decode_steps_are_above_the_roofline_and_not_far() {
+    // The weights of the model without the embedding table take 15.0 GB. The keys and values of
+    // 32 requests of 1,024 tokens, with 131,072 bytes per token, take 4.3 GB. Reading both at
+    // 3.35 TB/s takes 5.77 ms.
+    let step = total(&cost("llama3-8b", "dgx-h100", 1, &[]), &decode(32, 1024));
+    let bound = (15.01e9 + 4.29e9) / 3.35e12;
+    assert!(step > bound && step < 1.8 * bound, "{step} and {bound}");
+}
+
+/// Qwen3-Next has 36 blocks with linear attention, which read and write states of 32 x 128 x
+/// 128 x 4 bytes, and 12 blocks with keys and values.
+#[test]
+fn states_are_read_and_written_whatever_the_context() {
+    let cost = cost("qwen3-next-80b-a3b", "dgx-h100", 4, &[]);
+    let delta = *cost.sizes.kinds[0].delta().unwrap();
+    let counts: Vec<u64> = cost.sizes.kinds.iter().map(|kind| kind.count).collect();
+    assert_eq!(counts, [36, 12]);
+    let bytes = 128.0 * 2.0 * (32 * 128 * 128 * 4 / 4) as f64;
+    let seconds = cost.delta_decode_seconds(&delta, 128);
+    let bound = bytes / 3.35e12;
+    assert!(
+        seconds > bound && seconds < 2.0 * bound,
+        "{seconds} and {bound}"
+    );
+    let part = |context| {
+        let parts = cost.step_time_by_part(&decode(128, context), &mut StepCostCache::default());
+        parts[StepCostPart::Decode as usize].as_seconds()
+    };
+    let full = *cost.sizes.kinds[1].attention().unwrap();
+    let [short, long] = [1000, 8000].map(|keys| cost.attention_seconds(&full, 128, 1, keys));
+    let grown = part(8000) - part(1000);
+    assert!((grown - 12.0 * (long - short)).abs() < 1e-9);
+    // Each of the 8,192 tokens in a step takes 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs, at
+    // no more than 989 TFLOP/s.
+    let flops = 8192.0 * 2.0 * 8.0 * (64.0 * 5.0 * 128.0 + 3.0 * 128.0 * 128.0);
+    assert!(cost.delta_prefill_seconds(&delta, &[(8192, 0)]) >= flops / 989.5e12);
+    let alone = cost.delta_prefill_seconds(&delta, &[(100, 900)]);
+    assert_eq!(alone, cost.delta_prefill_seconds(&delta, &[(100, 0)]));
+}
+
+#[test]
+fn parts_that_are_left_out_take_no_time() {
+    let load = StepLoad {
+        chunks: vec![(512, 0), (100, 2000)],
+        tokens: 612 + 8,
+        wave_tokens: 612 + 8,
+        all_tokens: 612 + 8,
+        requests: 10,
+        ..decode(8, 700)
+    };
+    let all = cost("llama3-70b", "dgx-h100", 4, &[])
+        .step_time_by_part(&load, &mut StepCostCache::default());
+    for (part, name) in StepCostPart::NAMES {
+        let is_padding = *part == StepCostPart::Padding;
+        assert_eq!(all[*part as usize] == Span::ZERO, is_padding, "{name}");
+        let without = cost("llama3-70b", "dgx-h100", 4, &[*part]);
+        let parts = without.step_time_by_part(&load, &mut StepCostCache::default());
+        assert_eq!(parts[*part as usize], Span::ZERO, "{name}");
+        for (other, _) in StepCostPart::NAMES
+            .iter()
+            .filter(|(other, _)| other != part)
+        {
+            assert_eq!(parts[*other as usize], all[*other as usize], "{name}");
+        }
+    }
+    let padded = [1, 2, 3, 5, 9, 511, 513]
+        .map(|tokens| cost("llama3-8b", "dgx-h100", 1, &[]).padded_token_count(tokens));
+    assert_eq!(padded, [1, 2, 4, 8, 16, 512, 513]);
+}
+
+/// The curve of FP4 on B200 starts at 7.1 us, with the quantization of activations; that of FP8 at 1.9 us.
+#[test]
+fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
+    let blackwell = cost("llama3-70b", "dgx-b200", 1, &[]);
+    let seconds = |format, rows| blackwell.weight_product_seconds([1, rows, 8192, 8192], format);
+    let gain = seconds(Dtype::Fp8, 16) / seconds(Dtype::Fp4, 16);
+    assert!((1.4..1.78).contains(&gain), "{gain}");
+    let start = seconds(Dtype::Fp4, 1) - 8192.0 * 8192.0 * 9.0 / 16.0 / 8e12;
+    assert!(start < 7.1e-6, "{start}");
+    // H100 does not compute in four bits: weights are read as such, and products computed in BF16.
+    let hopper = cost("llama3-70b", "dgx-h100", 1, &[]);
+    let hopper = |format, rows| hopper.weight_product_seconds([1, rows, 8192, 8192], format);
+    assert!(hopper(Dtype::Fp4, 16) < hopper(Dtype::Fp8, 16));
+    assert!(hopper(Dtype::Fp4, 8192) > hopper(Dtype::Bf16, 8192));
+}
+
+/// Eight NPUs with whole experts have an eighth of the experts with all their columns, instead of an eighth of the
+/// columns of all.
+#[test]
+fn whole_experts_are_fewer_and_wider() {
+    let mut cost = cost("qwen3-235b-a22b", "dgx-h100", 8, &[]);
+    let kind = cost.sizes.kinds[0].clone();
+    let up = *kind
+        .products
+        .iter()
+        .find(|product| product.experts.is_some())
+        .unwrap();
+    let sizes = |cost: &StepCost| cost.expert_product_sizes(&kind, &up, [128, 8], [4096, 4096]);
+    assert_eq!(sizes(&cost), [128, 256, 2 * 1536 / 8, 4096]);
+    cost.has_whole_experts = true;
+    assert_eq!(sizes(&cost), [16, 256, 2 * 1536, 4096]);
+}
+
+/// TensorRT-LLM's kernels take 4.3 us for 128 KiB on four H100, and contain the norms.
+#[test]
+fn norms_are_part_of_fused_all_reduces() {
+    let definition = ModelSource::find_source("llama3-70b")
+        .unwrap()
+        .parse_definition(None)
+        .unwrap();
+    let machine = Machine::load_by_name("dgx-h100").unwrap();
+    let [weights, experts, kv] = [Dtype::Bf16; 3];
+    let cost = |npus, all_reduce| {
+        let formats = StepFormats {
+            weights,
+            experts,
+            kv,
+        };
+        let shape = EngineShape {
+            npus,
+            ranks: 1,
+            has_whole_experts: false,
+            all_reduce,
+        };
+        let sizes = LlmModelSizes::from_definition(&definition).unwrap();
+        StepCost::new(sizes, &machine, shape, formats, &[]).unwrap()
+    };
+    let [own, fused] =
+        [AllReduceKernels::Vllm, AllReduceKernels::TensorrtLlm].map(|kernels| cost(4, kernels));
+    assert!((fused.all_reduce.seconds_for(131_072) - 4.3e-6).abs() < 1e-9);
+    let kernels = |cost: &StepCost| cost.memory_bound_work_of_block(&cost.sizes.kinds[0]).len();
+    assert_eq!(kernels(&own) - kernels(&fused), 2);
+    // One NPU has nothing to reduce, so its norms are kernels.
+    let alone = cost(1, AllReduceKernels::TensorrtLlm);
+    assert_eq!(kernels(&alone), kernels(&own));
+}
+
+#[test]
+fn own_all_reduces_are_taken_where_they_were_measured() {
+    let prices = cost("llama3-70b", "dgx-h100", 8, &[]).all_reduce;
+    // The table has 7.9 us for 128 KiB, and 15.0 us for 1 MiB.
+    assert!((prices.seconds_for(131_072) - 7.9e-6).abs() < 1e-9);
+    assert!((prices.seconds_for(1 << 20) - 15.0e-6).abs() < 1e-9);
+    // The table does not reach 32 MiB, so the machine's NCCL curve applies: 199.8 us at
+    // 33,554,432 bytes.
+    assert!((prices.seconds_for(33_554_432) - 199.8e-6).abs() < 1e-9);
+}
