@@ -47,7 +47,7 @@ pub fn is_export(path: &Path) -> bool {
     report::is_export(path)
 }
 
-/// How the ranks' numbers were determined.
+/// Source of the ranks' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOrder {
@@ -63,7 +63,7 @@ pub struct NsysSummary {
     /// Summary that all conversions share.
     #[serde(flatten)]
     pub conversion: ConversionSummary,
-    /// How the ranks' numbers were determined.
+    /// Source of the ranks' numbers.
     pub order: RankOrder,
     /// The process of each rank: file, process id and devices.
     pub processes: Vec<(PathBuf, u64, Vec<i32>)>,

@@ -7,7 +7,7 @@ use chakram_trace::format::escape_name;
 
 mod by_order;
 
-/// How operators in the host file and in Kineto's file were matched.
+/// Method that matched operators in the host file with operators in Kineto's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkMethod {

@@ -27,7 +27,7 @@ const BASES: usize = 8;
 /// Maximum number of chunks per object whose columns are kept as bases.
 const KEPT: usize = 64;
 
-/// How a chunk's bytes are encoded.
+/// Encoding of a chunk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkCoding {
     /// The unchanged bytes, in a plain zstd frame that any zstd reader can unpack.

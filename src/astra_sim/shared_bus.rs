@@ -40,7 +40,7 @@ enum BusSideState {
     Receiving,
 }
 
-/// How a transfer continues after it has crossed the inner bus.
+/// Continuation of a transfer after it has crossed the inner bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BusContinuation {
     /// The bus notifies the caller.

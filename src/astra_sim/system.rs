@@ -18,7 +18,7 @@ pub enum SchedulingPolicy {
     Explicit,
 }
 
-/// How an all-reduce is decomposed over several dimensions.
+/// Decomposition of an all-reduce over several dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveOptimization {
     /// The dimensions run an all-reduce of the whole chunk, one after another.
@@ -63,7 +63,7 @@ pub struct LogGpParams {
 pub struct SystemFile {
     /// Order in which chunks of several collectives start; last in, first out if absent.
     pub scheduling: SchedulingPolicy,
-    /// How an all-reduce is decomposed; the baseline if absent.
+    /// Decomposition of an all-reduce; the baseline if absent.
     pub optimization: CollectiveOptimization,
     /// `endpoint-delay`: delay before each message and after each reception, in ns. `None` if absent; see
     /// [`SystemFile::endpoint_delay`].

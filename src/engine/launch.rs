@@ -27,7 +27,7 @@ pub struct Launch {
     pub tag: u64,
     /// Durations of the kernels in this launch.
     pub prices: LaunchKernelDurations,
-    /// When the launch's ranks start.
+    /// Start of the launch's ranks.
     pub release: LaunchRelease,
 }
 
@@ -45,7 +45,7 @@ pub enum LaunchKernelDurations {
     ByClass(Arc<[Option<Span>]>),
 }
 
-/// When the ranks of a launch start.
+/// Start of the ranks of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchRelease {
     /// All ranks start now, each after its release time in the workload.

@@ -144,7 +144,7 @@ pub(super) struct SharedGraphPlan {
     pub mixed: Vec<bool>,
     /// Number of nodes on each NPU lane; computed on first use.
     lane_nodes: OnceLock<Vec<LaneNodeCounts>>,
-    /// How many nodes take their durations from each source.
+    /// Number of nodes that take their durations from each source.
     pub basis: DurationSourceCounts,
     /// Kernels without a known duration.
     unpriced: UntimedKernels,

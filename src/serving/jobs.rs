@@ -41,7 +41,7 @@ impl VectorJob {
     }
 }
 
-/// How a convolution is divided into vector products.
+/// Division of a convolution into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionTaskSplit {
     /// One product per output. Each product has length kernel height x kernel width x channels
@@ -82,7 +82,7 @@ impl ParallelBranchRule {
     ];
 }
 
-/// How operators are translated to jobs.
+/// Translation of operators to jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobLoweringOptions {
     /// Convention for convolutions.

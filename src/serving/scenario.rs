@@ -62,7 +62,7 @@ pub struct Scenario {
     pub processors: u32,
     /// Models, at least one.
     pub models: Vec<ServedModel>,
-    /// How requests arrive over time.
+    /// Arrivals of requests over time.
     pub stream: ArrivalStream,
     /// Condition that ends the run.
     pub stop: RunStopRule,
@@ -138,7 +138,7 @@ pub enum RequestWork {
     Trace(TraceJob),
 }
 
-/// How requests arrive over time.
+/// Arrivals of requests over time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArrivalStream {
     /// Requests arrive independently of one another, at a mean rate.

@@ -184,7 +184,7 @@ fn sorted_device_correlation_ids(events: &[KinetoEvent]) -> Vec<u64> {
     ran
 }
 
-/// Where a device event comes from.
+/// Origin of a device event.
 enum DeviceEventOrigin {
     /// The call of this host interval launched the event.
     Call(u32),

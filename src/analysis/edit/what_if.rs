@@ -38,7 +38,7 @@ use layers::{BucketSizes, JobLayers};
 use program::{AttributeChange, RankProgram};
 use repeat::{PipelinePlace, PipelineStages};
 
-/// How many items an edit matched and changed, on one rank or on all ranks.
+/// Numbers of items that an edit matched and changed, on one rank or on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct EditCounts {
     matched: u64,

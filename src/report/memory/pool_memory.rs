@@ -19,7 +19,7 @@ use chakram_trace::workload::{RankInstance, Workload};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How much of one remote memory is used.
+/// Use of one remote memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PoolMemory {

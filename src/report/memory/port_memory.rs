@@ -15,7 +15,7 @@ use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How much of the memory at one port is used.
+/// Use of the memory at one port, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PortMemory {

@@ -16,7 +16,7 @@ pub struct ReplayedRun<'a> {
     pub report: &'a Report,
 }
 
-/// How much communication crosses a dimension of the machine.
+/// Amount of communication that crosses a dimension of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DimensionUse {
     /// Number of (group, kind) pairs with collectives that are timed by algorithms.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The requests of a run, with their arrivals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmWorkload {
-    /// How requests arrive over time.
+    /// Arrivals of requests over time.
     pub arrivals: LlmArrivals,
     /// Maximum number of requests, excluding later turns of conversations. `None` for no maximum: a
     /// file then yields all of its requests.
@@ -23,7 +23,7 @@ pub struct LlmWorkload {
     pub classes: Vec<RequestClass>,
 }
 
-/// How requests arrive over time.
+/// Arrivals of requests over time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LlmArrivals {
     /// Requests arrive independently of one another, at this mean rate in requests per second.

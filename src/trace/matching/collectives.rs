@@ -16,7 +16,7 @@ pub struct CollectiveSignature {
     pub root: Option<u32>,
 }
 
-/// How the calls of two members differ.
+/// Difference between the calls of two members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveDifference {
     /// One member has fewer calls than the other.
@@ -63,7 +63,7 @@ impl MemberCalls<'_> {
 pub struct CollectiveDisagreement {
     /// Index of the collective within the group, from 0.
     pub k: usize,
-    /// How the two members' calls differ.
+    /// Difference between the two members' calls.
     pub difference: CollectiveDifference,
     /// Rank of the disagreeing member.
     pub other: u32,

@@ -250,7 +250,7 @@ words! {
 }
 
 words! {
-    /// Where offloaded parameters are gathered, and gradients are reduced.
+    /// Place where offloaded parameters are gathered, and gradients are reduced.
     OffloadGather {
         /// NPUs load and store shards, and gather and reduce them over the network.
         Network = "network",

@@ -3,7 +3,7 @@
 use super::{LabelKind, NodeMatching};
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 
-/// How to treat several equal neighbours.
+/// Treatment of several equal neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AmbiguityPolicy {
     /// Only unique neighbours are paired.

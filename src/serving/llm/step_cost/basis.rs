@@ -59,7 +59,12 @@ impl StepCost {
                 "roofline at the peak rates, a lower bound"
             }
         ));
-        if self.sizes.kinds.iter().any(|kind| kind.delta().is_some()) {
+        if self
+            .sizes
+            .kinds
+            .iter()
+            .any(|kind| kind.delta_sizes().is_some())
+        {
             all.push(format!(
                 "linear attention: states of {} bytes a request on each NPU; prompts in chunks of {DELTA_CHUNK} tokens at the roofline, a lower bound; prefixes are not cached",
                 format_thousands(self.sizes.state_bytes(self.npus))
@@ -69,7 +74,7 @@ impl StepCost {
             .sizes
             .kinds
             .iter()
-            .filter_map(EqualModelBlocks::attention);
+            .filter_map(EqualModelBlocks::attention_sizes);
         if of.clone().any(|attention| attention.latent.is_some()) {
             all.push(format!(
                 "attention of one token over latent vectors: {} of the memory's bandwidth or {} of the peak rate, as on H100",

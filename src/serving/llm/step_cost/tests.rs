@@ -70,7 +70,7 @@ fn decode_steps_are_above_the_roofline_and_not_far() {
 #[test]
 fn states_are_read_and_written_whatever_the_context() {
     let cost = cost("qwen3-next-80b-a3b", "dgx-h100", 4, &[]);
-    let delta = *cost.sizes.kinds[0].delta().unwrap();
+    let delta = *cost.sizes.kinds[0].delta_sizes().unwrap();
     let counts: Vec<u64> = cost.sizes.kinds.iter().map(|kind| kind.count).collect();
     assert_eq!(counts, [36, 12]);
     let bytes = 128.0 * 2.0 * (32 * 128 * 128 * 4 / 4) as f64;
@@ -84,7 +84,7 @@ fn states_are_read_and_written_whatever_the_context() {
         let parts = cost.step_time_by_part(&decode(128, context), &mut StepCostCache::default());
         parts[StepCostPart::Decode as usize].as_seconds()
     };
-    let full = *cost.sizes.kinds[1].attention().unwrap();
+    let full = *cost.sizes.kinds[1].attention_sizes().unwrap();
     let [short, long] = [1000, 8000].map(|keys| cost.attention_seconds(&full, 128, 1, keys));
     let grown = part(8000) - part(1000);
     assert!((grown - 12.0 * (long - short)).abs() < 1e-9);
@@ -126,7 +126,7 @@ fn parts_that_are_left_out_take_no_time() {
     assert_eq!(padded, [1, 2, 4, 8, 16, 512, 513]);
 }
 
-/// The curve of FP4 on B200 starts at 7.1 us, with the quantization of activations; that of FP8 at 1.9 us.
+/// The curve of FP4 on B200 starts at 7.1 us, with the quantization of activations; the curve of FP8 starts at 1.9 us.
 #[test]
 fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
     let blackwell = cost("llama3-70b", "dgx-b200", 1, &[]);

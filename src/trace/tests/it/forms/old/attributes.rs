@@ -6,7 +6,7 @@ use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use testkit::wire::WireMessage;
 
-/// How one generation encodes attributes.
+/// Encoding of attributes in one generation.
 pub struct Attributes {
     pub generation: SchemaGeneration,
     /// Field numbers of boolean, float, unsigned, signed and text values, in this order; the lists follow in the same
