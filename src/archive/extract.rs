@@ -1,4 +1,4 @@
-//! Extracts workloads of an archive to files.
+//! Extracts workloads from an archive to files.
 
 use super::document::{FileRow, TraceRow, WorkloadEntry};
 use super::store::Archive;

@@ -82,7 +82,7 @@ const ANOTHER_MAKER: f64 = 0.29;
 const ANOTHER_HOST: f64 = 0.15;
 /// Relative error common to all times of a step.
 const COMMON: f64 = 0.045;
-/// Logarithm of the slowdown by stragglers that one in twenty jobs on several nodes exceeds.
+/// Logarithm of the straggler slowdown that one in twenty jobs on several nodes exceeds.
 const STRAGGLERS: f64 = 0.20;
 /// Half the width of the interval that contains 90 % of a normal distribution, in standard deviations.
 const SIDE: f64 = 1.645;

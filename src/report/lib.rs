@@ -174,7 +174,7 @@ pub struct Report {
     #[serde(rename = "mean_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub mean_parts: [Span; TimeCategory::COUNT],
-    /// Mean time over NPUs with communication in progress.
+    /// Time with communication in progress (mean over NPUs).
     #[serde(rename = "mean_communicating_ps")]
     pub mean_communicating: Span,
     /// One row per rank with a trace, sorted by rank.

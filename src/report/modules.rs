@@ -288,7 +288,7 @@ impl ModuleTimes<'_> {
         while let Some((at, path)) = open.pop() {
             let inside = under[at as usize].iter();
             open.extend(inside.map(|&row| (row, format!("{path}/{}", keys[row as usize].1))));
-            // A row without calls belongs to a module without nodes that ran, so omit it.
+            // A row without calls belongs to a module in which no node ran, so omit the row.
             if self.sums[at as usize].calls > 0 {
                 rows.push(row(at, path));
             }

@@ -39,7 +39,7 @@ pub struct StepRow {
     /// Part of `communication` without a kernel of the step in progress.
     #[serde(rename = "exposed_communication_ps")]
     pub exposed: Span,
-    /// Time with communication of the step waiting or transferring.
+    /// Time in which communication of the step waits or transfers.
     #[serde(rename = "communication_ps")]
     pub communication: Span,
     /// Time with loads or stores of the step in progress, but no kernel or communication of the step.

@@ -44,7 +44,7 @@ pub struct RecordTemplate<'t> {
     length: usize,
 }
 
-/// A step in writing a record: a literal, and what follows the literal.
+/// A step in writing a record: a literal, and the part of the record that follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TemplateStep {
     /// Length of the literal.

@@ -7,9 +7,9 @@ use chakram_trace::format::Op;
 /// Maximum number of neighbours that are followed from a node, and maximum number of candidates that are compared with
 /// the node.
 const NEAR: usize = 64;
-/// Maximum number of nodes next to a followed neighbour's partner that are checked as candidates.
+/// Maximum number of nodes that are checked as candidates, per partner of a followed neighbour.
 const THROUGH: usize = 1024;
-/// Maximum number of nodes next to a followed neighbour's partner that become candidates.
+/// Maximum number of candidates per partner of a followed neighbour.
 const CANDIDATES: usize = 16;
 /// Maximum number of retries per node; a node is retried whenever a neighbour gets a partner.
 const TRIES: u8 = 8;

@@ -1,4 +1,4 @@
-//! Sets new values of transfers and kernels, and stores their values before all edits.
+//! Sets new values of transfers and kernels, and stores their unedited values.
 
 use super::super::program::{AttributeChange, RankProgram, UNEDITED};
 use super::super::unedited::UneditedValues;
