@@ -46,7 +46,7 @@ pub struct GoalOperation {
 pub enum GoalOperationKind {
     /// Occupies the processor for `ns` nanoseconds.
     Calculation {
-        /// Duration, ns.
+        /// Duration in ns.
         ns: u64,
     },
     /// Sends or receives a message.

@@ -144,8 +144,8 @@ pub fn is_communication(name: &str) -> bool {
     BEGINNINGS.iter().any(|start| name.starts_with(start))
 }
 
-/// Number of events or operators that are processed between two checks for an interruption. Processing this many takes
-/// a few milliseconds.
+/// Number of events or operators that are processed between two checks for an interruption. Processing this many items
+/// takes a few milliseconds.
 const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 
 /// Name prefixes of communication intervals in flight. The first prefix marks communication that was requested but has

@@ -21,7 +21,7 @@ const COLLECTIVES: [(&str, CollectiveKind); 8] = [
     ("gather", CollectiveKind::Gather),
 ];
 
-/// An element of the file.
+/// An element of the XML file.
 struct XmlElement<'d>(Node<'d, 'd>);
 
 impl<'d> XmlElement<'d> {

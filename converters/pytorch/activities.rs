@@ -116,7 +116,7 @@ pub struct Activities {
     pub of_item: Vec<u32>,
     /// For each call, true if the program blocked until the call ended.
     pub blocked: Vec<bool>,
-    /// Counts by rule.
+    /// Numbers of inferred dependencies, by rule.
     pub stats: DependencyStats,
 }
 
@@ -275,8 +275,8 @@ fn find_worker_threads(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     works_for
 }
 
-/// Returns true if the own time of a host interval with this role counts as work. Otherwise the
-/// time belongs to Python.
+/// Returns true if a host interval's own time counts as work in this role. Otherwise, Python
+/// code spent the time.
 fn is_work(role: HostIntervalKind) -> bool {
     role != HostIntervalKind::Annotation
 }

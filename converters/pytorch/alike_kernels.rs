@@ -18,7 +18,7 @@ use chakram_trace::format::Dtype;
 pub(super) struct KernelWork {
     /// Index of the kernel's name.
     pub name: u32,
-    /// Duration, ns.
+    /// Duration in ns.
     pub time: u64,
     /// FLOPs and bytes; zero if the kernel has no operator, or if its operator has unknown shapes.
     pub cost: OpCost,

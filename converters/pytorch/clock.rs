@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 /// Correction of a rank's clock relative to the reference, which is the first rank's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClockOffset {
-    /// Offset added to the rank's times, ns.
+    /// Offset that was added to the rank's times, in ns.
     #[serde(rename = "applied_ns")]
     pub applied: i64,
     /// Drift correction per unit of time since `drift_from`, in parts of 10^12.
@@ -434,7 +434,7 @@ mod tests {
         let seen = collectives(&noise, MS);
         assert_eq!(of(&seen, HostRelation::Same).applied, 0);
         assert_eq!(of(&seen, HostRelation::Different).applied, 200_000);
-        // The scatter is 50 us. An offset of 200 us exceeds three times the scatter; 100 us does
+        // The scatter of the differences is 50 us. An offset of 200 us exceeds three times the scatter; 100 us does
         // not.
         assert_eq!(of(&seen, HostRelation::Unknown).applied, 200_000);
         let seen = collectives(&[100_000, -300_000, 150_000], MS);

@@ -41,7 +41,7 @@ pub struct ThreadLinks {
     pub agreeing: u64,
     /// Range of the track's events, by index, that was matched to the nodes.
     pub window: (u64, u64),
-    /// Number of event ranges that fit the nodes equally well. The first range is used.
+    /// Number of event ranges that fit the nodes equally well. Only the first range is used.
     pub windows: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct HostNodeLinks {
 /// The part of a capture that is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWindow {
-    /// Start, ns since the epoch.
+    /// Start, in ns since 1970.
     pub from: i64,
     /// End, exclusive.
     pub to: i64,

@@ -4,8 +4,8 @@
 //! do not name their group, so this module infers it. If only one group exists, every call belongs
 //! to it. If several groups exist, the worker threads identify the group, because gloo creates two
 //! workers for every new group. If NCCL's records contain only the number of members, the stream
-//! identifies the group. Messages have no worker. A message is assigned to the group of all ranks,
-//! unless its send and receive would not match in that group.
+//! identifies the group. Messages do not run on worker threads. A message is assigned to the group
+//! of all ranks, unless its send and receive would not match in that group.
 
 use super::calls::{CommCall, CommCalls, CommOp, parse_group_of_record};
 use super::groups::LARGEST_GROUP;

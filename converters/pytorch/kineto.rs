@@ -84,7 +84,7 @@ pub struct KinetoEvent {
     pub duration_ns: u64,
     /// Index of the event's name in [`KinetoTrace::texts`].
     pub name: u32,
-    /// Category.
+    /// Category of the event.
     pub category: EventCategory,
     /// Index of the event's track in [`KinetoTrace::tracks`].
     pub track: u32,

@@ -13,7 +13,7 @@ pub struct TimelineEvent {
     pub name: u32,
     /// Index of the event's details in the Kineto trace; [`NONE`](super::NONE) if there are none.
     pub details: u32,
-    /// Category.
+    /// Category of the event.
     pub category: EventCategory,
 }
 

@@ -52,7 +52,7 @@ pub struct RankGrid {
 pub struct RankGroup {
     /// Number of the group; it is also the group's name.
     pub number: u64,
-    /// First member.
+    /// Rank of the first member.
     pub first: u32,
     /// Distance between consecutive members.
     pub stride: u32,
@@ -266,7 +266,7 @@ mod tests {
                             .iter()
                             .all(|member| grid.group_of_rank(role, *member) == group)
                     );
-                    // No other group has this number.
+                    // Only one role has a group with this number.
                     let same = |(other, _): &(GroupRole, _)| {
                         (0..npus)
                             .any(|rank| grid.group_of_rank(*other, rank).number == group.number)

@@ -1,4 +1,4 @@
-//! Output files. Every output file is complete or absent, and the outputs of one command appear together.
+//! Writes output files. Every output file is complete or absent, and the outputs of one command appear together.
 //!
 //! A regular file is first written under a temporary name in its folder, then synced, and finally renamed. The new file
 //! gets the permissions of the file that it replaces. Writers follow symbolic links. Devices, pipes, sockets and

@@ -117,7 +117,7 @@ pub struct GroupSlot {
 /// A collective node, which is one member's part of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveNode {
-    /// The node.
+    /// Index of the node in the graph.
     pub node: NodeIndex,
     /// Slot of the group in this graph.
     pub group: u32,
@@ -147,7 +147,7 @@ pub struct AllToAllSplitBytes {
 /// One half of a message: a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageNode {
-    /// The node.
+    /// Index of the node in the graph.
     pub node: NodeIndex,
     /// Slot, in this graph, of the rank at the other end.
     pub peer: u32,

@@ -64,7 +64,7 @@ pub(super) fn link_handoffs(
 /// Returns the gaps that are longer than Python's usual gaps, and the start of every thread except
 /// the first.
 fn find_thread_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap> {
-    /// Minimum length of a gap, in ns; Python causes shorter gaps.
+    /// Minimum length of a gap, in ns; shorter gaps usually come from Python code.
     const NOTICEABLE: i64 = 100_000;
     let mut gaps = Vec::new();
     for &thread in free {

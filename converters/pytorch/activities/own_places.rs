@@ -31,8 +31,8 @@ const ALLOCATORS: &[&str] = &[
     "zeros_like",
 ];
 
-/// Tolerance, in ns, for a child that ends after its caller. Profilers round to a microsecond. If
-/// the caller is short, the tolerance is a fraction of the caller's length.
+/// Tolerance, in ns, for a child that ends after its caller. Profilers round times to 1 us. If the
+/// caller is short, the tolerance is a fraction of the caller's length.
 const ROUNDING: i64 = 1_000;
 const ROUNDED_PART: i64 = 64;
 

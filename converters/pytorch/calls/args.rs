@@ -21,8 +21,8 @@ pub struct CallArgs {
     pub peer: Option<u32>,
     /// Job rank of the message's peer, if a record contains it.
     pub peer_rank: Option<u32>,
-    /// Sequence number of the collective in its group, if a record states it. All members have the
-    /// same number.
+    /// Sequence number of the collective in its group, if a record states it. All members record the same number for a
+    /// collective.
     pub sequence: Option<u64>,
     /// Tag of a message.
     pub tag: i32,
@@ -541,7 +541,7 @@ mod tests {
         let group = parse_group_of_record(inputs).expect("it names one");
         assert_eq!((group.name.as_str(), group.desc.as_str()), ("3", "mesh_tp"));
         assert_eq!(group.ranks, [0, 1, 2, 3]);
-        // The wait operator has no group. Schema 1.0.1 contains a pointer instead of the group.
+        // The wait operator's arguments contain no group. Schema 1.0.1 contains a pointer instead of the group.
         assert_eq!(
             parse_group_of_record(r#"[5, ["",""], -1, "wait", [], []]"#),
             None

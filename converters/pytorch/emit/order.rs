@@ -6,10 +6,10 @@ use super::super::rank_timeline::{NONE, RankTimeline};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Returns the activities in order of id. Dependencies come first. Otherwise each thread's
-/// activities and each rank's calls are in program order, and submitted work follows the activity
-/// that submitted it. Times do not influence this order, so two captures of one program have the
-/// same ids.
+/// Returns the activities in order of id. Each activity follows its dependencies. Otherwise, each
+/// thread's activities and each rank's calls are in program order, and submitted work follows the
+/// activity that submitted it. Times do not influence this order, so two captures of one program
+/// have the same ids.
 pub(super) fn order_activities(
     rank: &RankTimeline,
     activities: &Activities,

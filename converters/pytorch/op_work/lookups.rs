@@ -11,7 +11,7 @@
 
 use super::arguments::{OperatorArgument, OperatorArguments};
 
-/// How an operator accesses rows. Numbers are argument positions.
+/// How an operator accesses rows. The numbers in the variants are argument positions.
 #[derive(Clone, Copy)]
 enum RowAccess {
     /// Reads one row of the table per index.
@@ -58,8 +58,8 @@ fn row_access_of(name: &str) -> Option<RowAccess> {
         "scatter_add_" | "scatter_add" | "scatter_reduce_" | "scatter_reduce" => rows(2, 3, 3),
         "index_copy_" | "index_copy" => rows(2, 3, 2),
         "index_add_" | "index_add" | "index_reduce_" | "index_reduce" => rows(2, 3, 3),
-        // Each gradient row is read, and the row that accumulates the gradient is read and written. So each row counts
-        // three times.
+        // Each gradient row is read, and the row that accumulates the gradient is read and written. Therefore, each row
+        // counts three times.
         "embedding_backward" | "embedding_dense_backward" => rows(1, 0, 3),
         "_embedding_bag_backward" | "_embedding_bag_dense_backward" => rows(1, 0, 3),
         "nll_loss" | "nll_loss_nd" | "nll_loss_forward" | "nll_loss2d_forward" => Target {

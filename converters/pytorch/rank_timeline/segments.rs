@@ -7,9 +7,9 @@ use super::{HostInterval, NONE, RankTimeline};
 pub struct ThreadSegment {
     /// Innermost open host interval; [`NONE`] between intervals.
     pub owner: u32,
-    /// Start, ns.
+    /// Start, in ns.
     pub from: i64,
-    /// End, ns.
+    /// End, in ns.
     pub to: i64,
 }
 

@@ -11,7 +11,7 @@ use std::ops::Add;
 pub struct TimeEstimate(f64);
 
 impl TimeEstimate {
-    /// No time.
+    /// Zero seconds.
     pub const ZERO: Self = Self(0.0);
 
     /// Relative difference below which estimates count as equal. The margin exceeds the `f64` rounding errors in a sum

@@ -53,7 +53,7 @@ pub enum TraceFault {
     /// An operation on a file failed.
     #[error("{}: cannot {doing}", file.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// The operation that was attempted, as a phrase after "cannot", such as `open` or `read`.
         doing: &'static str,

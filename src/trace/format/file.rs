@@ -56,7 +56,7 @@ enum ContentsStorage {
 pub struct RankFile {
     /// The rank, as the file's name or the job file states it.
     pub rank: u32,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
     pub seal: Option<FileDigest>,

@@ -47,7 +47,7 @@ pub struct JobFile {
 /// The trace of one rank, as a job file lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobRank {
-    /// The rank.
+    /// Number of the rank in the job.
     pub rank: u32,
     /// File name, in the folder of the job file.
     pub file: String,

@@ -80,7 +80,7 @@ pub enum Op<'a> {
     Memory {
         /// True if the access is a store.
         store: bool,
-        /// The memory.
+        /// Memory that the node accesses.
         place: MemoryLocation<'a>,
         /// Number of bytes.
         bytes: u64,
@@ -94,7 +94,7 @@ pub enum Op<'a> {
     Message {
         /// True if this rank receives.
         receive: bool,
-        /// The rank at the other end.
+        /// Rank at the other end of the message.
         peer: u32,
         /// Tag that distinguishes messages between the same two ranks.
         tag: i32,

@@ -26,7 +26,7 @@ pub trait DependencyVisitor {
 pub struct NodeView<'a> {
     /// Id of the node in the file.
     pub id: u64,
-    /// The name.
+    /// Name of the node.
     pub name: &'a str,
     /// Operation of the node.
     pub op: Op<'a>,

@@ -24,7 +24,7 @@ pub(super) enum FieldKind {
     Fixed64,
     /// A list of 64-bit values, packed in one field.
     Packed64,
-    /// UTF-8.
+    /// UTF-8 text.
     Text,
     /// UTF-8 text without control characters, such as Python's `repr` of a value.
     Literal,

@@ -18,15 +18,15 @@ pub struct WireCursor<'a> {
 /// A field's value before it is decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WireValue<'a> {
-    /// Wire type 0.
+    /// Wire type 0: a varint.
     Varint(u64),
-    /// Wire type 1.
+    /// Wire type 1: eight bytes.
     Fixed64(u64),
     /// Wire type 2: the bytes, and the file offset of the first byte.
     Bytes(&'a [u8], usize),
     /// Wire types 3 and 4: an old-style group, skipped whole.
     Group,
-    /// Wire type 5.
+    /// Wire type 5: four bytes.
     Fixed32(u32),
 }
 

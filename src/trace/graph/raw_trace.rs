@@ -96,7 +96,7 @@ pub struct ReadFault {
 pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     /// Metadata record.
     pub metadata: TraceMetadata,
-    /// The nodes.
+    /// Nodes of the trace.
     pub nodes: Vec<RawTraceNode<'a, K::Kept>>,
     /// State that the retention keeps for all nodes together.
     pub retained: K,

@@ -9,7 +9,7 @@ pub struct MessageChannel<S = ()> {
     pub source: u32,
     /// The rank that receives.
     pub target: u32,
-    /// The tag.
+    /// Tag of the messages.
     pub tag: i32,
     /// Distinguishes channels with equal ends and tag, for example by communicator.
     pub scope: S,
@@ -57,7 +57,7 @@ impl<S> MessageHalf<S> {
 /// All sends and receives of one channel.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelMatches<'h, S = ()> {
-    /// The channel.
+    /// Channel of the sends and receives.
     pub channel: MessageChannel<S>,
     /// The sends, in program order.
     pub sends: &'h [MessageHalf<S>],

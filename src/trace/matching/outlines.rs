@@ -10,7 +10,7 @@ pub enum CommChannel {
     /// Collectives of a group: its name (`None` for the group of all ranks), and its members (empty if they are not
     /// declared).
     Group(Option<String>, Vec<u32>),
-    /// Messages.
+    /// Messages of one channel (sender, receiver and tag).
     Messages(MessageChannel),
 }
 

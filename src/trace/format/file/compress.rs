@@ -31,11 +31,11 @@ impl<W: Write> Write for GzipWriter<W> {
 
 /// Writer that writes a file compressed or uncompressed.
 pub enum CompressedWriter<W: Write> {
-    /// Plain.
+    /// No compression.
     Plain(W),
-    /// Gzip.
+    /// The gzip format.
     Gzip(GzipWriter<W>),
-    /// Zstd with a checksum.
+    /// The zstd format, with a checksum.
     Zstd(zstd::stream::write::Encoder<'static, W>),
 }
 

@@ -17,7 +17,7 @@ const HASHED: u64 = 64 << 20;
 /// How thoroughly traces are verified against the job file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerifyLevel {
-    /// No checks. No verification; single traces are read even if the job file does not name their ranks.
+    /// No verification; single traces are read even if the job file does not name their ranks.
     Nothing,
     /// Lengths of traces, and in small jobs also their hashes.
     #[default]

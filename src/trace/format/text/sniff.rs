@@ -13,7 +13,7 @@ pub(in crate::format) enum SniffedText {
     Capture(&'static str),
     /// JSON that is neither a trace nor a capture, as far as the inspected part shows.
     Other,
-    /// Not JSON.
+    /// Text that is not JSON.
     NoJson,
 }
 

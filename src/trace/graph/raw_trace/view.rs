@@ -9,7 +9,7 @@ use chakram_base::units::Span;
 pub struct CompactNodeView<'a> {
     /// Id of the node in the file.
     pub id: u64,
-    /// The name.
+    /// Name of the node.
     pub name: &'a str,
     /// Operation of the node.
     pub op: Op<'a>,

@@ -34,7 +34,8 @@ fn edges(graph: &Graph) -> Vec<(u64, u64)> {
     edges
 }
 
-/// Returns a node. The values of `choice` cover every type of node that has its own list or lane.
+/// Returns a node of the type that `choice` selects. The values of `choice` cover every type of node that has its own
+/// list or lane.
 fn node_of(id: u64, choice: u32) -> Node {
     let name = format!("n{}", choice % 5);
     let number = |name, value| attribute(name, Value::Int64Val(value));
