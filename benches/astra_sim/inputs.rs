@@ -1,4 +1,4 @@
-//! Writes the inputs of a run: the traces, which are equal on all ranks, and the other files.
+//! Writes the inputs of a run: the traces, which are identical on all ranks, and the other files.
 
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter};
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ pub enum Files {
     Copied,
 }
 
-/// A network: its dimensions, which are all of one kind, and the speed of its links.
+/// A network with dimensions of one kind, and with links of one speed.
 pub struct Network {
     /// `Ring` or `FullyConnected`.
     pub kind: &'static str,
@@ -49,7 +49,7 @@ pub struct System {
     pub active: u64,
     /// The bandwidth of an NPU's memory, in GB/s.
     pub memory: u64,
-    /// The peak rate of an NPU, in TFLOPS. If a peak rate is given, the roofline model times
+    /// The peak rate of an NPU, in TFLOPS. If there is a peak rate, the roofline model times
     /// kernels; otherwise kernels take their recorded time.
     pub peak: Option<u64>,
 }
@@ -69,8 +69,7 @@ const KERNELS: [(&str, f64, u64); 6] = [
     ("mlp2", 8.0, 5),
 ];
 
-/// The number of nodes of a layer: its forward and backward kernels, its all-reduce, and its
-/// optimizer.
+/// The number of nodes in a layer: forward and backward kernels, the all-reduce, and the optimizer.
 const NODES_OF_LAYER: u64 = 2 * KERNELS.len() as u64 + 2;
 
 impl Work {
@@ -108,7 +107,7 @@ impl Network {
         self.dimensions.iter().product()
     }
 
-    /// Returns the number of messages of an all-reduce in one chunk. In each dimension, every NPU
+    /// Returns the number of messages in an all-reduce with one chunk. In each dimension, every NPU
     /// sends two messages to each other NPU: one to scatter and one to gather.
     pub fn messages(&self) -> u64 {
         let steps = self.dimensions.iter().map(|npus| 2 * (npus - 1));

@@ -3,14 +3,15 @@
 //!
 //! Each line is a job, which the bench writes into a temporary folder as ASTRA-sim's own files. The
 //! job is training on a number of NPUs with a number of nodes each, an all-reduce of 1 MiB, or a
-//! single kernel, which measures the start-up. All ranks are one file under many names, unless the
-//! line says otherwise.
+//! single kernel. The single kernel measures the start-up. All ranks are one file under many names,
+//! unless the line says otherwise.
 //!
 //! The release build runs the job as a separate process. The bench times this process from start to
 //! end, including all reading and printing. The job runs once with `--stepwise`, which simulates
-//! every message, and once by default, where collectives use closed forms that are proved to give
-//! the same result. Both runs must print the same lines. MB are 10^6 bytes of peak resident memory.
-//! Times are the best of five runs. `*` marks runs of more than five seconds, which ran only once.
+//! every message. It also runs once by default, so that collectives use closed forms that are
+//! proved to give the same result. Both runs must print the same lines. MB are 10^6 bytes of peak
+//! resident memory. Times are the best of five runs. `*` marks runs of more than five seconds,
+//! which ran only once.
 //!
 //! If the variable `CHAKRAM_CORPUS` names a folder, the table also contains ASTRA-sim's times for
 //! the same jobs, from `astra-sim/scaling.csv`. The table then also shows the ratios of ASTRA-sim's
@@ -180,7 +181,7 @@ const CASES: &[Case] = &[
 struct Findings {
     /// Descriptions of wrong results.
     faults: Vec<String>,
-    /// The runs that shared a core with other processes, each with its share of the core.
+    /// Runs that shared a core with other processes, each with the run's share of the core.
     busy: Vec<String>,
 }
 

@@ -50,7 +50,7 @@ fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
     amount / time.as_secs_f64() / unit
 }
 
-/// Creates a data-parallel trace whose nodes have the arguments and the provenance of captured
+/// Creates a data-parallel trace. Its nodes have the arguments and the provenance of captured
 /// nodes, a little more than 300 bytes per node. As in captures, names repeat from step to step,
 /// unless `distinct` is `true`.
 fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
@@ -92,7 +92,7 @@ fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
                 ..AttributeProto::default()
             });
         }
-        // As in captures, a kernel also depends on the producers of its arguments' neighbours.
+        // As in captures, a kernel also depends on the nodes just before it.
         let more = (node.id.saturating_sub(3)..node.id).filter(|id| *id > 0);
         node.data_deps.extend(more);
         node.data_deps.sort_unstable();

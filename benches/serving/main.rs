@@ -4,10 +4,10 @@
 //! If `CHAKRAM_CORPUS` names a folder with `validation/requests_azure2023_conv.csv.gz` and
 //! `validation/serving_splitwise.part.csv`, one line serves an hour of Azure's requests, repeated
 //! five times. Further lines serve language models with stated step times, and show requests and
-//! steps per second. They serve 16 users and, from files in the same folder, Azure's hour on four
-//! engines and Mooncake's conversations (`validation/requests_mooncake_conversation.jsonl.gz`) on
-//! sixteen engines. The bench fails if a run takes more time or memory than its line allows, or if
-//! ten times as many requests take more memory.
+//! steps per second. These lines serve 16 users and, from files in the same folder, Azure's hour on
+//! four engines and Mooncake's conversations (`validation/requests_mooncake_conversation.jsonl.gz`)
+//! on sixteen engines. The bench fails if a run takes more time or memory than its line allows, or
+//! if ten times as many requests take more memory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -90,7 +90,7 @@ pub fn names(path: &Path) -> Vec<String> {
     archive.workloads().keys().cloned().collect()
 }
 
-/// Returns the relative name and content of every file under `path`, including subfolders.
+/// Returns the relative name and content of every file in `folder`, including subfolders.
 pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     let mut waiting = vec![(String::new(), folder.to_owned())];

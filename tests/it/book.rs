@@ -4,11 +4,11 @@
 //!
 //! In a fenced block, lines that begin with `$ ` are commands of a shell. A command continues while
 //! its lines end with `\`, and through a here-document. The lines after a command are its output,
-//! including errors. A line `…` matches any number of lines, and a line that ends with `…` matches
-//! any rest of a line. All blocks of a file run in one folder, which contains only `traces` and
-//! `converters`. Every command exits with 0. A comment `<!-- not run: REASON -->` before a block
-//! states why its commands are not run here. `BLESS=1 cargo test --test it book` writes the output
-//! into the files, and keeps the cuts.
+//! including errors. A line `…` matches any number of lines. A line that ends with `…` matches
+//! every line with the same beginning. All blocks of a file run in one folder, which contains only
+//! `traces` and `converters`. Every command exits with 0. A comment `<!-- not run: REASON -->`
+//! before a block states why its commands are not run here. `BLESS=1 cargo test --test it book`
+//! writes the output into the files, and keeps the cuts.
 
 mod align;
 mod links;

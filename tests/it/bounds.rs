@@ -1,5 +1,5 @@
-//! Tests small inputs and options that need huge amounts of memory or time, as an attacker or a
-//! typing error may cause. The program runs under limits of memory and time.
+//! Tests small inputs and options that need huge amounts of memory or time. An attacker or a typing
+//! error may cause such inputs. The program runs under limits of memory and time.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;

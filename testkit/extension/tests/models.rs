@@ -39,8 +39,7 @@ fn messages_pass_a_hub_one_after_another() {
     let hub = HubNetwork::new(Bandwidth::new(0.5e9).unwrap(), Span::from_ns(1000));
     let outcome = prepared.run_on_network(&mut (), hub).unwrap();
     assert_eq!(outcome.makespan, Span::from_ns(9000));
-    // On the machine's own network, the messages do not contend, so each takes 1 us plus a latency
-    // of 0.2 us.
+    // On the machine's own network, the messages do not contend, so each message takes 1 us plus a latency of 0.2 us.
     let own = ring.replay_on(&machine, &options).unwrap();
     assert_eq!(own.outcome.makespan, Span::from_ns(1200));
 }

@@ -66,8 +66,8 @@ fn a_constant_of_the_machine_is_named_alone() {
         let text = text.replace("fp32 = \"150.000", "fp32 = \"300.000");
         let found = named(&corpus, Some(&text));
         assert_eq!(of(&found, "machine:"), [constant]);
-        // The changed constant causes one of the two largest changes of time. The other change may
-        // be transfers that slower kernels expose.
+        // The changed constant causes one of the two largest time changes. The other change may be
+        // transfers that slower kernels expose.
         assert!(
             found
                 .iter()

@@ -5,8 +5,8 @@ use crate::corpus::is_whole;
 use chakram::archive::Archive;
 use std::path::Path;
 
-/// Returns `true` if commands report that the archive at `path` is damaged. Neither a panic, nor a
-/// hang, nor the tail of an interrupted command counts as such a report.
+/// Returns `true` if commands report that the archive at `path` is damaged. A panic, a hang, or a
+/// report about the tail of an interrupted command does not count.
 fn is_noticed(path: &Path) -> bool {
     let verdict = Archive::open_archive(path).and_then(|archive| archive.verify_all(&|| ()));
     verdict.map_or(true, |verdict| !verdict.is_sound())
@@ -138,7 +138,8 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
             assert!(verdict.is_sound());
             assert_eq!(verdict.is_unfinished(), length > before, "{length}");
             let told = verdict.tail.map_or(String::new(), |tail| tail.to_string());
-            // The name of an unfinished workload is reported as soon as the name is written.
+            // Commands report the name of an unfinished workload as soon as the name is in the
+            // file.
             let what = "`add` that was not finished; not in the archive: second";
             assert!(length < before + 200 || told.contains(what), "{told}");
         }

@@ -1,4 +1,4 @@
-//! Asks random questions, and compares the answers of `--where` with those of a plain filter.
+//! Asks random questions, and compares the answers of `--where` with the answers of a plain filter.
 
 use super::Corpus;
 use chakram::archive::{

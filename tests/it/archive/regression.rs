@@ -107,7 +107,7 @@ fn causes_are_named() {
         "{found}"
     );
     assert!(found.contains("communication: all 8 ranks"), "{found}");
-    // The changed traces have other operators and another group.
+    // The changed traces have different operators and a different group.
     job("3", "@three/job");
     corpus.ok(&[
         "archive",
@@ -129,7 +129,7 @@ fn causes_are_named() {
             && found.contains("collectives: all-reduce, all 8 ranks"),
         "{found}"
     );
-    // The archive keeps the reason of a second baseline together with the reason of the first.
+    // The archive keeps the reasons of the first and the second baseline.
     corpus.ok(&[
         "archive",
         "baseline",

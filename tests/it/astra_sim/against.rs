@@ -143,8 +143,8 @@ fn many_overlapping_groups_answer_alike() {
     assert!(counts.iter().all(|&count| count > 3), "{counts:?}");
 }
 
-/// Closed forms are used if they are proved, but not if the user requests messages. Both ways give
-/// the same answer.
+/// Closed forms are used if they are proved, but not if the user requests messages. Closed forms and messages give the
+/// same answer.
 #[test]
 fn what_starts_together_is_answered_in_closed_form() {
     let ask = |more: &[&str]| -> Value {
@@ -195,8 +195,8 @@ fn links_without_a_second_user_have_closed_forms() {
         ("FullyConnected", "direct", 1, 1),
         ("FullyConnected", "direct3", 1, 1),
         ("FullyConnected", "halvingDoubling", 1, 1),
-        // Either each member sends one message at a time, and all messages cross the same number of
-        // links. Or messages follow one another over links that no other member uses.
+        // In the first cases, each member sends one message at a time, and all messages cross the same number of links.
+        // In the other cases, messages follow one another over links that no other member uses.
         ("Ring", "halvingDoubling", 1, 1),
         ("Switch", "halvingDoubling", 1, 1),
         ("Switch", "direct", 1, 1),

@@ -97,7 +97,7 @@ fn collectives_take_as_long_where_the_machine_says_all() {
         );
         assert!(output.status.success(), "{output:?}");
         let ours = replayed(folder.path(), "all_reduce");
-        // A third of a bandwidth gives times that are not whole ns.
+        // A bandwidth divided by three gives times that are not whole ns.
         assert_eq!((ours + 500) / 1000, expected, "{network}");
         let theirs = original(folder.path(), &FILES.map(str::to_owned), "all");
         assert_eq!(theirs, expected * 1000, "{network}");
@@ -118,8 +118,8 @@ const OTHERWISE: [&str; 7] = [
     "`per-node",
 ];
 
-/// Every collective of the original's own cases takes the same time as in ASTRA-sim's models
-/// without the effects that the notes name (endpoint delays, reductions and quirks).
+/// Every collective in the original's own cases takes the same time as in ASTRA-sim's models, apart
+/// from the effects that the notes name (endpoint delays, reductions and quirks).
 #[test]
 fn notes_name_all_that_differs() {
     let Some(cases) = unpack_cases() else { return };

@@ -1,5 +1,5 @@
 //! Tests the output of `chakram astra-sim`: the original's lines, the report, the table, the
-//! timeline, and the memory of tensors. The jobs are so small that every number is derived here.
+//! timeline, and the memory of tensors. The jobs are so small that comments derive every number.
 
 use chakram::trace::{
     AttributeValue as Field, MemoryLocation, NamedAttribute, NodeExtras, NodeView, Op, TraceWriter,

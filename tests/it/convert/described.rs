@@ -129,9 +129,9 @@ fn kernels_without_an_operator_do_what_their_names_do() {
 }
 
 /// Each of three models was captured on both machines. Between vendors, no rate predicts the times
-/// of kernels, and the device does not determine the speed of its host. So this test only requires
-/// two things. The predicted step is no farther from the measured step than the unchanged capture,
-/// and the interval covers the measured step.
+/// of kernels, and the device does not determine the speed of its host. This test therefore
+/// requires only two things. The predicted step is no farther from the measured step than the
+/// unchanged capture, and the interval covers the measured step.
 #[test]
 fn steps_on_another_makers_device_are_within_their_interval() {
     let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
