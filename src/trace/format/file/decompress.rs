@@ -27,7 +27,7 @@ impl CompressionFormat {
         }
     }
 
-    /// Decompresses `source`. The compressed size of `source`, `packed`, determines the maximum size of the output.
+    /// Decompresses `source`. `packed` is the compressed size of `source`, and limits the size of the output.
     pub fn decompress<'s>(
         self,
         source: impl io::BufRead + 's,
