@@ -86,8 +86,8 @@ impl CoreArray {
         after.sum()
     }
 
-    /// Assigns `tasks` tasks of length `each` at `now`. Calls must be in order of time. A job
-    /// without tasks starts and ends at `now`.
+    /// Assigns `tasks` tasks of length `each` at `now`. Successive calls must have ascending values
+    /// of `now`. A job without tasks starts and ends at `now`.
     pub fn assign_tasks(&mut self, now: Time, tasks: u64, each: Span) -> JobTimeRange {
         if tasks == 0 {
             return JobTimeRange {

@@ -12,7 +12,7 @@ use std::io;
 /// An invalid scenario, platform or table, or a failed run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The text of a file is invalid.
+    /// The content of a file is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A model is invalid.

@@ -1,8 +1,8 @@
 //! Connects requests to the event loop: a feed launches batches, and processors compute how long
 //! their jobs take.
 //!
-//! A model is a program of one rank, with a node for each job. A batch in flight is a launch of
-//! this program, and the launch's tag is the batch's index in the server. The loop handles
+//! Each model becomes a program with one rank and one node per job. A batch in flight is a launch
+//! of this program, and the launch's tag is the batch's index in the server. The loop handles
 //! dependencies and time, and the server computes the durations of jobs. The feed and the
 //! processors can share the server, because the loop calls only one of them at a time. A model that
 //! is a trace uses the trace's job as its program. The job's kernels run on lanes, and the loop
@@ -96,7 +96,7 @@ impl LaunchFeed for RequestFeed<'_, '_> {
     }
 }
 
-/// Implements a processor model that takes the times of jobs from the server.
+/// Implements a processor model that takes job times from the server.
 struct ServerProcessorModel<'f, 's> {
     server: &'f RefCell<Server<'s>>,
     order: &'f ProgramOrder,

@@ -15,10 +15,10 @@
 //! | interaction | pairs of vectors | width |
 //! | table, if tables count | width | rows |
 //!
-//! All operators without products (norms, activations, sums, pools) take no time, as in the thesis
-//! of LIGHTSPEED. If table lookups count as products, the products of a feature interaction do not
-//! count. The published count for DLRM (2,505,926,848) includes the lookups, but not the products
-//! of the interaction.
+//! All operators without products (norms, activations, sums, pools) take no time, as in
+//! LIGHTSPEED's thesis. If table lookups count as products, the products of a feature interaction
+//! do not count. The published count for DLRM (2,505,926,848) includes the lookups, but not the
+//! products of the interaction.
 
 use chakram_workloads::model::{
     LayerOperator, Model, ModelLayer, OperatorAxesAndTensors, OperatorInputSource,
@@ -44,12 +44,12 @@ impl VectorJob {
 /// Division of a convolution into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionTaskSplit {
-    /// One product per output. Each product has length kernel height x kernel width x channels
-    /// (Williams, 2023).
+    /// One product per output. The length of each product is kernel height x kernel width x
+    /// channels (Williams, 2023).
     #[default]
     Outputs,
-    /// One product per output and kernel channel. Each product has length kernel height x kernel
-    /// width (Zhong et al., 2023).
+    /// One product per output and kernel channel. The length of each product is kernel height x
+    /// kernel width (Zhong et al., 2023).
     Kernels,
 }
 
@@ -85,7 +85,7 @@ impl ParallelBranchRule {
 /// Translation of operators to jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobLoweringOptions {
-    /// Convention for convolutions.
+    /// How convolutions are divided into vector products.
     pub convolution: ConvolutionTaskSplit,
     /// If true, each attention head has its own jobs (queries, keys, values and their products),
     /// and the heads run in parallel. Otherwise each operator is one job, and the jobs form a
@@ -132,7 +132,7 @@ impl JobGraph {
         number
     }
 
-    /// Returns all jobs; each comes after its dependencies.
+    /// Returns all jobs; each job comes after its dependencies.
     pub fn jobs(&self) -> &[VectorJob] {
         &self.jobs
     }
@@ -143,7 +143,7 @@ impl JobGraph {
         &self.sources[self.offsets[at] as usize..self.offsets[at + 1] as usize]
     }
 
-    /// Returns true if each job depends only on the previous one, so that no two jobs run at the same
+    /// Returns true if each job depends only on the previous job, so that no two jobs run at the same
     /// time.
     pub fn is_chain(&self) -> bool {
         (0..self.jobs.len() as u32).all(|job| match job.checked_sub(1) {

@@ -2,8 +2,8 @@
 //! requests.
 //!
 //! In LIGHTSPEED's model (Williams, 2023), a request is a chain or graph of jobs, and each job is a set of vector
-//! products. A processor has cores with one clock, and a datapath latency. Models may also be tables of measured
-//! latencies, or traces that are replayed.
+//! products. A processor has cores with a common clock, and a datapath latency. Models may also be tables of
+//! measured latencies, or traces that are replayed.
 //!
 //! ```text
 //! scenario.toml ─► Scenario ─┐                    ┌─► RequestFeed ──launches──► the one loop (engine)

@@ -67,7 +67,7 @@ use chakram_hardware::machine::Machine;
 /// Runs with more requests do not measure the request rate of saturated engines. The measurement
 /// repeats the run with all requests arriving at once.
 const MOST_REPEATED: u64 = 20_000;
-/// Maximum number of requests in the measurement of the rate at saturation.
+/// Maximum number of requests when the saturated request rate is measured.
 const MOST_AT_ONCE: u64 = 8192;
 
 /// Checks that the model `name` can be served token by token.
@@ -106,9 +106,8 @@ pub fn serve_llm(
     ))
 }
 
-/// Serves the requests of `scenario`. `saturated` is the rate at which all engines together serve
-/// requests at saturation, in requests per second. The report divides the arrival rate by
-/// `saturated`.
+/// Serves the requests of `scenario`. `saturated` is the saturated request rate of all engines
+/// together, in requests per second. The report divides the arrival rate by `saturated`.
 fn serve_llm_on_engines(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
@@ -120,10 +119,10 @@ fn serve_llm_on_engines(
     ))
 }
 
-/// Returns the rate at which all engines together serve requests at saturation, in requests per
-/// second. The measurement uses one engine, to which it sends about four times the number of
-/// requests that the engine can run, all at once. The rate is measured from the first quarter of
-/// the completions to the third quarter. Returns `None` for conversations.
+/// Returns the saturated request rate of all engines together, in requests per second. The
+/// measurement uses one engine, to which it sends about four times the number of requests that the
+/// engine can run, all at once. The rate counts the completions between the first and the third
+/// quarter. Returns `None` for conversations.
 fn saturated_request_rate(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,

@@ -1,4 +1,4 @@
-//! Compares jobs of presets with published counts.
+//! Compares the jobs of presets with published counts.
 
 use super::*;
 
@@ -118,8 +118,8 @@ fn heads_are_jobs_of_their_own() {
         ..JobLoweringOptions::default()
     };
     let jobs = lowered("gpt2-xl", Some(1), heads);
-    // Each of 48 blocks has 25 heads with 5 jobs each, and the jobs output, up and down. The logits
-    // are one more job.
+    // Each of 48 blocks has 25 heads with 5 jobs each, and three more jobs: `output`, `up` and
+    // `down`. The logits are one more job.
     assert_eq!(jobs.jobs().len(), 48 * (25 * 5 + 3) + 1);
     let chain = lowered("gpt2-xl", Some(1), JobLoweringOptions::default());
     assert_eq!(jobs.multiplication_count(), chain.multiplication_count());
@@ -170,8 +170,8 @@ fn tables_run_beside_one_another() {
     // the logits are one more job.
     let shapes = all.map(|branches| shape("gpt2-xl", Some(1), branches));
     assert_eq!(shapes, [(291, 290), (291, 290), (291, 291)]);
-    // In order, 17 convolutions follow one another. Three convolutions run in parallel with the two
-    // convolutions of their block. The classifier is last.
+    // 17 convolutions of ResNet-18 form a chain. Three other convolutions, on skip paths, can run
+    // in parallel with the two convolutions of their block. The classifier is the last job.
     let shapes = all.map(|branches| shape("resnet-18", None, branches));
     assert_eq!(shapes, [(21, 21), (21, 18), (21, 21)]);
 }

@@ -3,7 +3,7 @@
 //!
 //! A free block keeps its content until it is allocated. The free list keeps blocks in the order in
 //! which requests released them, so the least recently used block is allocated first. Blocks that
-//! were never used come before all others.
+//! were never used are allocated before all others.
 
 use super::token_content::BlockHash;
 use hashbrown::HashTable;

@@ -1,5 +1,5 @@
 //! Finds the steps, within a run of equal steps, in which requests need new blocks. Blocks are
-//! allocated in the same order as in single steps.
+//! allocated in the same order as if steps were computed one by one.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 /// content, a full block needs no visit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlockChangeSchedule {
-    /// Pairs of a step and the index of a request in the step; the earliest step comes first.
+    /// Pairs (step, index of a request in the step); the earliest step comes first.
     next: BinaryHeap<Reverse<(u32, u32)>>,
     /// Result of the last call of `find_due_requests`.
     due: Vec<u32>,
@@ -51,8 +51,8 @@ impl BlockChangeSchedule {
         &self.due
     }
 
-    /// Schedules the next visit of a request that has `computed` computed tokens after step `step`.
-    /// `is_shared` is true if other requests may share its blocks.
+    /// Schedules the next visit of a request after step `step`, when `computed` tokens of the
+    /// request are computed. `is_shared` is true if other requests may share its blocks.
     pub fn schedule_block_change(
         &mut self,
         step: u32,

@@ -61,11 +61,11 @@ pub struct EngineMachineAndMemory {
     pub memory: NpuMemoryPlan,
     /// All possible numbers of NPUs per engine, each with the number of tokens that fit in memory.
     pub choices: Vec<TensorDegreeChoice>,
-    /// Price of an NPU in dollars per hour, if the machine states it.
+    /// Price of an NPU in dollars per hour, if known.
     pub price_per_npu_hour: Option<f64>,
 }
 
-/// Bytes of an NPU's memory by purpose.
+/// Bytes of an NPU's memory, by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NpuMemoryPlan {
     /// Total memory.

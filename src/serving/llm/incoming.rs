@@ -26,8 +26,8 @@ pub struct IncomingRequest {
 /// known.
 #[derive(Clone, Debug)]
 pub enum RequestSharedContent {
-    /// The prompt begins with a number of tokens of a shared stream, or shares no tokens (`None`).
-    /// All other tokens belong only to the request.
+    /// The prompt begins with this number of tokens from a shared stream; with `None`, it shares no
+    /// tokens. All other tokens belong only to the request.
     Behind(Option<(TokenStream, u32)>),
     /// The prompt consists of these pieces of token streams.
     Pieces(Vec<TokenPiece>),
@@ -51,7 +51,7 @@ impl RequestSharedContent {
 pub struct ConversationTurn {
     /// Number of the conversation.
     pub conversation: u64,
-    /// The turn, from 0.
+    /// Index of the turn in the conversation, from 0.
     pub turn: u32,
     /// Shared beginning of the conversation: a token stream, and the number of tokens that come
     /// from it. Other conversations may have the same beginning.

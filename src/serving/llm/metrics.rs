@@ -123,8 +123,8 @@ impl Default for CountsOverTime {
 impl CountsOverTime {
     fn add_count(&mut self, now: Time, count: u64) {
         let (at, begin, end) = self.current;
-        // Most counts fall into the same interval as the previous count; checking it first avoids
-        // the division.
+        // Most counts fall into the same interval as the previous count; checking this interval
+        // first avoids the division.
         if begin <= now.0 && now.0 < end {
             self.counts[at] += count;
             return;
@@ -472,7 +472,7 @@ mod tests {
         gaps.add_gaps(Span(30), 1);
         gaps.add_gaps(Span(10), 3);
         gaps.add_gaps(Span(20), 1);
-        // The gaps are 10, 10, 10, 20, 30; a percentile is at position 4 q.
+        // There are five gaps (10, 10, 10, 20, 30), so a percentile is at position 4 q.
         assert_eq!(
             gaps.percentiles(&[0.0, 50.0, 75.0, 90.0, 100.0]),
             [10, 10, 20, 26, 30].map(Span)

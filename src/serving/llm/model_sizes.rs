@@ -171,8 +171,8 @@ impl BlockAttentionSizes {
         }
     }
 
-    /// Returns the number of key heads, at least one, on each of `npus` NPUs; the number of value
-    /// heads is equal.
+    /// Returns the number of key heads on each of `npus` NPUs, which is at least one and equals the
+    /// number of value heads.
     pub fn kv_heads_per_npu(&self, npus: u32) -> u64 {
         (self.kv_heads / u64::from(npus)).max(1)
     }
@@ -183,7 +183,7 @@ impl BlockAttentionSizes {
     }
 
     /// Returns the number of elements that each of `npus` NPUs caches per token. Latent vectors are
-    /// not divided.
+    /// not divided, because all heads share them.
     pub fn kept_elements(&self, npus: u32) -> u64 {
         match self.latent {
             Some([latent, turned]) => latent + turned,
@@ -391,7 +391,8 @@ impl EqualModelBlocks {
         self.attention().map_or(0, |of| of.kept_elements(npus))
     }
 
-    /// Returns the numbers of input columns and output columns of a product on each of `npus` NPUs.
+    /// Returns the number of input columns and the number of output columns of a product on each of
+    /// `npus` NPUs.
     pub fn product_sizes_per_npu(&self, product: &BlockMatrixProduct, npus: u32) -> [u64; 2] {
         let parts = u64::from(npus);
         if let (true, Some(of)) = (product.is_qkv, self.attention()) {

@@ -121,16 +121,16 @@ struct CapacityPlanner<'a> {
 }
 
 impl CapacityPlanner<'_> {
-    /// Returns the rate at which one engine serves requests at saturation, in requests per second;
-    /// `None` if requests belong to conversations.
+    /// Returns the saturated request rate of one engine, in requests per second; `None` if requests
+    /// belong to conversations.
     fn saturated_rate_per_engine(&self, of: &LlmDeployment) -> Result<Option<f64>, ServeError> {
         let rate = saturated_request_rate(self.scenario, of)?;
         Ok(rate.map(|rate| rate / f64::from(of.replicas)))
     }
 
     /// Serves `scenario` on the engines of `deployment`, and doubles the number of requests while
-    /// the verdict is open. `each` is the rate at which one engine serves requests at saturation,
-    /// in requests per second.
+    /// the verdict is open. `each` is the saturated request rate of one engine, in requests per
+    /// second.
     fn serve_until_verdict(
         &self,
         scenario: &LlmScenario,
@@ -329,8 +329,8 @@ pub fn plan_capacity(
     })
 }
 
-/// Finds the highest rate at which at least the fraction `attain` of the requests of `scenario`
-/// meets the limits. Returns `None` if there is no such rate.
+/// Finds the highest rate at which at least the fraction `attain` of the scenario's requests meets
+/// the limits. Returns `None` if there is no such rate.
 ///
 /// # Errors
 ///

@@ -60,7 +60,7 @@ pub struct LlmReport {
     pub completed: u64,
     /// Number of requests that no engine can serve, by reason.
     pub refused: RefusedRequestCounts,
-    /// One row per class, if there are several, then one row for all requests.
+    /// One row per class, if there are several classes, then a row for all requests.
     pub rows: Vec<LlmClassResults>,
     /// Gaps between tokens, pooled over requests.
     pub itl: TokenGapSummary,
@@ -74,8 +74,8 @@ pub struct LlmReport {
     pub preemptions: u64,
     /// For each engine, the fraction of the window in which it runs a step.
     pub utilisation: Vec<f64>,
-    /// Arrival rate divided by the rate at which the engines serve requests at saturation; `None`
-    /// if answers determine the arrivals.
+    /// Arrival rate divided by the saturated request rate of all engines; `None` if answers
+    /// determine the arrivals.
     pub rho: Option<f64>,
     /// Number of waiting requests over time.
     pub waiting: LevelSummary,
@@ -347,8 +347,8 @@ pub struct CountsByInterval {
 }
 
 impl LlmReport {
-    /// Creates the report of a run. `saturated` is the rate at which the engines serve requests at
-    /// saturation, in requests per second, if known.
+    /// Creates the report of a run. `saturated` is the saturated request rate of all engines, in
+    /// requests per second, if known.
     pub(super) fn build_report(
         scenario: &LlmScenario,
         deployment: &LlmDeployment,

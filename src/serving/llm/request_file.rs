@@ -354,9 +354,9 @@ struct FileRow {
     line: u64,
 }
 
-/// Returns the pieces of a prompt. `hashes` has one hash per block of 512 tokens. Requests share a
-/// whole block if their hashes of it are equal. Tokens after the last whole block belong to this
-/// request alone.
+/// Returns the pieces of a prompt. `hashes` has one hash per block of 512 tokens. Two requests
+/// share a whole block if their hashes of the block are equal. Tokens after the last whole block
+/// belong to this request alone.
 fn prompt_pieces_from_hashes(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenPiece> {
     let whole = (prompt / TRACE_BLOCK) as usize;
     let known = hashes.iter().take(whole);
@@ -457,8 +457,8 @@ mod tests {
 
     #[test]
     fn blocks_of_traces_are_whole() {
-        // 1,100 tokens fill two blocks of 512 tokens. The prompt's other 76 tokens are not shared,
-        // although the trace states three hashes.
+        // 1,100 tokens fill two whole blocks of 512 tokens. The prompt's other 76 tokens are not
+        // shared, although the trace states three hashes.
         let pieces = prompt_pieces_from_hashes(&[7, 8, 9], 1100, 1);
         assert_eq!(
             pieces.iter().map(|piece| piece.tokens).collect::<Vec<_>>(),

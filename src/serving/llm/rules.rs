@@ -93,7 +93,7 @@ pub enum BlockReservationRule {
     WholeRequest,
 }
 
-/// Kernels with which an engine sums results over its NPUs.
+/// Kernels that an engine uses to sum results over its NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllReduceKernels {
     /// vLLM's own kernels, which leave the norm after the sum to a separate kernel.
@@ -158,7 +158,7 @@ pub struct EngineRules {
     /// Number of blocks that a request occupies for linear-attention states, in addition to the
     /// blocks of its tokens.
     pub state_blocks: u32,
-    /// Kernels with which an engine sums results over its NPUs.
+    /// Kernels that an engine uses to sum results over its NPUs.
     pub all_reduce: AllReduceKernels,
     /// True if the scheduler composes the next step while a step runs, that is, before it knows the
     /// running step's tokens.

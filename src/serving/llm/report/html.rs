@@ -177,8 +177,8 @@ fn draw_slowest_requests(report: &LlmReport) -> String {
                 before = until;
                 span
             });
-            // A preempted request waits again, and then steps recompute its prompt and the tokens
-            // that it has already answered.
+            // A preempted request waits again. Then steps recompute its prompt and the answer
+            // tokens that it has already produced.
             let parts = phases
                 .iter()
                 .zip(spans.iter_mut().map(|span| *span).chain([life.after]));
