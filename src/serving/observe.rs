@@ -45,7 +45,7 @@ pub struct ServedJob {
     pub job: u32,
     /// Index of the processor on which the job runs.
     pub processor: u32,
-    /// Receives requests and jobs from a run.
+    /// Start and end of the job.
     pub times: (Time, Time),
 }
 

@@ -329,7 +329,7 @@ mod tests {
             assert!((clock.clock.as_hertz() / 1e9 - ghz).abs() < 1e-9, "{name}");
             assert_eq!(platform.datapath, Span::from_ns(datapath), "{name}");
         }
-        // The thesis of LIGHTSPEED counts cores as 6912 x 8 + 432 x 3 and 2560 x 8.
+        // LIGHTSPEED's thesis counts cores as 6912 x 8 + 432 x 3 and 2560 x 8.
         assert_eq!(6912 * 8 + 432 * 3, 56_592);
         assert_eq!(2560 * 8, 20_480);
         let successor = Platform::load_by_name("lightning-sigcomm23").unwrap();

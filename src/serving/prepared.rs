@@ -392,8 +392,8 @@ impl<'s> PreparedModel<'s> {
     }
 
     /// Returns the number of tasks that a job does not skip because of sparsity. The number of
-    /// skipped tasks is rounded at random, so that its mean over requests equals the scenario's
-    /// sparsity exactly.
+    /// skipped tasks is rounded at random, so that the mean fraction over requests equals the
+    /// scenario's sparsity exactly.
     fn unskipped_task_count(
         &self,
         of: &PreparedScenario<'_>,

@@ -1,5 +1,5 @@
-//! Records statistics of a run: for models and classes, for levels over time, and sums for checking
-//! the results.
+//! Records statistics of a run for models and classes, levels over time, and sums that check the
+//! results.
 
 use super::observe::CompletedRequest;
 use super::prepared::PreparedScenario;

@@ -145,7 +145,7 @@ pub enum ArrivalStream {
     Poisson(ArrivalRate),
     /// Requests arrive at equal intervals.
     Periodic(ArrivalRate),
-    /// Several requests arrive together as a burst, and bursts have equal intervals.
+    /// Several requests arrive together as a burst; bursts arrive at equal intervals.
     Bursts {
         /// Number of requests that arrive at the same time.
         burst: u32,
@@ -167,7 +167,7 @@ pub enum ArrivalStream {
         path: PathBuf,
         /// Number of times that the file is replayed in succession.
         repeat: u32,
-        /// Factor by which arrivals are faster than the file's.
+        /// Factor by which arrivals are faster than in the file.
         speed: f64,
     },
 }

@@ -379,7 +379,7 @@ impl LlmScenario {
         })
     }
 
-    /// Returns true if the scenario itself states the rule `key`.
+    /// Returns true if the scenario itself sets the rule `key`.
     pub fn states_rule(&self, key: &str) -> bool {
         let document = ConfigDocument::parse(&self.own_rules.text, &self.own_rules.file);
         document.is_ok_and(|document| {
@@ -720,7 +720,7 @@ fn parse_limits(root: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
     limits_of(&table)
 }
 
-/// Returns the limits that a table states.
+/// Parses the limits in a table.
 fn limits_of(table: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
     let limit = |key: &str| table.read_optional(key, |field| field.read_quantity("500 ms"));
     Ok(LlmTimeLimits {

@@ -243,7 +243,7 @@ impl StepScheduler {
     }
 
     /// Returns the number of blocks that a request needs for its state and all of its tokens. The
-    /// last token of its answer needs no block, because it is never computed.
+    /// answer's last token needs no block, because no step computes its keys and values.
     fn blocks_for_request(&self, prompt: u32, output: u32) -> u64 {
         let tokens =
             (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into());
@@ -275,8 +275,8 @@ impl StepScheduler {
         output.min(left)
     }
 
-    /// Appends a request to the queue, and returns the request's slot. An engine must be able to
-    /// serve the request.
+    /// Appends a request to the queue, and returns the request's slot. The engine must be able to
+    /// serve the request (`find_refusal_reason` returns `None`).
     pub fn enqueue_request(&mut self, mut request: EngineRequest) -> u32 {
         request.output = self.truncated_output_length(request.prompt, request.output);
         let (priority, number) = (request.priority, request.number);
@@ -467,7 +467,7 @@ impl StepScheduler {
                 slot.outputs < slot.request.output
             });
         }
-        // Keep the buffers for later steps.
+        // Keep the buffers, so that later steps do not allocate them again.
         match is_async {
             true => self.launched = step,
             false => self.step = step,
@@ -720,8 +720,8 @@ impl StepScheduler {
         let size = self.rules.block_size;
         let shared = hit / size;
         let of = &self.slots[slot as usize];
-        // A cached block that no request uses is in the free list, so sharing it takes a free
-        // block.
+        // A cached block that no request uses is in the free list, so sharing the block reduces the
+        // number of free blocks.
         let known = of.hashes.iter().take(shared as usize);
         let known = known.filter_map(|hash| self.pool.find_block(*hash));
         let mut shared_blocks = Vec::with_capacity(shared as usize);

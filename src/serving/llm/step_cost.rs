@@ -235,7 +235,7 @@ fn measured_or_ring_seconds(machine: &Machine, bytes: u64, npus: u32) -> f64 {
 
 /// Returns the times of the engine's own all-reduces with `kernels`, for `npus` NPUs of the class `npu`. TensorRT-LLM's
 /// kernels were measured on H100 only. NPUs of the same or a later generation use these times if vLLM's kernels were
-/// measured on them.
+/// measured on these NPUs.
 fn load_engine_all_reduce_times(
     kernels: AllReduceKernels,
     npu: &str,
@@ -416,7 +416,7 @@ impl StepCost {
             let [k, n] = kind.product_sizes_per_npu(product, self.npus);
             return [touched, rows, n, k];
         }
-        // Here each NPU has whole experts.
+        // Divide the active experts among the NPUs, because each NPU has whole experts.
         let own = touched.div_ceil(u64::from(self.npus * self.ranks));
         [own, rows, product.outputs, product.inputs]
     }
@@ -1066,8 +1066,8 @@ mod tests {
         let [short, long] = [1000, 8000].map(|keys| cost.attention_seconds(&full, 128, 1, keys));
         let grown = part(8000) - part(1000);
         assert!((grown - 12.0 * (long - short)).abs() < 1e-9);
-        // Each of the 8,192 tokens in a step requires 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs,
-        // at no more than 989 TFLOP/s.
+        // Each of the 8,192 tokens in a step requires 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs.
+        // The NPU computes at most 989 TFLOP/s.
         let flops = 8192.0 * 2.0 * 8.0 * (64.0 * 5.0 * 128.0 + 3.0 * 128.0 * 128.0);
         assert!(cost.delta_prefill(&delta, &[(8192, 0)]) >= flops / 989.5e12);
         let alone = cost.delta_prefill(&delta, &[(100, 900)]);
@@ -1140,7 +1140,7 @@ mod tests {
         assert_eq!(sizes(&cost), [16, 256, 2 * 1536, 4096]);
     }
 
-    /// On four H100, TensorRT-LLM's kernels take 4.3 us for 128 KiB, including the norms.
+    /// On four H100 NPUs, TensorRT-LLM's kernels take 4.3 us for 128 KiB, including the norms.
     #[test]
     fn norms_are_part_of_fused_all_reduces() {
         let definition = ModelSource::find_source("llama3-70b")

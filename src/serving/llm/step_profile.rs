@@ -65,8 +65,8 @@ pub struct MeasuredStepProfile {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AttentionTimeGrid {
     times: BTreeMap<[u32; 4], f64>,
-    /// Measured sizes for each of four kinds of batches. A batch may or may not have prompt tokens,
-    /// and may or may not have decoding requests.
+    /// Measured sizes for each of four kinds of batches. The kinds are batches with and without
+    /// prompt tokens, each with and without decoding requests.
     axes: [[Vec<u32>; 4]; 4],
 }
 

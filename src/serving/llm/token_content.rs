@@ -1,5 +1,5 @@
 //! Describes the tokens of requests as pieces of token streams that requests may share. Computes
-//! chained hashes of their blocks.
+//! chained hashes of the requests' blocks.
 
 use chakram_base::random::{GAMMA, mix_bits};
 use std::num::NonZeroU64;
@@ -87,7 +87,7 @@ pub struct TokenPiece {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenContent {
     pieces: Vec<TokenPiece>,
-    /// Position after which all tokens belong to this request alone; `u32::MAX` if there is no such
+    /// Position from which all tokens belong to this request alone; `u32::MAX` if there is no such
     /// position.
     own_from: u32,
 }

@@ -30,7 +30,7 @@ pub enum LlmArrivals {
     Poisson(f64),
     /// Requests arrive at equal intervals, at this rate in requests per second.
     Constant(f64),
-    /// Several requests arrive together as a burst, and bursts have equal intervals.
+    /// Several requests arrive together as a burst; bursts arrive at equal intervals.
     Bursts {
         /// Number of requests that arrive together.
         burst: u32,
@@ -50,7 +50,7 @@ pub enum LlmArrivals {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Factor by which arrivals are faster than the file's.
+        /// Factor by which arrivals are faster than in the file.
         speed: f64,
     },
 }
@@ -103,7 +103,7 @@ impl RequestClass {
     }
 }
 
-/// Distribution of a number of tokens. A scenario writes it as `1024`, `512..1024`,
+/// Distribution of a number of tokens. A scenario writes the distribution as `1024`, `512..1024`,
 /// `lognormal MEAN DEVIATION` (deviation of the logarithm), or `empirical 128 512 4096` (measured
 /// lengths).
 #[derive(Clone, Debug, PartialEq)]

@@ -126,7 +126,7 @@ pub(super) fn row_name(row: &ServeRow) -> String {
     }
 }
 
-/// Returns the maximum width of names with which the widest table still fits.
+/// Returns the maximum width of names for which the widest table still fits.
 pub(super) fn longest_name(style: TextStyle) -> usize {
     16 + style.width.saturating_sub(WIDTH)
 }
