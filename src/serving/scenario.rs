@@ -77,7 +77,7 @@ pub struct Scenario {
 pub struct ServedModel {
     /// Name in reports and arrival files.
     pub name: String,
-    /// Name of the class to which reports assign the model, if any.
+    /// Name of the model's class in reports, if any.
     pub class: Option<String>,
     /// Relative frequency of requests for this model.
     pub weight: f64,
@@ -111,11 +111,11 @@ pub struct ModelValueLocation {
 /// Work that each request for a model causes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestWork {
-    /// Jobs of vector products.
+    /// The work is a graph of vector-product jobs.
     Vectors(JobGraph),
-    /// A constant latency, or an exponentially distributed one.
+    /// The latency is constant, or exponentially distributed.
     Latency {
-        /// The latency, or its mean.
+        /// The constant latency, or the mean latency.
         mean: Span,
         /// True if the latency is drawn at random.
         exponential: bool,

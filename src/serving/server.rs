@@ -44,7 +44,7 @@ struct ProcessorState {
     cores: CoreArray,
     /// Number of batches that the processor can take in addition to the batches that it serves now.
     free_slots: u32,
-    /// Number of launched traces that the processor is serving.
+    /// Number of traces that the processor is serving.
     traces: u32,
     traced_since: Time,
     traced_ps: u128,
@@ -57,7 +57,7 @@ pub(super) struct JobTimesWithToken {
     pub times: JobTimeRange,
 }
 
-/// A batch that begins, as the event loop receives it.
+/// A batch that begins, as passed to the event loop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchLaunch {
     /// Index of the batch in the server.
@@ -97,8 +97,8 @@ pub(super) struct Server<'s> {
     now: Time,
     /// Number of requests that have arrived so far.
     arrived: u64,
-    /// The run ends when the first requests are complete ([`super::scenario::RunStopRule::first`]);
-    /// this is the number of these requests that are still incomplete.
+    /// Number of requests that must still complete before the run ends, if the run ends after the
+    /// first requests ([`super::scenario::RunStopRule::first`]).
     first_left: Option<u64>,
     failure: Option<ServeError>,
 }

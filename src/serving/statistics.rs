@@ -310,7 +310,7 @@ impl Default for LevelOverTime {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LevelSummary {
-    /// Mean over the window.
+    /// Mean level in the window.
     pub mean: f64,
     /// Highest level in the window.
     pub most: u64,
@@ -346,8 +346,8 @@ impl LevelOverTime {
     fn advance_curve_to(&mut self, now: Time) {
         let area = u128::from(self.level) * u128::from(now.since(self.since).0);
         self.area += area;
-        // Most changes fall into the same interval as the previous change; checking it first avoids
-        // the division.
+        // Most changes fall into the same interval as the previous change; checking this interval
+        // first avoids the division.
         if now.0 < self.current.1
             && let Some((sum, most)) = self.intervals.get_mut(self.current.0)
         {
@@ -454,8 +454,8 @@ mod tests {
     #[test]
     fn intervals_hold_the_mean_and_want_enough_samples() {
         // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12). Half the
-        // width of the mean's confidence interval is 2.0 times this standard deviation / 64 =
-        // 18,000. Of twenty such intervals, nineteen contain the mean.
+        // width of the mean's confidence interval is 2.0 times this standard deviation / sqrt(4096)
+        // = 18,000. Of twenty such confidence intervals, nineteen contain the true mean.
         let mut holds = 0;
         for seed in 0..40 {
             let mut random = RandomStream::new(seed, RandomPurpose::Service);
@@ -491,8 +491,8 @@ mod tests {
     #[test]
     fn levels_keep_their_area() {
         let mut curve = LevelOverTime::default();
-        // The level is 2 from 10 to 30 us, then 1 until 2 s, then 0 until 4 s. So the integrals are
-        // 40 us and 1,999,970 us.
+        // The level is 2 from 10 to 30 us, then 1 until 2 s, then 0 until 4 s. So the integrals
+        // over both intervals are 40 us and 1,999,970 us.
         curve.change_level(Time(10_000_000), 2);
         curve.change_level(Time(30_000_000), -1);
         curve.change_level(Time(2_000_000_000_000), -1);

@@ -178,7 +178,7 @@ fn csv_error(file: &str, error: &csv::Error) -> ServeError {
     }
 }
 
-/// Curve of durations over ascending positions (batch sizes or tokens), interpolated linearly.
+/// A curve of durations over positions (batch sizes or numbers of tokens), interpolated linearly.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyCurve {
     /// Points (position, mean duration), sorted by position.

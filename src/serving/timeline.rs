@@ -32,7 +32,7 @@ struct RequestTraceEvent<'e, A> {
     args: &'e A,
 }
 
-/// The `args` of a request's event.
+/// Values in the `args` of a request's event.
 #[derive(Serialize)]
 struct RequestEventArgs {
     request: u64,
@@ -44,7 +44,7 @@ struct RequestEventArgs {
     preempted_ps: u64,
 }
 
-/// The `args` of a job's event.
+/// Values in the `args` of a job's event.
 #[derive(Serialize)]
 struct JobArgs {
     processor: u32,

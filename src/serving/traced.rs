@@ -2,10 +2,10 @@
 //! platform's machine.
 //!
 //! As in a replay with default options, the job's kernels run on the lanes of NPUs, and its
-//! messages use the network. If a lane has kernels from several launches, it runs them in the order
-//! in which the launches began. So if several requests are in service, their jobs pass through the
-//! stages of a pipeline one after another. A job with several ranks runs on the NPUs of its ranks.
-//! A job with a single rank runs on the NPU whose index is the processor's.
+//! messages use the network. If a lane has kernels of several launches, the lane runs them in the
+//! order in which the launches began. So if several requests are in service, their jobs pass
+//! through the stages of a pipeline one after another. A job with several ranks runs on the NPUs of
+//! its ranks. A job with a single rank runs on the NPU with the same index as the processor.
 
 use super::scenario::{Scenario, ServicePolicyChoice};
 use super::trace_job::TraceJob;

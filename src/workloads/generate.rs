@@ -104,13 +104,14 @@ impl GeneratedJob {
         self.0.group_roles()
     }
 
-    /// Samples and model FLOPs of the job, or `None` if it does not train or run a model.
+    /// Samples and model FLOPs of the job, or `None` if the job does not train or run a model.
     pub fn work_amounts(&self) -> Option<JobWorkAmounts> {
         self.0.work_amounts()
     }
 
     /// Returns the rank that represents all ranks with the same nodes as `rank`. Callers generate
-    /// its nodes once and share them. The representative may be `rank` itself.
+    /// the nodes of the representative once and share them. The representative may be `rank`
+    /// itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::rank_count`].
@@ -180,7 +181,7 @@ impl GeneratedJob {
     ///
     /// # Errors
     ///
-    /// Fails if a lower bound on the size of its nodes does not fit.
+    /// Fails if a lower bound on the size of the workload's nodes does not fit.
     pub fn check_memory(&self) -> Result<(), MemoryLimitError> {
         // Ranks of one shape share a graph, but each rank stores its own state for every node.
         let graphs = self.min_shared_node_count();
@@ -457,8 +458,8 @@ struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,
     name: String,
-    /// False if the sink ignores names; names are then not formatted, because this takes longer
-    /// than all other work for a node.
+    /// False if the sink ignores names. Names are then not formatted, because formatting takes
+    /// longer than all other work for a node.
     named: bool,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! There is one rule, *catch up*: within the limits, a step computes all tokens of a request that do not have keys and
 //! values yet. At first, the missing tokens are the prompt. While the request answers, one token per step is missing;
-//! after a preemption, all tokens are missing again. A step is composed of the running requests, in the order of their
-//! admission, and then of waiting requests:
+//! after a preemption, all tokens are missing again. A step first takes the running requests, in order of admission,
+//! and then waiting requests:
 //!
 //! 1. *Running.* If there are too few free blocks for a request, the last admitted request is
 //!    preempted. With priorities, the request with the greatest priority number is preempted. If

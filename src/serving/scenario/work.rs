@@ -31,7 +31,7 @@ pub(super) const KEYS: &[&str] = &[
     "measured",
     "trace",
 ];
-/// Sources of a model's work, each with the additional keys that it uses.
+/// Sources of a model's work, and the additional keys that each source uses.
 const SOURCES: [(&str, &[&str]); 7] = [
     (
         "preset",

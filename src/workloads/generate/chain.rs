@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn nodes_take_turns_among_the_chains() {
-        // With 7 nodes in 3 chains, lane 0 has the ids 1, 4 and 7, lane 1 has 2 and 5, and lane 2
-        // has 3 and 6.
+        // With 7 nodes in 3 chains, lane 0 has the ids 1, 4 and 7, lane 1 has the ids 2 and 5, and
+        // lane 2 has the ids 3 and 6.
         let mut options = KernelChainPattern::new(2, 7);
         options.chains = 3;
         options.flops = 5;

@@ -36,8 +36,9 @@ pub struct CollectivePattern {
     pub dimensions: Option<u32>,
     /// Time that every member computes before its first collective, in whole nanoseconds.
     pub before: Span,
-    /// Additional computing time per rank: rank r computes for `before + r * skew` before its first
-    /// collective. Whole nanoseconds. Like `before`, the additional time is a recorded duration.
+    /// Additional computing time per rank: before its first collective, rank r computes for
+    /// `before + r * skew`. Whole nanoseconds. Like `before`, the additional time is a recorded
+    /// duration.
     pub skew: Span,
 }
 
@@ -220,7 +221,8 @@ impl TraceGenerator for CollectiveGenerator {
     fn class_of(&self, rank: u32) -> u32 {
         match &self.members {
             Some(members) if !members.contains(rank) => members.outsider.unwrap_or(rank),
-            // With a skew, each member has a different delay, so it represents only itself.
+            // With a skew, each member has a different delay, so each member represents only
+            // itself.
             _ if self.options.skew != Span::ZERO => rank,
             Some(members) => members.sorted[0],
             None => 0,
@@ -334,8 +336,8 @@ mod tests {
         let mut options = CollectivePattern::new(CollectiveKind::Barrier, 0, 3);
         options.skew = Span::from_ns(500);
         let ranks = record_every_rank(WorkloadPattern::Collective(options.clone()));
-        // Rank 0 computes for 0 x 500 ns, so it needs no node for this; rank 2 first computes for 2
-        // x 500 ns.
+        // Rank 0 computes for 0 x 500 ns, so it needs no node for computing; rank 2 first computes
+        // for 2 x 500 ns.
         assert_eq!((ranks[0].len(), ranks[2].len()), (1, 2));
         assert_eq!(ranks[2][0].recorded, Span::from_us(1));
         assert_eq!(ranks[2][1].data, [1]);

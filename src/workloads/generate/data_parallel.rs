@@ -72,7 +72,7 @@ pub struct DataParallelPattern {
     pub dtype: Dtype,
     /// Number of training steps.
     pub steps: u32,
-    /// Peak rate of the reference NPU, whose kernel durations are recorded.
+    /// Peak rate of the reference NPU. The recorded durations are computed for this NPU.
     pub reference_flops: FlopRate,
     /// Memory bandwidth of the reference NPU. A kernel's recorded duration is the larger of its compute time
     /// and its memory time, rounded to nanoseconds, but at least 1 ns.
@@ -81,8 +81,8 @@ pub struct DataParallelPattern {
 
 impl DataParallelPattern {
     /// Returns a plan for one step of a 32-layer model with hidden size 4,096 in bf16, and one
-    /// sequence of 4,096 tokens. Durations are for an A100 with 80 GB (312 TFLOP/s dense, 2.039
-    /// TB/s).
+    /// sequence of 4,096 tokens. The recorded durations are for an A100 with 80 GB (312 TFLOP/s
+    /// dense, 2.039 TB/s).
     pub fn new(ranks: u32) -> Self {
         Self {
             ranks,
@@ -418,8 +418,9 @@ mod tests {
     #[test]
     fn node_targets_are_met_in_whole_steps() {
         // A step with 32 layers has 448 nodes, so 23 steps have 10,304 nodes, but 22 steps have
-        // only 9,856. For 100 nodes, the result has 7 layers. A step then has 98 nodes, so two
-        // steps are needed. For 0 nodes, the result is one layer and one step.
+        // only 9,856. If 100 nodes are requested, the result has 7 layers. A step with 7 layers has
+        // 98 nodes, so two steps are needed. If 0 nodes are requested, the result is one layer and
+        // one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = GeneratedJob::new(WorkloadPattern::DataParallel(
                 DataParallelPattern::defaults_with_min_node_count(8, nodes),
@@ -443,7 +444,7 @@ mod tests {
         assert!(why(&|o| o.layers = 0).contains("`layers` is 0; expected 1 or more"));
         assert!(why(&|o| o.steps = u32::MAX).contains("fewer steps or layers"));
         assert!(why(&|o| o.hidden = u32::MAX).contains("a smaller hidden size"));
-        // 28 x 1,200 B at 1e-9 B/s take 3.4e13 s, far beyond 2^64 ps.
+        // Moving 28 x 1,200 B at 1e-9 B/s takes 3.4e13 s, far beyond 2^64 ps.
         let slow = Bandwidth::new(1e-9).unwrap();
         assert!(why(&|o| o.reference_bandwidth = slow).contains("a faster reference"));
     }

@@ -99,8 +99,8 @@ impl P2pPattern {
     }
 }
 
-/// Returns a random permutation of 0..`n` that consists of a single cycle (Sattolo's shuffle). The
-/// choice of each swap partner is uniform to within 2^-32.
+/// Returns a random permutation of 0..`n` that consists of a single cycle (Sattolo's shuffle). Each
+/// swap partner is chosen uniformly, to within 2^-32.
 fn shuffle_to_cycle(n: u32, seed: u64) -> Vec<u32> {
     let mut permutation: Vec<u32> = (0..n).collect();
     let mut state = seed;

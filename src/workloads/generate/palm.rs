@@ -56,8 +56,8 @@ const KERNELS: i64 = 0;
 const MEMORY: i64 = 1;
 const SUMS: i64 = 2;
 const BARRIERS: i64 = 3;
-/// First lane for messages and for the nodes that order them. Each direction has eight lanes, and
-/// micro-batches use them in turn.
+/// First lane for messages and for the nodes that order them. Each direction has eight lanes;
+/// successive micro-batches use successive lanes.
 const PASSES: i64 = 4;
 
 /// A model and its degrees of parallelism on the published wafer.
@@ -216,8 +216,8 @@ struct StagePass {
 }
 
 impl PalmGenerator {
-    /// Returns the stage's passes in 1F1B order. A stage has one micro-batch in flight for itself
-    /// and one for each later stage.
+    /// Returns the stage's passes in 1F1B order. A stage has one micro-batch in flight, plus one
+    /// for each later stage.
     fn pass_order(&self, stage: u32) -> Vec<StagePass> {
         let ahead = (STAGES - stage).min(self.passes);
         let forward = |micro_batch| StagePass {

@@ -7,9 +7,9 @@
 //! forward and backward passes alternate. After the last forward pass, the remaining backward passes
 //! follow. Backward passes keep the order of micro-batches, but reverse the order of chunks (Narayanan
 //! et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21,
-//! figures 3 and 4). The other schedules are defined by lists of steps. Their steps compute weight
-//! gradients in separate passes ([`zero_bubble`]), run two passes at the same time ([`dual_pipe`]), or
-//! come from a file ([`StagePassOrders`]).
+//! figures 3 and 4). The other schedules are defined by lists of steps. They compute weight gradients
+//! in separate passes ([`zero_bubble`]), run two passes at the same time ([`dual_pipe`]), or come from
+//! a file ([`StagePassOrders`]).
 //!
 //! The dependencies between stages follow the same rule in all schedules
 //! ([`PipelineSchedule::predecessor_of`]). If sends are buffered, no schedule deadlocks, even with
@@ -57,12 +57,12 @@ pub enum PipelineSchedule {
     Inference,
     /// 1F1B with separate passes for weight gradients, which are postponed (ZB-H1).
     ZeroBubbleH1,
-    /// ZB-H1 with two chunks per stage, in a V (ZB-V).
+    /// ZB-H1 with two chunks per stage, which micro-batches pass in a V-shaped path (ZB-V).
     ZeroBubbleV,
     /// Micro-batches enter at both ends of the pipeline, and forward passes overlap backward
     /// passes.
     DualPipe,
-    /// DualPipe with two chunks per stage, in a V.
+    /// DualPipe with two chunks per stage, which micro-batches pass in a V-shaped path.
     DualPipeV,
     /// Each stage's order of passes, which comes from a file.
     Listed(Arc<StagePassOrders>),

@@ -61,7 +61,7 @@ pub(super) fn dual_pipe_steps(stage: u32, stages: u32, micro_batches: u32) -> Ve
     let (half, each) = (stages / 2, micro_batches / 2);
     let upper = stage >= half;
     let distance = if upper { stages - 1 - stage } else { stage };
-    // In the second half of the pipeline, the directions are swapped.
+    // Stages in the second half of the pipeline have the directions swapped.
     let chunk = |way: u32| way ^ u32::from(upper);
     build_eight_phases(distance, half, each, |kind, way, count| PipelinePass {
         kind,
@@ -183,7 +183,7 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepList<P> {
         }
     }
 
-    /// Appends a pair of a forward pass in direction `way` and an overlapping backward pass in the
+    /// Appends a pair: a forward pass in direction `way`, and an overlapping backward pass in the
     /// other direction.
     fn push_overlapping_pair(&mut self, way: u32) {
         let pass = self.take_next_forward_pass(way);

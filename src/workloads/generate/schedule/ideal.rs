@@ -18,19 +18,19 @@ pub struct PassDurations {
 }
 
 impl PipelineSchedule {
-    /// Returns the step time by PALM's Eq. 1, without the weight update: (m - 1) max(F + B) + sum(F
-    /// + B). The maximum and the sum are over stages, and m is the number of micro-batches.
-    /// `stages` contains F + B of each stage, for one micro-batch and one chunk; without backward
-    /// passes, B is 0. With v chunks, v m replaces m.
+    /// Returns the step time by PALM's Eq. 1, without the weight update:
+    /// (m - 1) max(F + B) + sum(F + B). The maximum and the sum are over stages, and m is the
+    /// number of micro-batches. `stages` contains F + B of each stage, for one micro-batch and one
+    /// chunk; without backward passes, B is 0. With v chunks, v m replaces m.
     ///
-    /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes (m
-    /// - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. In 1F1B, the
+    /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes
+    /// (m - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. In 1F1B, the
     /// warm-up lets fast stages run ahead, so 1F1B can be slower or faster than PALM's Eq. 1. The
-    /// 1F1B time is at least v m (F + B) of every stage, and at least sum(F + B).
+    /// 1F1B time is at least v m (F + B) for every stage, and at least sum(F + B).
     ///
     /// In layer-wise schedules with fewer micro-batches than stages, the first stage waits for the
-    /// first micro-batch before each of the v - 1 later layers. Each wait adds sum(F + B) - m max(F
-    /// + B), summed over both directions.
+    /// first micro-batch before each of the v - 1 later layers. Each wait adds
+    /// sum(F + B) - m max(F + B), summed over both directions.
     pub fn ideal_step_time(&self, stages: &[Span], micro_batches: u32) -> Span {
         let slowest = stages.iter().copied().max().unwrap_or(Span::ZERO);
         let through: Span = stages.iter().copied().sum();

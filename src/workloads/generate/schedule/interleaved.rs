@@ -41,7 +41,8 @@ pub(super) fn interleaved_shape(
     ScheduleShape {
         chunks,
         micro_batches_per_turn: stages,
-        // Megatron-LM runs all forward passes first in this case.
+        // If micro-batches and stages are equal in number, Megatron-LM runs all forward passes
+        // first.
         warm_up: if micro_batches == stages {
             forwards
         } else {
