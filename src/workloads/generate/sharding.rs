@@ -114,8 +114,8 @@ impl ShardingDegrees {
     }
 }
 
-/// A result for which each device of a group has a partial sum, so that a collective must add them
-/// up.
+/// A result of which each device in a group has a partial sum; a collective must add up these
+/// partial sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
     /// Number of elements of the result on one device; 0 if the operator has no such result.

@@ -374,7 +374,7 @@ impl StagePassOrders {
         self.steps[stage as usize].clone()
     }
 
-    /// The part of the model that chunk `chunk` of a stage is.
+    /// Returns the part of the model that a stage has as chunk `chunk`.
     pub(super) fn part_of_chunk(&self, stage: u32, chunk: u32) -> u32 {
         self.parts[stage as usize][chunk as usize]
     }

@@ -29,7 +29,7 @@ impl ScheduleShape {
         u64::from(micro_batches) * u64::from(self.chunks)
     }
 
-    /// Returns a stage's `i`-th forward or backward pass, from 0.
+    /// Returns a stage's `i`-th forward or backward pass, counted from 0.
     fn pass_with_index(&self, kind: PassKind, i: u64) -> PipelinePass {
         let together = u64::from(self.micro_batches_per_turn);
         let round = together * u64::from(self.chunks);
@@ -83,8 +83,8 @@ impl ScheduleShapeSteps {
             _ => (PassKind::Backward, (i - warm_up) / 2),
         };
         let pass = self.shape.pass_with_index(kind, i);
-        // Micro-batches pass through a chunk in order, so the chunk's last step is the last
-        // micro-batch's.
+        // Micro-batches pass through a chunk in order, so the last micro-batch's pass is the
+        // chunk's last step.
         let last = pass.micro_batch + 1 == self.micro_batches;
         Some(PipelineStep {
             pass,

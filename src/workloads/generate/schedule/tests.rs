@@ -131,7 +131,8 @@ fn four_stages_take_33_and_interleaved_28_and_a_half() {
     // A pipeline with one stage has no bubble, so its time is 8 (1 + 2) = 24.
     assert_eq!(equal(ONE_F_ONE_B, 1, 8, 1, 2).time, 24);
     assert_eq!(ONE_F_ONE_B.ideal_step_time(&[Span(3)], 8), Span(24));
-    // The times 33 / 24 = 1 + 3/8 and 28.5 / 24 = 1 + 3/16 exceed 1 by the bubbles.
+    // The bubbles are 3/8 and 3/16, because the times are 33 / 24 = 1 + 3/8 and 28.5 / 24 = 1 +
+    // 3/16 of the computing time.
     assert_eq!(ONE_F_ONE_B.bubble_fraction(4, 8, false), Some(3.0 / 8.0));
     assert_eq!(
         interleaved(2).bubble_fraction(4, 8, false),

@@ -36,9 +36,9 @@ pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<P
 }
 
 /// Returns ZB-V's steps. Stage i of S has the i-th part of the model from the front and the i-th
-/// part from the back, so the path of a micro-batch through the stages is a V. In the warm-up,
-/// forward passes fill the V. Then, after each forward pass, a stage runs both backward passes of a
-/// chunk. At the end, it computes the remaining weight gradients.
+/// part from the back, so a micro-batch's path through the stages is V-shaped. In the warm-up,
+/// forward passes fill this path. Then, after each forward pass, a stage runs both backward passes
+/// of a chunk. At the end, the stage computes the remaining weight gradients.
 pub(super) fn zb_v_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let mut order = Vec::new();
     // For each kind of pass (forward, input gradients, weight gradients), the next micro-batch of

@@ -7,7 +7,7 @@ use crate::model::{AxisDivision, OperatorAxesAndTensors};
 /// Names of the degrees along the axes, in error messages.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
 
-/// Maximum number of candidates that the search for a valid degree, for an error's hint, tries.
+/// Maximum number of candidates that are tried when an error's hint searches for a valid degree.
 /// Without this limit, rejecting absurd sizes would take a long time.
 const LOOK: usize = 1 << 20;
 

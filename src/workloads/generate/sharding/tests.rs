@@ -16,7 +16,7 @@ type Element = [u64; 4];
 /// Values of a tensor, or of one device's part of the tensor.
 type Values = BTreeMap<Element, i64>;
 
-/// For each element of a result, the devices that have partial sums of it, with their partial sums.
+/// For each element of a result, its partial sums, each with the device that has it.
 type Parts = BTreeMap<Element, Vec<(u32, i64)>>;
 
 /// Records `values` as partial sums that `device` has.

@@ -25,7 +25,7 @@ pub(super) struct StageAdapterGroups {
     sums: AdapterSums,
 }
 
-/// Division of tensor groups with one degree into shares.
+/// Division into shares of the tensor groups with one tensor-parallel degree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StageAdapterShares {
     /// Number of members per share. The first member of a share is its adapter.

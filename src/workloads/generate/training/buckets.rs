@@ -9,8 +9,8 @@
 //! computed gradients (`Reducer::rebuild_buckets`, `compute_bucket_assignment_by_size`):
 //!
 //! - Operators are processed from the last to the first. In a product with a bias, the bias
-//!   gradient comes first: it is accumulated directly, but the matrix gradient must be transposed
-//!   before. In all other operators, the weight gradient comes first. The order of a norm's two
+//!   gradient comes first: it is accumulated directly, but the matrix gradient must first be
+//!   transposed. In all other operators, the weight gradient comes first. The order of a norm's two
 //!   gradients has no effect, because both have the same size.
 //! - PyTorch's `bucket_cap_mb` corresponds to the option `bucket`, in MiB. PyTorch's defaults
 //!   correspond to `bucket = "25 MiB"` and `first_bucket = "1 MiB"`. If `bucket_cap_mb` is set,
@@ -68,7 +68,7 @@ pub(super) struct BucketAssigner {
 }
 
 impl BucketAssigner {
-    /// Creates the rule for `plan`; each weight's gradient has `gradient` bytes.
+    /// Creates the assigner for `plan`; each weight's gradient has `gradient` bytes.
     pub fn new(plan: &ParallelismPlan, gradient: u64) -> Self {
         let first = plan.first_bucket.unwrap_or(plan.bucket);
         Self {

@@ -13,12 +13,12 @@
 //! In a ring, the first step uses the rank's own keys. The transfer for each later step overlaps
 //! the kernel of the previous step. A rank has two pieces of the sequence. With a causal mask, a
 //! rank's queries attend to half of another rank's keys. If the other rank is earlier in the
-//! context group, all `s / c` queries attend to its first piece. If it is later, half of the
-//! queries attend to both its pieces. In both cases, there are `(s / c)^2 / 2` query-key pairs. The
-//! plan treats every rank as in the first case, which is the case of the last rank in all steps. A
-//! `merge` kernel adds the result of each step to the results of earlier steps. The backward pass
-//! begins with the keys that arrived last. So each rank ends with the summed gradients of its own
-//! keys and values.
+//! context group, all `s / c` queries attend to its first piece. If the other rank is later, half
+//! of the queries attend to both of its pieces. In both cases, there are `(s / c)^2 / 2` query-key
+//! pairs. The plan treats every rank as in the first case, which applies to the last rank in all
+//! steps. A `merge` kernel adds the result of each step to the results of earlier steps. The
+//! backward pass begins with the keys that arrived last. So each rank ends with the summed
+//! gradients of its own keys and values.
 //!
 //! Gathered keys and values are freed after attention. A sequence is divided into `2 c` pieces.
 //! Rank `i` has the `i`-th piece from the start and the `i`-th piece from the end of the sequence,

@@ -136,8 +136,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 let mut begun = Vec::with_capacity(2);
                 for pass in step.iter_passes() {
                     let chunk = &mut kept[pass.chunk as usize];
-                    // Without resharding, the parameters are still gathered after the chunk's first
-                    // pass in a step.
+                    // Without resharding, the parameters stay gathered after the chunk's first pass
+                    // in a step.
                     let present = std::mem::replace(chunk, !plan.plan.reshard);
                     begun.push((pass, self.emit_pass_start(pass, present)?));
                 }
@@ -517,8 +517,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 bytes,
                 slot,
             } => {
-                // Tags are unique per step, layer, slot and micro-batch; `check_messages` keeps
-                // them within an i32.
+                // Tags are unique per step, layer, slot and micro-batch; `check_messages` ensures
+                // that they fit into an `i32`.
                 let peer = RankCoordinates {
                     tensor: peer,
                     ..self.place

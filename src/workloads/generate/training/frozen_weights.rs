@@ -31,7 +31,7 @@ use crate::model::{
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Returns `model` with marks on each operator for the weights that `plan` trains.
+/// Returns `model`, in which each operator records which of its weights `plan` trains.
 pub(super) fn freeze_weights<'m>(
     model: &'m Model,
     plan: &ParallelismPlan,

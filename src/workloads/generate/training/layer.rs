@@ -103,7 +103,7 @@ impl LoweredLayer {
             PassKind::InputGradient => &self.apart[0],
             PassKind::WeightGradient => &self.apart[1],
         };
-        // The list has a single program if it is the same for all members.
+        // If the program is the same for all members, the list has a single program.
         &programs[member as usize % programs.len()]
     }
 }

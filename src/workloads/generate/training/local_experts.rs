@@ -5,9 +5,9 @@
 //! `expert_tensor x expert x replicas` for experts, as with Megatron-LM's option
 //! `--expert-tensor-parallel-size`. In a tensor group, `expert_tensor` neighbours form a block that
 //! shards each expert, and `expert` such blocks divide a layer's experts. Replicas have the same
-//! shard of the same experts, and sum its gradients. With sequence parallelism, each member of a
-//! tensor group sends copies of its own tokens, and the members that shard an expert gather these
-//! copies.
+//! shard of the same experts, and sum the gradients of this shard. With sequence parallelism, each
+//! member of a tensor group sends copies of its own tokens, and the members that shard an expert
+//! gather these copies.
 //!
 //! If routing is balanced, a rank with `t` tokens and `c` copies per token sends `t c` copies and
 //! receives the same number. The rank's own experts process the received copies. Therefore expert
@@ -88,8 +88,7 @@ fn expert_routing_counts(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     })
 }
 
-/// Returns the number of expert rows on the rank with the most of them, divided by the mean over
-/// ranks.
+/// Returns the number of expert rows on the fullest rank, divided by the mean over ranks.
 fn fullest_expert_rank_load_ratio(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     expert_routing_counts(operators).map_or(1.0, |[experts, chosen]| {
         let of = [experts, chosen, plan.expert.into()];
@@ -97,8 +96,8 @@ fn fullest_expert_rank_load_ratio(operators: &[LayerOperator], plan: &Parallelis
     })
 }
 
-/// Number of token copies, divided by the number that a rank's experts process if all ranks have
-/// equal loads.
+/// Loads, as numbers of token copies divided by the number that a rank's experts process if all
+/// ranks have equal loads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ExchangeLoads {
     /// Copies that the experts on the fullest rank process.

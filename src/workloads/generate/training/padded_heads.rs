@@ -3,9 +3,10 @@
 //!
 //! With `v` KV heads and `a` query heads before padding, `t` members together have `v' = t ⌈v / t⌉`
 //! KV heads and `a' = v' ⌈a / v'⌉` query heads. The matrix products before and after attention grow
-//! accordingly: if a head has `w` columns, they have `(a' + 2 v') w` outputs and `a' w` inputs.
-//! Padding is computed and communicated like real heads. Therefore each member takes the time that
-//! the fullest member would take with unpadded heads.
+//! accordingly. If a head has `w` columns, the product before attention has `(a' + 2 v') w`
+//! outputs, and the product after attention has `a' w` inputs. Padding is computed and communicated
+//! like real heads. Therefore each member takes the time that the fullest member would take with
+//! unpadded heads.
 
 use crate::generate::plan::ParallelismPlan;
 use crate::generate::{GenerateError, option_refused};

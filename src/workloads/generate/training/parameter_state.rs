@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn zero_shares_what_its_paper_says() {
         // With 7.5 billion parameters on 64 replicas and mixed-precision Adam (16 B per parameter),
-        // a replica stores 120 GB without ZeRO. With stages 1 to 3, it stores (4 + 12/64) 7.5e9 =
-        // 31.40625 GB, (2 + 14/64) 7.5e9 = 16.640625 GB, and 16/64 x 7.5e9 = 1.875 GB.
+        // a replica stores 120 GB without ZeRO. With stages 1 to 3, a replica stores (4 + 12/64)
+        // 7.5e9 = 31.40625 GB, (2 + 14/64) 7.5e9 = 16.640625 GB, and 16/64 x 7.5e9 = 1.875 GB.
         let expected = [
             (ZeroStage::None, 120_000_000_000),
             (ZeroStage::Optimizer, 31_406_250_000),

@@ -105,8 +105,8 @@ fn play_steps(
                             assert!(over.contains_key(&(pass.micro_batch, part, true)));
                         }
                     }
-                    // Count the pair's forward pass first, because its activations are stored
-                    // before its backward pass frees any.
+                    // Count the forward pass of a pair first: its activations are stored before the
+                    // pair's backward pass frees other activations.
                     peaks[stage] = peaks[stage].max(held[stage]);
                     if pass.kind.finds_weights() {
                         held[stage] -= 1;

@@ -5,8 +5,8 @@
 //! `(24 B S H^2 + 4 B S^2 H) / (Nd Nm)` FLOPs. In each pass, Nm devices sum `2 B S H / Nd` elements
 //! (once after attention and once after the feed-forward part). In the update, Nd devices sum
 //! `12 H^2 / Nm` elements. PALM's published code sums half the number of elements in each pass, and
-//! sums `4 H^2 + 8 H^2 / Nm` elements in the update. Both numbers of PALM's code contradict its Eq.
-//! 6, which follows from the table.
+//! sums `4 H^2 + 8 H^2 / Nm` elements in the update. Both numbers in PALM's code contradict PALM's
+//! Eq. 6, which follows from the table.
 
 use super::*;
 use crate::model::{ActivationFunction, TensorSplit, TransformerBlock};
@@ -114,7 +114,8 @@ fn a_transformers_sums_are_eq_6() {
             volume(128.0, 16.0, f64::from(model)),
             "{model}"
         );
-        // 24 B S H^2 + 4 B S^2 H = 24 x 128 x 2048 x 12288^2 + 4 x 128 x 2048^2 x 12288.
+        // All devices together take 24 B S H^2 + 4 B S^2 H = 24 x 128 x 2048 x 12288^2 + 4 x 128 x
+        // 2048^2 x 12288 FLOPs.
         let all = 24_u128 * 128 * 2048 * 12288 * 12288 + 4 * 128 * 2048 * 2048 * 12288;
         assert_eq!(flops * 16, all);
     }

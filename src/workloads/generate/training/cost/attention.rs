@@ -67,9 +67,9 @@ impl KernelCostParameters {
             // The backward kernel reads q, k, v, the output and its gradient, and writes the
             // gradients of q, k and v.
             let back = d * (2 * n * a * (w + u) + 2 * b * s * v * (w + u)) + rows;
-            // With context parallelism, a rank has two pieces of the sequence, which have the same
-            // distance from the start and from the end. Together, the two pieces have the same
-            // number of pairs as if each query attended to half of all keys.
+            // With context parallelism, a rank has two pieces of the sequence: one at some distance
+            // from the start, and one at the same distance from the end. Together, the two pieces
+            // have the same number of pairs as if each query attended to half of all keys.
             let halved = causal && queries < tokens;
             // Measured attention times cover neither windows nor values that are narrower than
             // keys. Therefore look up the mean width and the mean number of keys per query, which
@@ -123,7 +123,8 @@ impl KernelCostParameters {
 
     /// Returns the kernel that merges attention's results for one part of the keys with the results
     /// for earlier parts. In the forward pass, the results are the output and the sums of
-    /// exponentials. In the backward pass, they are the gradients of queries, keys and values.
+    /// exponentials. In the backward pass, the results are the gradients of queries, keys and
+    /// values.
     pub fn merge_attention_kernels(
         &self,
         work: &OperatorKind,

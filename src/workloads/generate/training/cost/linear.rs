@@ -47,8 +47,8 @@ impl KernelCostParameters {
     }
 
     /// Returns the kernels of a matrix product with the sizes `[n, k, m]`, and of its bias if
-    /// `bias`. If there are several `experts`, each has its own product, and the products divide
-    /// the `n` rows evenly.
+    /// `bias`. If there are several `experts`, each expert has its own product, and the products
+    /// divide the `n` rows evenly.
     pub(super) fn linear_kernels(
         &self,
         [n, k, m]: [u128; 3],

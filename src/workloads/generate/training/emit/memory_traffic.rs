@@ -118,7 +118,7 @@ mod tests {
 
     /// An SRAM of 3.75 MB divides the weights (3 x 12288² / 8 values of 2 bytes) into 31 parts, so
     /// an input of 58 x 2048 x 12288 values is loaded 31 times. Together with one load of the
-    /// weights, this is 90.6 GB, so two accesses of at most 64 GB are needed.
+    /// weights, the loads move 90.6 GB, so two accesses of at most 64 GB are needed.
     #[test]
     fn loads_of_many_passes_are_as_many_as_memory_holds_together() {
         let (input, weights) = (58 * 2048 * 12_288 * 2_u64, 3 * 12_288 * 12_288 / 8 * 2_u64);

@@ -7,7 +7,7 @@ use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, Train
 
 impl RankEmitter<'_, '_> {
     /// Returns the rank on `stage` that exchanges messages with this rank. If stages have adapters,
-    /// this is the adapter of the share with the same index.
+    /// returns the adapter of the share with the same index.
     fn peer_rank_on_stage(&self, stage: u32) -> u32 {
         let share = self.place.tensor / self.plan.members_per_stage_adapter(self.place.stage);
         self.plan.placement.rank_at(RankCoordinates {

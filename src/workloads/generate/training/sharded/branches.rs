@@ -9,8 +9,8 @@ use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
 use crate::generate::training::program::{LayerProgramBuilder, ProgramDependency};
 
-/// For each operator, its last nodes in the current program, for which the operators that use its
-/// result wait. Empty if operators run one after another.
+/// For each operator, its last nodes in the current program. Operators that use its result wait for
+/// these nodes. Empty if operators run one after another.
 pub(super) struct BranchDependencies {
     parallel: bool,
     /// Nodes on which the whole program depends.
@@ -95,14 +95,14 @@ pub(super) fn consumer_operators_of<'o>(
     (i + 1..own.len()).filter(move |&other| takes(&own[other]))
 }
 
-/// Returns the last operators of the forward program: those whose results no operator uses.
+/// Returns the last operators of the forward program, whose results no other operator uses.
 pub(super) fn list_last_operators<'o>(
     own: &'o [MemberOperator<'_>],
 ) -> impl Iterator<Item = usize> + 'o {
     (0..own.len()).filter(|&i| consumer_operators_of(own, i).next().is_none())
 }
 
-/// Returns the last operators of the backward program: those whose inputs no operator of the layer
+/// Returns the last operators of the backward program, whose inputs no operator of the layer
 /// produces.
 pub(super) fn list_first_operators<'o>(
     own: &'o [MemberOperator<'_>],

@@ -172,9 +172,9 @@ impl MemberProgramWriter<'_> {
         sent
     }
 
-    /// Receives the same number of bytes from the previous rank that `sent` sends. The receive does
-    /// not start before the chain has reached the send, because earlier steps used the memory.
-    /// Returns the receive node.
+    /// Receives `bytes` bytes from the previous rank, the same number that `sent` sends to the next
+    /// rank. The receive does not start before the chain has reached the send, because earlier
+    /// steps used the memory. Returns the receive node.
     ///
     /// Callers add the receive after the kernels that run in parallel with it, because a host that
     /// waits for receives would otherwise launch these kernels only after the bytes have arrived.
