@@ -293,8 +293,8 @@ pub enum OperatorKind {
         /// Number of copies per token, one for each chosen expert.
         chosen: u64,
     },
-    /// Normalizes each row to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm). Then multiplies it
-    /// by a gain of `width` and, if `bias`, adds a bias of `width`.
+    /// Normalizes each row to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm). Then multiplies
+    /// the row by a gain of `width` and, if `bias`, adds a bias of `width`.
     Norm {
         /// Number of rows: tokens, or pixels.
         rows: u64,

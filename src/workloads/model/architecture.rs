@@ -24,8 +24,8 @@ use serde::Serialize;
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerArchitecture {
-    /// The model without these parts. If its block has experts, all layers that are not dense have
-    /// experts.
+    /// The model without the parts that the other fields describe. If the model's block has
+    /// experts, all layers that are not dense have experts.
     pub base: TransformerModel,
     /// Latent attention; if absent, keys and values are computed directly from the hidden state.
     pub latent: Option<LatentAttentionSizes>,
@@ -115,7 +115,7 @@ impl DeltaAttention {
         [self.key_heads, self.value_heads].map(|heads| (heads / u64::from(npus)).max(1))
     }
 
-    /// Returns how many columns of queries, keys and values the convolution processes on each of
+    /// Returns the number of query, key and value columns that the convolution processes on each of
     /// `npus` NPUs.
     pub fn convolved_columns(&self, npus: u32) -> u64 {
         let [keys, values] = self.heads_per_npu(npus);
@@ -133,7 +133,7 @@ impl DeltaAttention {
     }
 
     /// Returns the bytes per sequence that each of `npus` NPUs keeps: the states, and the last inputs
-    /// of the convolution with `number` bytes per number.
+    /// of the convolution with `number` bytes per value.
     pub fn kept_bytes_per_npu(&self, npus: u32, number: u64) -> u64 {
         let inputs = self.convolved_columns(npus).saturating_mul(self.taps - 1);
         let inputs = inputs.saturating_mul(number);

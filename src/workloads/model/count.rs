@@ -68,9 +68,9 @@ impl OperatorKind {
         }
     }
 
-    /// Number of multiplications per pair of a decoded token and an earlier token, for queries with
-    /// keys and for scores with values. With latent vectors, heads multiply directly by these
-    /// vectors, because the up-projections are merged into the queries and the weighted sums.
+    /// Number of multiplications for each pair of a decoded token and an earlier token: query times
+    /// key, and score times value. With latent vectors, heads multiply directly by these vectors,
+    /// because the up-projections are merged into the queries and the weighted sums.
     pub fn multiplications_per_decode_pair(&self) -> u64 {
         let [heads, keys, values] = match *self {
             Self::Attention { heads, width, .. } => [heads, width, width],
@@ -113,7 +113,7 @@ impl OperatorKind {
         saturate_to_u64(spec.sum_tensor_volumes(&spec.inputs))
     }
 
-    /// Number of elements of the operator's output, per sample.
+    /// Number of output elements per sample.
     pub fn output_elements(&self) -> u64 {
         let spec = self.to_axes_and_tensors();
         saturate_to_u64(spec.sum_tensor_volumes(&spec.outputs))
@@ -143,7 +143,7 @@ impl LayerOperator {
 }
 
 impl ModelLayer {
-    /// Number of weights of all operators of the layer.
+    /// Number of weights, summed over the layer's operators.
     pub fn parameter_count(&self) -> u64 {
         sum(self.operators.iter().map(LayerOperator::parameter_count))
     }
@@ -173,7 +173,7 @@ impl ModelLayer {
         first.map_or(0, |operator| operator.work.input_elements())
     }
 
-    /// Number of elements of the layer's output, per sample.
+    /// Number of output elements per sample.
     pub fn output_elements(&self) -> u64 {
         let last = self.operators.last();
         last.map_or(0, |operator| operator.work.output_elements())

@@ -1,9 +1,9 @@
 //! Activations that operators save for the backward pass.
 //!
 //! In a forward pass, each operator saves the data that its gradients need, unless another operator
-//! saves the same data. An operator's data is its input and its own data, such as dropout masks. An
-//! operator does not save its output, because the output is the next operator's input. Therefore no
-//! tensor is counted twice, and saved bytes can be summed over operators.
+//! saves the same data. The saved data is the operator's input, and internal data such as dropout
+//! masks. An operator does not save its output, because the output is the next operator's input.
+//! Therefore no tensor is counted twice, and saved bytes can be summed over operators.
 //!
 //! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves
 //! `s h (34 + 5 a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large

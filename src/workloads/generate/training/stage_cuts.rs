@@ -17,8 +17,8 @@ pub(super) fn first_layers_of_parts(model: &Model, plan: &ParallelismPlan) -> Ve
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return (0..=count).collect();
     }
-    // The numbers of blocks and layers divide evenly, and there are no more parts than layers,
-    // because `check` rejects other plans.
+    // The number of blocks or layers divides evenly among the parts, and there are no more parts
+    // than layers, because `check` rejects other plans.
     match plan.split {
         SplitUnit::Layers => {
             let each = count / parts;

@@ -25,7 +25,7 @@ pub struct PlanSummary {
     pub trained_parameters: u64,
     /// Model FLOPs per step, without recomputation.
     pub model_flops: u128,
-    /// Kind of attention's token pairs that both FLOP counts include; `None` for a model without
+    /// Kind of attention token pairs that both FLOP counts include; `None` for a model without
     /// attention.
     pub attention: Option<CountedAttention>,
     /// FLOPs that all ranks together execute per step.

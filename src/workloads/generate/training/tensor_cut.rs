@@ -4,7 +4,7 @@ use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, OperatorAxis, TensorSplit};
 
 /// Checks that `cut` can split `operator` among the `members` members of a tensor group.
-/// Vocabularies are padded, so their sizes always divide.
+/// Vocabularies are padded, so their sizes always divide evenly.
 pub(super) fn check_divides(
     operator: &LayerOperator,
     cut: TensorSplit,

@@ -88,7 +88,7 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
                 .map(|rank| job.shape_of(rank))
                 .collect();
             let distinct: std::collections::BTreeSet<u32> = shapes.into_iter().collect();
-            // If every member is an adapter, there is only one kind.
+            // If every member is an adapter, there is only one kind of trace.
             let kinds = stages.map(|tensor| if tensor == adapters { 1 } else { 2 });
             let kinds = kinds.into_iter().sum::<usize>();
             assert_eq!(distinct.len(), kinds, "{stages:?} {adapters} {sums:?}");
@@ -224,8 +224,8 @@ fn a_bucket_can_end_within_an_operator() {
         let (_, size) = op.split_once("bytes: ").unwrap();
         size.split_once(',').unwrap().0.parse().unwrap()
     };
-    // One node computes both gradients, with 2 B per weight: of a bias with 768 weights and of a
-    // matrix with 3072 x 768 weights.
+    // One node computes the gradients of both a bias (768 weights) and a matrix (3072 x 768
+    // weights), with 2 B per weight.
     let found = reductions(&plan, 2, "layer9/mlp.down");
     let sizes: Vec<u64> = found.iter().map(|(_, op)| bytes(op)).collect();
     assert_eq!(sizes, [2 * 768, 2 * 3072 * 768]);

@@ -237,13 +237,13 @@ fn rows_of_images_come_from_neighbours() {
     // The batch has two samples with values of 2 bytes. Both convolutions are sharded into two
     // parts of 4 rows each. The windows of `second` extend one row into the other half. The row
     // beyond the border has 8 pixels with 8 channels in 2 samples, which is 256 B. In the backward
-    // pass, its gradients have the same size. `first` receives rows of the input samples (8 x 4 x 2
-    // x 2 = 128 B), but the samples need no gradients. Windows of the pool do not extend into other
-    // shards. The pool's output has 16 channels of 4 x 4 (1,024 B). Each member sends half of the
-    // output, because the next product needs all of it. In the backward pass, every member already
-    // has the whole gradient of the pool's output. Each member computes weight gradients for half
-    // of the rows, with values of 2 B: `first` has 8 x 4 x 9 = 288 weights, the norm has 16, and
-    // `second` has 16 x 8 x 9 = 1152.
+    // pass, the gradients of this row have the same size. `first` receives rows of the input
+    // samples (8 x 4 x 2 x 2 = 128 B), but the samples need no gradients. Windows of the pool do
+    // not extend into other shards. The pool's output has 16 channels of 4 x 4 (1,024 B). Each
+    // member sends half of the output, because the next product needs all of it. In the backward
+    // pass, every member already has the whole gradient of the pool's output. Each member computes
+    // weight gradients for half of the rows, with values of 2 B: `first` has 8 x 4 x 9 = 288
+    // weights, the norm has 16, and `second` has 16 x 8 x 9 = 1152.
     let model = chain(IMAGES);
     let plan = plan(
         2,

@@ -431,8 +431,8 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
 }
 
 /// Returns the number of query-key pairs, by rank and by ring step, counted one by one. Rank `i`
-/// has the pieces `i` and `2 ranks - 1 - i` of a sequence. In step `k`, it has the keys of rank
-/// `i - k`.
+/// has the pieces `i` and `2 ranks - 1 - i` of a sequence. In step `k`, rank `i` has the keys of
+/// rank `i - k`.
 fn pairs_of_steps(tokens: u64, ranks: u64, causal: bool) -> Vec<Vec<u64>> {
     let piece = tokens / (2 * ranks);
     let owner = |token: u64| {
@@ -507,7 +507,7 @@ fn keys_and_values_pass_around_a_ring() {
         names.iter().flat_map(both).collect()
     };
     // With s tokens, P ranks, and kv columns of e bytes, a rank sends 2 (s / P) kv e (P - 1) bytes.
-    // In the backward pass, it sends twice this number.
+    // In the backward pass, a rank sends twice this number of bytes.
     assert_eq!(messages("fwd"), each(&["step1", "step2", "step3"]));
     assert_eq!(
         messages("bwd"),

@@ -164,8 +164,8 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     let nodes = &ranks(plan)[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
     // Each member of the group routes its own tokens. Each member has some columns of every expert.
-    // For these columns, it gathers the copies of all members. Afterwards, each member receives
-    // only the results of its own copies.
+    // For these columns, each member gathers the copies of all members. Afterwards, each member
+    // receives only the results of its own copies.
     assert_eq!(
         kernel(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
         T * H * X
@@ -813,7 +813,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
     );
 }
 
-/// Query and key heads are normalised before rotary positions. All members of a tensor group
+/// Query and key heads are normalized before rotary positions. All members of a tensor group
 /// contribute to the gradients of the same gains.
 #[test]
 fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {

@@ -224,7 +224,7 @@ fn model_flops_count_no_gradients_of_frozen_weights() {
     let products = LAYERS * (H * 3 * H + H * H + 3 * H * F) + H * WORDS;
     let expected = all.model_flops - u128::from(2 * T * products) + u128::from(6 * T * ADAPTERS);
     assert_eq!(own.model_flops, expected);
-    // Flash attention executes more FLOPs than the model's, because it recomputes scores.
+    // Flash attention executes more than the model FLOPs, because it recomputes scores.
     assert_eq!(own.flops - own.model_flops, all.flops - all.model_flops);
 }
 

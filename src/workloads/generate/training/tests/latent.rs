@@ -4,8 +4,8 @@ use super::*;
 use crate::model::ModelDefinition;
 
 /// Number of tokens. The next constants are the hidden size, the number of heads, the latent size
-/// of queries, and the latent size of keys and values. The last three are columns per head: plain,
-/// rotary, and of values.
+/// of queries, and the latent size of keys and values. The last three constants are the number of
+/// plain columns, of rotary columns, and of value columns per head.
 const T: u64 = 16;
 const H: u64 = 32;
 const A: u64 = 4;

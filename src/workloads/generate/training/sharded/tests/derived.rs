@@ -12,7 +12,7 @@ fn convolutions_are_cut_in_pairs() {
     // output channels, and each member applies the norm and the activation to its own channels.
     // `second` uses these channels without redistribution. The output of `second`, 16 channels of 8
     // x 8, is summed: 2 x 16 x 64 x 2 = 4096 B. The product after the pool is split by its 10
-    // outputs. Therefore three values of 4 bytes per sample are summed over classes. In the
+    // outputs. Therefore the loss sums three values of 4 bytes per sample over classes. In the
     // backward pass, the gradient of the product's 16 x 4 x 4 inputs is summed: 1024 B. The
     // gradient of the input of `second` already has the layout that `first` needs, and the image
     // needs no gradient. No weight gradients are summed.
@@ -179,8 +179,8 @@ fn heads_are_padded_on_request() {
 #[test]
 fn heads_of_keys_and_values_are_padded_too() {
     // Llama-3 8B has 32 query heads and 8 key and value heads with 128 columns each. On 16 members,
-    // the 8 heads are padded to 16 and the 32 heads stay 32. So each member has 2 + 1 + 1 heads,
-    // even if the plan has degrees for individual operators.
+    // the 8 heads are padded to 16 and the 32 heads stay 32. So each member has two query heads,
+    // one key head and one value head, even if the plan has degrees for individual operators.
     let model = Model::load_with_token_count("llama3-8b", 256).unwrap();
     for operators in [Vec::new(), vec![degrees("attention.core", [1, 1, 16, 1])]] {
         let mut plan = plan(16, 1, operators);

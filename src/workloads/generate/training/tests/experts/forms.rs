@@ -69,8 +69,8 @@ fn tokens_are_sent_in_the_chosen_form() {
     }
 }
 
-/// A token chooses 2 of 4 experts on 4 ranks in 2 nodes. On average, it is sent to 2 (1 - 1/6) = 5/3 nodes, and within
-/// these to 4 (1 - 3/6) = 2 ranks.
+/// A token chooses 2 of 4 experts on 4 ranks in 2 nodes. On average, a token is sent to 2 (1 - 1/6) = 5/3 nodes, and
+/// within these to 4 (1 - 3/6) = 2 ranks.
 #[test]
 fn tokens_are_sent_over_nodes_and_then_within_them() {
     let mut plan = ParallelismPlan::new();
@@ -353,8 +353,8 @@ fn biases_of_single_experts_have_their_own_kernels() {
 }
 
 /// Four experts on two ranks have 30, 10, 5 and 5 tokens. The first rank has 40 of these 50 tokens,
-/// which is 1.6 times the mean. With two redundant experts, six copies of experts have 10, 10, 10,
-/// 10, 5 and 5 tokens, three on each rank, and both ranks have the mean.
+/// which is 1.6 times the mean. With two redundant experts, the six copies of experts have 10, 10,
+/// 10, 10, 5 and 5 tokens. Each rank has three of them, and both ranks have the mean load.
 #[test]
 fn redundant_experts_take_memory_and_even_out_ranks() {
     let inference = |redundant: u32| {
@@ -367,7 +367,7 @@ fn redundant_experts_take_memory_and_even_out_ranks() {
     let [alone, copied] = [0, 2].map(inference);
     let name = "mb0/layer0/fwd/experts.up";
     let [flops, more] = [&alone, &copied].map(|ranks| kernel(&ranks[0], name)[0]);
-    // The mean is 24 copies; 1.6 times as many are 38.4.
+    // The mean is 24 copies, and 1.6 times the mean is 38.4.
     assert_eq!(flops * 24, more * 38);
     let weights = |ranks: &[Vec<EmittedNode>]| {
         let all = ranks[0].iter();
