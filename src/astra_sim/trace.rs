@@ -278,7 +278,8 @@ impl TraceReaderState<'_> {
         i64::from(lane_count(self.reader.inputs.quirks) + self.own - 1)
     }
 
-    /// If [`Quirk::OneAtATime`] is corrected, gives the node a lane of its own unless it is a load or store.
+    /// If [`Quirk::OneAtATime`] is corrected, gives each collective and each send its own lane, and puts loads and
+    /// stores on a common lane.
     fn assign_separate_lane(&mut self, node: &mut NodeView<'_>) {
         if self.reader.inputs.quirks.has_quirk(Quirk::OneAtATime) {
             return;

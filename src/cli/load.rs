@@ -11,7 +11,7 @@ use chakram_trace::workload::MissingRankPolicy;
 use clap::Args;
 use std::time::Instant;
 
-/// Strictness of the check of traces against the job file.
+/// Strictness of checking traces against the job file.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct VerifyArg {
     /// Accept traces that differ from their job's file, PREFIX.job.json

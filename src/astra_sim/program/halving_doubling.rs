@@ -3,7 +3,7 @@
 //!
 //! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes, and message j
 //! of an all-gather has 2^j D bytes. The second half of an all-reduce continues with 2⌊d/2⌋ bytes, where
-//! d is the size of the first half's last message. If d is odd, this is less than d.
+//! d is the size of the first half's last message. If d is odd, this size is less than d.
 //!
 //! An all-gather also supports other numbers of members. With L = ⌊log2 n⌋, a member sends L messages over the
 //! distances ⌊n/2⌋, ⌊n/4⌋ and so on. The all-gather terminates if all members form pairs at each distance. A member may

@@ -5,8 +5,8 @@
 //! traversal numbers this subtree along the line. The root is the last member of the line, or the first in the mirrored
 //! tree. A leaf sends its data to its parent. An inner member reduces the messages of its two children, and sends the
 //! result to its parent. When the final result comes down, the member reduces it again (unless
-//! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children. Then
-//! the member ends, even if the network has not delivered these messages yet.
+//! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children. After
+//! sending these messages, the member ends, even if the network has not delivered the messages yet.
 
 use super::QueueAssignment;
 use chakram_hardware::collective::{LinePosition, ReceiveSource};

@@ -273,7 +273,7 @@ pub(super) fn write_gpu_step(
     Ok(())
 }
 
-/// Ids that an event on a stream has.
+/// Ids of an event that runs on a stream.
 #[derive(Clone, Copy)]
 struct StreamEventIds {
     device: u64,
