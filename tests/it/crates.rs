@@ -1,5 +1,5 @@
-//! Tables of the allowed dependencies of our crates, on one another and on packages, and tests of
-//! these tables.
+//! Lists the allowed dependencies of our crates on one another and on packages, and tests that
+//! manifests obey these tables.
 //!
 //! The compiler checks every import against the manifests. These tests check the manifests against
 //! the tables.

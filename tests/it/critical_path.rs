@@ -1,6 +1,6 @@
 //! Tests the critical path of a replay. For small jobs, the path is derived by hand. For many jobs,
-//! its parts are compared with the makespan, and slack is compared with replays in which one node
-//! takes that much longer.
+//! the test compares the path's parts with the makespan, and slack with replays in which one node
+//! is longer by its slack.
 
 use super::commands::answer;
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};

@@ -219,7 +219,8 @@ fn algorithms_that_make_no_sense_are_refused() {
         case.algorithm("bad", positions);
         case.refuses(&["all-reduce=bad"], words);
     };
-    // A peer has no file, or a send or a receive has no matching node or one with another size.
+    // In these cases, a peer has no file, or a send or receive has no matching node, or a matching
+    // node with a different size.
     let far = (8, message(false, 2, 1000), &[][..]);
     refuses(
         &[&[SEND, far], &[RECEIVE]],

@@ -182,11 +182,12 @@ fn hops_peak_at_prime_numbers_of_chips() {
         assert!(row.distance >= hops[chips as usize - 1]);
     }
     assert_eq!(rows[12].distance, 3.5);
-    // So communication peaks at prime numbers of chips, for which only a ring is possible. It peaks
-    // although each of the two links of a chip in a ring is faster than each of four links. There
-    // is one exception. 16 chips process the 16 parts of each product at once, so the second
-    // micro-batch starts after the first. Its input of 64 x 256 B takes 16.384 us, in a step
-    // without weights. A seventeenth chip loads this input while the other chips load weights.
+    // Communication therefore peaks at prime numbers of chips, for which only a ring is possible.
+    // The peak exists although a chip's two links in a ring are each faster than a chip's four
+    // links in a torus. There is one exception. 16 chips process the 16 parts of each product at
+    // once, so the second micro-batch starts after the first. Its input of 64 x 256 B takes 16.384
+    // us, in a step without weights. A seventeenth chip loads this input while the other chips load
+    // weights.
     for prime in [13, 17, 19, 23, 29, 31] {
         let time = |chips: usize| rows[chips - 1].communication;
         let input = if prime == 17 { 16.384 } else { 0.0 };
@@ -383,8 +384,8 @@ fn cycles_of_other_tools_are_prices() {
 }
 
 /// Data that are on no chip come from memory (section IV-C), including the model's input. The input
-/// has 1,024 x 64 = 65,536 B, which take 65.536 us at 1 GB/s. This is longer than the 64 x 192 =
-/// 12,288 B of weights that are loaded at the same time, so the input determines step 0. The other
+/// has 1,024 x 64 = 65,536 B, which take 65.536 us at 1 GB/s. The 64 x 192 = 12,288 B of weights
+/// that are loaded at the same time take less time, so the input determines step 0. The other
 /// products have weights of 4,096 B (twice), 12,288 B and 2 x 4,096 B in steps of their own, which
 /// take 28.672 us. All other data stay on the chip.
 #[test]

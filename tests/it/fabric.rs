@@ -46,7 +46,7 @@ fn file(dir: &TempDir, name: &str, dimension: &str) -> String {
 
 const RING_OF_MESSAGES: &[&str] = &["generate", "p2p", "ring", "--size", "1MB"];
 
-/// Rates are given by flags, by the notation alone, and in the equivalent file.
+/// The rates come from flags, from the notation alone, and from the equivalent file.
 #[test]
 fn machines_in_notation_are_the_files_that_they_stand_for() {
     let dir = TempDir::new().unwrap();
@@ -97,7 +97,7 @@ fn machines_in_notation_are_the_files_that_they_stand_for() {
     }
 }
 
-/// A network notation does not describe NPUs. So kernels that need a rate are errors, but
+/// A network notation does not describe NPUs. Kernels that need a rate are therefore errors, but
 /// collectives and recorded kernels work. A preset or an NPU's name before the notation adds the
 /// peaks, on any network: 2 x 10^12 FLOP take the time at 989.4 TFLOP/s or more.
 #[test]
@@ -249,8 +249,9 @@ fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
 }
 
 /// With another numbering, the cube is both a 2 x 4 torus and a 2 x 2 x 2 torus: y in a ring of
-/// four is the y-th word of a Gray code. So for each k, messages from every rank r to rank r + k
-/// take the same time on both. The sum of these times is larger on a mesh, which has fewer links.
+/// four is the y-th word of a Gray code. For each k, messages from every rank r to rank r + k
+/// therefore take the same time on both tori. The sum of these times is larger on a mesh, which has
+/// fewer links.
 #[test]
 fn tori_that_are_one_graph_take_equally_long() {
     let dir = TempDir::new().unwrap();
@@ -295,8 +296,8 @@ fn tori_that_are_one_graph_take_equally_long() {
         makespan(&[&job[..], &[&printed]].concat()),
         makespan(&[&job[..], &[&flat]].concat())
     );
-    // The path is given link by link, and the link 1-2 has a distance. A message from 0 to 2 goes
-    // through 1, and takes 3 us on this link.
+    // The file lists the path link by link, and gives the link 1-2 a distance. A message from 0 to
+    // 2 goes through 1, and takes 3 us on this link.
     let path = graph("path.toml", "0-1,1-2:3,2-3,3-4,4-5,5-6,6-7");
     let args = ["--ranks", "2", "-m", &path, "--map", "0,2"];
     assert_eq!(makespan(&[RING_OF_MESSAGES, &args].concat()), 1_004_000_000);

@@ -459,7 +459,7 @@ fn kineto_events_look_as_pytorch_writes_them() {
     let sync = "gpu/hta_misc_kineto/critical_path.cuda_event_sync_multi_stream.event_sync_trace";
     let capture = generate_capture(&Options::new(Device::Cuda, Style::Ddp, 2)).unwrap();
     let kineto = files(&capture, 0).kineto;
-    // The real file was captured in 2024 without shapes, so it lacks these features.
+    // The real file lacks these features, because it was captured in 2024 without shapes.
     let newer = [
         "Concrete Inputs",
         "Input type",

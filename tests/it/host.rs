@@ -144,8 +144,7 @@ fn a_capture_on_gpus_is_none_on_cpus() {
     assert!(!report(&folder, &["job"]).contains("CPU CAPTURE"));
 }
 
-/// A generated model has no recorded times, so its whole time depends on the machine, except
-/// waiting.
+/// A generated model has no recorded times, so all its time except waiting depends on the machine.
 #[test]
 fn a_generated_job_depends_on_the_machine() {
     let folder = Folder::new();

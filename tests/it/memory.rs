@@ -153,7 +153,7 @@ fn the_classes_are_those_of_the_peak() {
     assert_eq!((row.classes, row.left), ([1, 2, 3, 4, 0], [1, 2, 3, 0, 0]));
 }
 
-/// A barrier of rank 0 waits for rank 1 from 0 to 5, and then takes no time. So the barrier
+/// A barrier of rank 0 waits for rank 1 from 0 to 5, and then takes no time. The barrier therefore
 /// completes after all other events at 5, and n3 is issued at 5 before the barrier completes. The
 /// barrier's memory still counts as freed first, so the peak is 8. The order of the loop would give
 /// 14.

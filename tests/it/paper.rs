@@ -103,8 +103,9 @@ fn figure_9a_to_1_percent_and_its_claims_to_3() {
 }
 
 /// Table III's workloads: the model, and its ranks of model parallelism. The table's data-parallel
-/// degrees need 1,024 NPUs, but the systems of Table II have 512, so the model-parallel degree is
-/// kept, and replicas fill the system. Each replica has one sequence of 2,048 tokens.
+/// degrees need 1,024 NPUs, but the systems of Table II have 512. The test therefore keeps the
+/// model-parallel degree, and fills the system with replicas. Each replica has one sequence of
+/// 2,048 tokens.
 fn workloads() -> [(Model, u32); 2] {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/paper/transformer-1t.toml");
     let mut gpt = Model::load_named("gpt3-175b").unwrap();
@@ -165,7 +166,7 @@ fn figure_9a_over_the_models_of_table_3() {
 /// replicas use several dimensions. Transformer-1T's 128 model-parallel ranks fill the first three
 /// dimensions of 2_8_8_4, so its gradients are reduced in the last dimension only, where an
 /// all-reduce among n ranks moves 2 (n - 1) / n bytes for each byte: from n = 4 to 32, 1.29 times as
-/// many. Its step therefore grows, by 15 %.
+/// many. Transformer-1T's step therefore grows by 15 %.
 #[test]
 #[ignore = "long: 14 steps on up to 4,096 NPUs"]
 fn figure_9b_claims() {

@@ -1,5 +1,5 @@
-//! Tests that a replay as captured ends when the capture ended. A replay as recorded does so too,
-//! because it reproduces every wait.
+//! Tests that a replay as captured ends when the capture ended. A replay as recorded also ends when
+//! the capture ended, because it reproduces every wait.
 
 use super::rig::{capture, convert, json, replay, try_convert};
 use super::truth::jobs;
@@ -98,9 +98,9 @@ fn complete_events(path: &Path) -> Vec<(String, i64, i64)> {
     events.collect()
 }
 
-/// Returns these events of a file that is invalid JSON, because its profiler did not escape names.
-/// Each event has a line that begins with phase and category, and is readable up to the name.
-/// Another line of the event has only times.
+/// Returns the same events of a file that is invalid JSON because its profiler did not escape
+/// names. Each event has a line that begins with phase and category, and is readable up to the
+/// name. Another line of the event has only times.
 fn events_by_line(path: &Path) -> Vec<(String, i64, i64)> {
     let contents = TraceContents::open_any_file(path).unwrap();
     let text = String::from_utf8_lossy(contents.as_slice());

@@ -83,8 +83,8 @@ fn host_traces_of_every_schema_convert_alone() {
     }
 }
 
-/// Captures of whole jobs, without their Kineto traces, give the same amount of communication as
-/// with these traces, or an error that states the reason.
+/// Without their Kineto traces, captures of whole jobs give the same amount of communication as
+/// with them, or an error that states the reason.
 #[test]
 fn host_traces_of_real_jobs_lose_no_communication() {
     let Some(captures) = corpus_path("captures") else {

@@ -190,12 +190,12 @@ fn only_ranks_of_the_job_are_inferred() {
     assert_eq!(all.traces, plain.traces);
 }
 
-/// Halves of real jobs in which an absent rank does what no captured rank does before its first
-/// collective or after its last collective: `tpsp_mlp`, rank 1 ends 33 ms after rank 0;
-/// `dlrm_8gpu`, rank 1 begins 2.8 ms before the even ranks and ranks 4 to 7; `fsdp_tp_llama`, rank
-/// 2 ends 38 ms after ranks 1 and 3, which begin 13 ms after rank 0, and 27 ms after ranks 0 and 1;
-/// `fsdp2_llama`, rank 1 ends 127 ms after all others; `t231_ddp_gpt`, ranks 0 and 2 begin 49 ms
-/// before ranks 1 and 3.
+/// Halves of real jobs in which an absent rank does unique work before its first collective or
+/// after its last collective: `tpsp_mlp`, rank 1 ends 33 ms after rank 0; `dlrm_8gpu`, rank 1
+/// begins 2.8 ms before the even ranks and ranks 4 to 7; `fsdp_tp_llama`, rank 2 ends 38 ms after
+/// ranks 1 and 3, which begin 13 ms after rank 0, and 27 ms after ranks 0 and 1; `fsdp2_llama`,
+/// rank 1 ends 127 ms after all others; `t231_ddp_gpt`, ranks 0 and 2 begin 49 ms before ranks 1
+/// and 3.
 const UNLIKE: [(&str, &[u32]); 8] = [
     ("pytorch/tpsp_mlp", &[0]),
     ("gpu/dlrm_8gpu", &[0, 2, 4, 6]),
@@ -266,7 +266,8 @@ fn half_of_real_jobs_are_inferred() {
                     .map(|&rank| list[rank as usize])
                     .collect::<Vec<_>>()
             };
-            // Time of absent ranks before all captured ranks begin, and after they all end.
+            // Time that absent ranks run before any captured rank begins, and after all captured
+            // ranks end.
             let before = *of(&begins).iter().min().unwrap() as f64;
             let behind = expected - *of(&ends).iter().max().unwrap() as f64;
             let seen = expected - before - behind;

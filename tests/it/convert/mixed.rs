@@ -93,8 +93,8 @@ fn converted(files: &[(String, String)]) -> Result<(), String> {
     made.map(drop).map_err(|error| error.to_string())
 }
 
-/// If ranks were not profiled at the same time, they are from two runs. This is true on one host,
-/// and on hosts with clocks that differ by more than real clocks do.
+/// If ranks were not profiled at the same time, they are from two runs. The rule applies on one
+/// host, and on hosts with clocks that differ more than real clocks.
 #[test]
 fn ranks_of_different_runs_are_refused() {
     let second = 1_000_000_000;
@@ -344,7 +344,7 @@ fn events_outside_the_profilers_span_are_dropped() {
     );
 }
 
-/// The texts are as editors save them, and the event categories are from 2021.
+/// The files are encoded as editors save them, and the event categories are from 2021.
 #[test]
 fn other_encodings_and_old_categories_are_read() {
     let events = [

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use testkit::capture::{Device, Options, Style};
 
-/// Profiler time that is charged to a node, in ns.
+/// Returns the profiler time that a node is charged, in ns.
 fn profiler(node: &chakram::internals::proto::Node) -> u64 {
     attribute(node, "profiler_ns").map_or(0, |ns| ns as u64)
 }
@@ -228,8 +228,8 @@ fn traces_without_estimates_are_refused() {
     );
 }
 
-/// Returns two times of the job's own step, in ms: from a replay of its capture without the
-/// profiler, and as measured. The machine has no influence, because all times are recorded times.
+/// Returns the job's step time in ms, first from a replay of the capture without the profiler, and then as measured.
+/// The machine has no influence, because all times are recorded times.
 fn steps(side: &Path, what_if: impl Fn(&mut Vec<Trace>) -> u64) -> (f64, f64) {
     let timing = rig::json(&side.join("timing.json")).expect("it is JSON");
     let count = timing["profiled_step_ms"].as_array().expect("steps").len() as f64;

@@ -260,8 +260,8 @@ fn no_delay_of_the_host_contains_waiting() {
             let blocked: u64 = waited.iter().sum();
             let expected = rank.steps.last().unwrap()[1] - origin(truth) - blocked;
             let off = expected.abs_diff(own);
-            // Work of a thread right before it blocks cannot be distinguished from blocking, and a
-            // short wait cannot be distinguished from Python.
+            // Captures do not distinguish a thread's work right before it blocks from blocking, or
+            // a short wait from Python time.
             println!(
                 "{what} rank {}: host {expected}, found {own}, {} waits of {blocked}, off {off}",
                 rank.rank,

@@ -98,8 +98,8 @@ fn kernels_of_communication_without_records_keep_their_time() {
 }
 
 /// Returns a capture of one rank with one stream. Operators run one after another, each with one
-/// kernel. An operator is given by its name, by its shapes, types and scalar values as JSON, and by
-/// its kernel's name. Each kernel takes `us` microseconds.
+/// kernel. An operator consists of its name, its shapes, types and scalar values as JSON, and its
+/// kernel's name. Each kernel takes `us` microseconds.
 fn of_operators(operators: &[[&str; 5]], us: u32) -> Value {
     let mut events = Vec::new();
     for (i, [name, dims, types, values, kernel]) in operators.iter().enumerate() {
@@ -411,8 +411,8 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
     assert_eq!(report["collectives"][0]["members"], 16);
 }
 
-/// A collective without size and duration is rejected by name. If the option allows it, the
-/// collective takes no time, and the headline says so.
+/// A collective without size and duration is rejected by name. If the option allows such
+/// collectives, the collective takes no time, and the headline states this.
 #[test]
 fn communication_without_size_and_time_is_refused() {
     let trace = of_records("[]", &[("0", 2), ("0", 2)], false);

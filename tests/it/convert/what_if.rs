@@ -1,4 +1,5 @@
-//! Compares predictions from replays of a capture with a generated job that really has the change.
+//! Compares predictions from replays of a capture with a generated job that actually contains the
+//! change.
 
 use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
@@ -236,7 +237,7 @@ fn streams_wait_for_what_they_use() {
     }
 }
 
-/// This shows that the node types for messages are in use.
+/// These counts show that the node types for messages are in use.
 #[test]
 fn a_pipeline_has_messages_both_ways() {
     let base = capture(&Options::new(Device::Cpu, Style::Pipeline, 2));

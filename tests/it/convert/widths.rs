@@ -1,5 +1,5 @@
-//! Tests that no command prints a line wider than 120 columns for captures, whose kernel names have
-//! hundreds of characters.
+//! Tests that no command prints a line wider than 120 columns for captures, although kernel names
+//! in captures have hundreds of characters.
 
 use crate::commands::chakram;
 use crate::corpus::{corpus_path, sample_every_nth};

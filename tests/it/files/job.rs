@@ -41,7 +41,7 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
             direct,
             "{job}"
         );
-        // By default, the machine is the machine for which the job was generated.
+        // By default, a replay uses the machine for which the job was generated.
         assert_eq!(makespan(&folder, &["replay", job]), direct, "{job}");
         folder.ok(&["validate", job]);
     }

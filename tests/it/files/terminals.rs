@@ -1,6 +1,6 @@
 //! Tests progress on a terminal. Progress appears after one second, with the rate and the remaining
 //! time, disappears at the end and on signals, and is never written to pipes. Long names are cut to
-//! fit the line, and are complete with `--details`.
+//! fit the line, unless `--details` is used.
 
 use super::signals::default_signals;
 use super::{Folder, text};

@@ -319,7 +319,7 @@ fn ranks(job: &GeneratedJob, plan: &ParallelismPlan, summary: &PlanSummary) {
         };
         job.emit_nodes(rank, &mut one).expect("it takes every node");
         assert_eq!(one.last, job.node_count(rank));
-        // Memory that a pass uses temporarily is freed, so only memory that is kept remains.
+        // A pass frees its temporary memory, so only kept memory remains.
         assert_eq!(one.used[3..], [0, 0], "rank {rank}");
         let keeps =
             plan.has_training() || plan.zero == ZeroStage::Parameters || one.used[1..3] == [0, 0];

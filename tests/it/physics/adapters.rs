@@ -154,7 +154,7 @@ const ALL: [Phase; 4] = [Sum, Inter, AdapterSum, Broadcast];
 
 /// Eq. 7 and 8 assume one adapter: each phase starts when the previous phase has ended everywhere.
 /// With several adapters, one share may start its broadcast before the last share has its bytes,
-/// and messages contend. So the sum is only a bound.
+/// and messages contend. The sum is then only a bound.
 #[test]
 fn a_handover_takes_the_sum_of_its_phases() {
     for duplex in ["full", "half"] {
@@ -223,11 +223,11 @@ fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
     near(second.0 as f64, 4.655e6);
 }
 
-/// These are the numbers of the table in `docs/validation.md`: microseconds of a transfer, by the
-/// number of adapters. In a ring, strategy 1 becomes faster with more adapters, until shares have
-/// three members. Strategy 2 is faster with thirteen cores and half-duplex links. It is best with
-/// six adapters, and worse with more adapters, because the all-reduce among adapters grows, as the
-/// paper says about its Fig. 12.
+/// Tests the numbers in the table of `docs/validation.md`: the time of a transfer in microseconds,
+/// by number of adapters. In a ring, strategy 1 becomes faster with more adapters, until shares
+/// have three members. Strategy 2 is faster with thirteen cores and half-duplex links. It is best
+/// with six adapters, and worse with more adapters, because the all-reduce among adapters grows, as
+/// the paper says about its Fig. 12.
 #[test]
 fn times_by_the_number_of_adapters_are_those_of_the_table() {
     let counts = [1, 2, 3, 4, 6, 12];

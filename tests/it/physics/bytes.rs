@@ -22,7 +22,8 @@ struct Line {
     /// Number of messages that reached each member; the next field has the expected numbers.
     received: Vec<u32>,
     expected: Vec<u32>,
-    /// Bytes that each member sends and receives, times n, because shares are n-ths.
+    /// Bytes that each member sends and receives, multiplied by n, because a share is an n-th of
+    /// the buffer.
     sent_n: Vec<u64>,
     received_n: Vec<u64>,
     /// `true` if every program ended.

@@ -1,6 +1,6 @@
-//! Tests memories as endpoints of the network. Memories are attached to NPUs of any machine, or
-//! several are at different places, and they share links with one another, with messages, and with
-//! collectives in closed form.
+//! Tests memories as endpoints of the network. Memories are attached to NPUs of any machine, at one
+//! or several places. Accesses share links with one another, with messages, and with collectives in
+//! closed form.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::loads::{self, access, load};

@@ -2,7 +2,7 @@
 //! every node follow from those of other nodes, and repeated application of the rules converges.
 //!
 //! Jobs are random, but every collective depends on the previous collective of its group, and every
-//! node has its own lane. So neither turns nor lanes have an effect.
+//! node has its own lane. Therefore neither the order of collectives nor lanes have an effect.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{cases, dim, machine, priced, released, replay_with};

@@ -97,8 +97,8 @@ fn whatever_chunk_is_under_way_is_unfolded() {
     }
 }
 
-/// Members on such networks are late, or two collectives contend. All collectives complete, and
-/// none completes before all its members have begun.
+/// Members on random networks are late, or two collectives contend. All collectives complete, and none completes before
+/// all its members have begun.
 #[test]
 fn late_members_and_others_meet() {
     for network in [
