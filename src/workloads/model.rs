@@ -42,7 +42,7 @@ pub use definition::{ModelDefinition, ModelDefinitionForm, ModelSizes};
 pub use error::{ModelError, describe_hubs_unsupported};
 pub use preset::{ModelPreset, ModelSource, PRESETS};
 pub use spec::{
-    AxisDivision, BytesPerElement, ExpertExchangeSide, KeepingAttentionKernels,
+    AxisDivision, BytesPerElement, DELTA_CHUNK, ExpertExchangeSide, KeepingAttentionKernels,
     MemoryBoundKernelSpec, MemoryBoundKernels, OperatorAxesAndTensors, OperatorAxis,
     OperatorInputSource, OperatorKernelSpec, TensorAxis, TensorContraction, TensorKeptForBackward,
     WeightTensorAxes, WindowSpec,
@@ -222,20 +222,9 @@ pub enum OperatorKind {
     LinearAttention {
         /// Number of tokens per sample; the tokens update the state one after another.
         tokens: u64,
-        /// Number of query heads, which is also the number of key heads.
-        key_heads: u64,
-        /// Number of value heads; each has a state and, for each token, a decay and a rate of
-        /// change.
-        value_heads: u64,
-        /// Number of elements per query or key head.
-        key_width: u64,
-        /// Number of elements per value head.
-        value_width: u64,
-        /// Number of tokens that the convolution combines: a token and the tokens immediately
-        /// before it.
-        taps: u64,
-        /// Bytes per element of the state.
-        state_bytes: u64,
+        /// Sizes of heads, states and convolution.
+        #[serde(flatten)]
+        sizes: DeltaAttention,
     },
     /// The two up-projections of latent attention. The first computes the query heads from a latent
     /// vector of `query_rank` elements, and the second computes the key and value heads from a

@@ -3,8 +3,8 @@
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
 use chakram_workloads::model::{
-    AttentionSpan, LayerOperator, LayerRole, ModelDefinition, ModelSource, OperatorKind,
-    TensorSplit,
+    AttentionSpan, DeltaAttention, LayerOperator, LayerRole, ModelDefinition, ModelSource,
+    OperatorKind, TensorSplit,
 };
 
 /// Division of a matrix multiplication among the NPUs of an engine.
@@ -54,57 +54,13 @@ pub struct BlockAttentionSizes {
     pub is_gated: bool,
 }
 
-/// Shape of a block's linear attention. Each value head has a state, which replaces the keys and
-/// values of all tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockDelta {
-    /// Number of query heads, which equals the number of key heads.
-    pub key_heads: u64,
-    /// Number of value heads.
-    pub value_heads: u64,
-    /// Columns per query or key head.
-    pub key_width: u64,
-    /// Columns per value head.
-    pub value_width: u64,
-    /// Number of consecutive tokens that the convolution combines.
-    pub taps: u64,
-    /// Bytes per number in a state.
-    pub state_bytes: u64,
-}
-
-impl BlockDelta {
-    /// Returns the number of key heads and the number of value heads on each of `npus` NPUs.
-    pub fn own_heads(&self, npus: u32) -> [u64; 2] {
-        [self.key_heads, self.value_heads].map(|heads| (heads / u64::from(npus)).max(1))
-    }
-
-    /// Returns the number of query, key and value columns that the convolution processes on each of
-    /// `npus` NPUs.
-    pub fn convolved_columns(&self, npus: u32) -> u64 {
-        let [keys, values] = self.own_heads(npus);
-        2 * keys * self.key_width + values * self.value_width
-    }
-
-    /// Returns the bytes of one request's states on each of `npus` NPUs.
-    pub fn state_of_request(&self, npus: u32) -> u64 {
-        let [_, values] = self.own_heads(npus);
-        values * self.key_width * self.value_width * self.state_bytes
-    }
-
-    /// Returns the bytes per request that each of `npus` NPUs keeps: the states, and the last
-    /// inputs of the convolution in BF16.
-    pub fn kept_of_request(&self, npus: u32) -> u64 {
-        self.state_of_request(npus) + 2 * (self.taps - 1) * self.convolved_columns(npus)
-    }
-}
-
 /// The operator of a block that combines information across tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenMixing {
-    /// Attention to keys and values of earlier tokens.
+    /// Attention over the keys and values of all tokens, or of a window.
     Attention(BlockAttentionSizes),
     /// Linear attention.
-    Delta(BlockDelta),
+    Delta(DeltaAttention),
 }
 
 impl BlockAttentionSizes {
@@ -207,24 +163,8 @@ impl TokenMixing {
             Some(_) => Err("the blocks have two attention operators".to_owned()),
         };
         for (at, operator) in operators.iter().enumerate() {
-            if let OperatorKind::LinearAttention {
-                key_heads,
-                value_heads,
-                key_width,
-                value_width,
-                taps,
-                state_bytes,
-                ..
-            } = operator.work
-            {
-                set(Self::Delta(BlockDelta {
-                    key_heads,
-                    value_heads,
-                    key_width,
-                    value_width,
-                    taps,
-                    state_bytes,
-                }))?;
+            if let OperatorKind::LinearAttention { sizes, .. } = operator.work {
+                set(Self::Delta(sizes))?;
             }
             if let Some(attention) = BlockAttentionSizes::from_operator(&operator.work)? {
                 let behind = operators.get(at + 1).map(|behind| &behind.work);
@@ -259,7 +199,7 @@ pub struct EqualModelBlocks {
 }
 
 impl EqualModelBlocks {
-    /// Derives a kind from the operators of one of its blocks, with a count of one.
+    /// The merged form needs the same number of weights and products.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mixing = TokenMixing::from_operators(operators)?;
         let attention = match mixing {
@@ -370,8 +310,8 @@ impl EqualModelBlocks {
         })
     }
 
-    /// Returns the block's attention, or `None` if it has linear attention.
-    pub fn attention(&self) -> Option<&BlockAttentionSizes> {
+    /// Returns the block's attention, unless it has linear attention.
+    pub fn attention_sizes(&self) -> Option<&BlockAttentionSizes> {
         match &self.mixing {
             TokenMixing::Attention(attention) => Some(attention),
             TokenMixing::Delta(_) => None,
@@ -379,7 +319,7 @@ impl EqualModelBlocks {
     }
 
     /// Returns the block's linear attention, or `None` if it has none.
-    pub fn delta(&self) -> Option<&BlockDelta> {
+    pub fn delta_sizes(&self) -> Option<&DeltaAttention> {
         match &self.mixing {
             TokenMixing::Attention(_) => None,
             TokenMixing::Delta(delta) => Some(delta),
@@ -388,14 +328,15 @@ impl EqualModelBlocks {
 
     /// Returns the number of elements that each of `npus` NPUs stores per token.
     pub fn kept_elements(&self, npus: u32) -> u64 {
-        self.attention().map_or(0, |of| of.kept_elements(npus))
+        self.attention_sizes()
+            .map_or(0, |of| of.kept_elements(npus))
     }
 
     /// Returns the number of input columns and the number of output columns of a product on each of
     /// `npus` NPUs.
     pub fn product_sizes_per_npu(&self, product: &BlockMatrixProduct, npus: u32) -> [u64; 2] {
         let parts = u64::from(npus);
-        if let (true, Some(of)) = (product.is_qkv, self.attention()) {
+        if let (true, Some(of)) = (product.is_qkv, self.attention_sizes()) {
             let columns = of.query_columns(npus) + 2 * of.kv_heads_per_npu(npus);
             return [product.inputs, columns * of.width];
         }
@@ -582,7 +523,7 @@ impl LlmModelSizes {
         let attentions = self
             .kinds
             .iter()
-            .filter_map(|kind| kind.attention().copied());
+            .filter_map(|kind| kind.attention_sizes().copied());
         let largest =
             |of: fn(BlockAttentionSizes) -> u64| attentions.clone().map(of).max().unwrap_or(1);
         [
@@ -630,8 +571,8 @@ impl LlmModelSizes {
     /// regardless of its length.
     pub fn state_bytes(&self, npus: u32) -> u64 {
         let of_kinds = self.kinds.iter().filter_map(|kind| {
-            let delta = kind.delta()?;
-            Some(kind.count * delta.kept_of_request(npus))
+            let delta = kind.delta_sizes()?;
+            Some(kind.count * delta.kept_bytes_per_npu(npus, 2))
         });
         of_kinds.sum()
     }
@@ -640,7 +581,7 @@ impl LlmModelSizes {
     pub fn has_attention_windows(&self) -> bool {
         self.kinds
             .iter()
-            .any(|kind| kind.attention().is_some_and(|of| of.window.is_some()))
+            .any(|kind| kind.attention_sizes().is_some_and(|of| of.window.is_some()))
     }
 
     /// Returns the number of columns per token that a block keeps while it runs on one of `npus`
@@ -658,7 +599,7 @@ impl LlmModelSizes {
                     (attention.query_columns(npus) + 2 * kv_heads) * attention.width
                 }
                 TokenMixing::Delta(delta) => {
-                    let [_, values] = delta.own_heads(npus);
+                    let [_, values] = delta.heads_per_npu(npus);
                     delta.convolved_columns(npus) + values * delta.value_width
                 }
             };
@@ -775,13 +716,13 @@ mod tests {
         let windows = sizes("gpt-oss-120b").kinds;
         let windows: Vec<_> = windows
             .iter()
-            .map(|kind| kind.attention().unwrap().window)
+            .map(|kind| kind.attention_sizes().unwrap().window)
             .collect();
         assert!(
             windows.contains(&Some(128)) && windows.contains(&None),
             "{windows:?}"
         );
-        let attention = *sizes("deepseek-v3").kinds[0].attention().unwrap();
+        let attention = *sizes("deepseek-v3").kinds[0].attention_sizes().unwrap();
         assert_eq!(attention.latent, Some([512, 64]));
         assert_eq!(
             (attention.keys_read_per_token(5), attention.kept_elements(8)),

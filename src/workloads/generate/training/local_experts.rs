@@ -70,10 +70,19 @@ fn load_of_fullest_rank(plan: &ParallelismPlan, of: [u64; 3]) -> f64 {
 }
 
 fn scale_rows(rows: u64, factor: f64) -> u64 {
-    // For a balanced load, keep the exact integer, because a float cannot represent every integer.
+    let scaled = scale_count(rows.into(), factor);
     match factor == 1.0 {
         true => rows,
-        false => ((rows as f64 * factor + 0.5) as u64).max(1),
+        false => u64::try_from(scaled).unwrap_or(u64::MAX).max(1),
+    }
+}
+
+/// Returns `count` times `factor`, rounded to an integer. For a balanced load, keeps the exact
+/// integer, because a float does not have enough digits for every integer.
+pub(super) fn scale_count(count: u128, factor: f64) -> u128 {
+    match factor == 1.0 {
+        true => count,
+        false => (count as f64 * factor + 0.5) as u128,
     }
 }
 

@@ -236,9 +236,9 @@ impl MemberProgramWriter<'_> {
             return;
         }
         let context = self.lowering_context();
-        // Only data that is sent to the experts is cast to the exchange format: tokens, and
-        // gradients of results. Data that returns from the experts keeps its format.
-        let goes = (at == ExpertExchangeSide::Dispatch) != (phase == TrainingPhase::Backward);
+        // Only data on the way to the experts is cast to the exchange format: tokens, and
+        // gradients of results. Data that return from the experts keep their format.
+        let goes = sends_to_experts(at, phase);
         let to_bytes = |elements: u64| match context.exchange_dtype {
             // A scaled format sends a 4 B scale with every 128 values of 1 B.
             Some(_) if goes => elements.saturating_add(elements.div_ceil(32)),
@@ -490,8 +490,14 @@ pub(super) fn push_kernels(
     }
 }
 
-/// If operator `one` is on the side `at` of the experts, sorts token copies, or their gradients,
-/// between an exchange and the experts.
+/// Returns true if tokens, or their gradients, are sent to the ranks of their experts; false if they
+/// return.
+fn sends_to_experts(at: ExpertExchangeSide, phase: TrainingPhase) -> bool {
+    (at == ExpertExchangeSide::Dispatch) != (phase == TrainingPhase::Backward)
+}
+
+/// Orders copies of tokens, or their gradients, between an exchange and the experts, if operator
+/// `one` is at this end (`at`) of the experts.
 fn order_copies(
     one: &MemberOperator<'_>,
     at: ExpertExchangeSide,
@@ -501,7 +507,7 @@ fn order_copies(
     if one.spec.exchange != Some(at) || one.idle {
         return;
     }
-    let goes = (at == ExpertExchangeSide::Dispatch) != (phase == TrainingPhase::Backward);
+    let goes = sends_to_experts(at, phase);
     let [by_expert, by_receiver] = &one.orders;
     let kernels = if goes { by_expert } else { by_receiver };
     push_kernels(kernels, phase, &one.step.operator.name, to);
