@@ -120,9 +120,9 @@ fn serve_llm_on_engines(
 }
 
 /// Returns the saturated request rate of all engines together, in requests per second. The
-/// measurement uses one engine, to which it sends about four times the number of requests that the
-/// engine can run, all at once. The rate counts the completions between the first and the third
-/// quarter. Returns `None` for conversations.
+/// measurement sends about four times the number of requests that an engine can run to one engine,
+/// all at once. The rate counts the completions between the first and the third quarter. Returns
+/// `None` for conversations.
 fn saturated_request_rate(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,

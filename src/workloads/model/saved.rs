@@ -9,7 +9,7 @@
 //! `s h (34 + 5 a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large
 //! Transformer Models", 2022, equation 1). This module adds up these bytes operator by operator,
 //! like section 4.1 of that paper. As in Korthikanti et al., the means and variances of norms do
-//! not count. Token ids do not count either, because they are part of the sample.
+//! not count. Token ids do not count either, because token ids are part of the sample.
 //!
 //! There is only one exception, which counts a tensor twice. In a ResNet block that changes the
 //! number of channels, two convolutions have the same input, and both count this input.

@@ -1,4 +1,5 @@
-//! Seconds of attention in a block: prompts in chunks, answers token by token, latent vectors, and linear attention.
+//! Computes the seconds of a block's attention: for prompts in chunks, for answers token by token, with latent
+//! vectors, and for linear attention.
 
 use super::super::model_sizes::BlockAttentionSizes;
 use super::StepCost;

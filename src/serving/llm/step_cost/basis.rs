@@ -1,4 +1,4 @@
-//! Describes the sources of a step's times for reports.
+//! Describes, for reports, the sources of a step's times.
 
 use super::super::model_sizes::EqualModelBlocks;
 use super::attention::{DECODE_MEMORY, LATENT_MEMORY, LATENT_PEAK};

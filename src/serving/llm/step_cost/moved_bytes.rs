@@ -1,4 +1,4 @@
-//! Kernels of a block that only move bytes, such as norms, and their seconds.
+//! Kernels of a block that only move bytes, such as norms, and the time that these kernels take.
 
 use super::super::model_sizes::{BlockAttentionSizes, EqualModelBlocks, TokenMixing};
 use super::super::rules::AllReduceKernels;

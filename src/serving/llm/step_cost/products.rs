@@ -1,4 +1,5 @@
-//! Seconds of matrix products with weights, by the formats of the weights and the experts that receive tokens.
+//! Computes the seconds of matrix products with weights, for given weight formats and numbers of experts that
+//! receive tokens.
 
 use super::super::model_sizes::{BlockMatrixProduct, EqualModelBlocks};
 use super::StepCost;

@@ -1,4 +1,4 @@
-//! Tests of the times of steps.
+//! Tests step times.
 
 use super::*;
 use chakram_workloads::model::ModelSource;
@@ -126,7 +126,7 @@ fn parts_that_are_left_out_take_no_time() {
     assert_eq!(padded, [1, 2, 4, 8, 16, 512, 513]);
 }
 
-/// The curve of FP4 on B200 starts at 7.1 us, with the quantization of activations; the curve of FP8 starts at 1.9 us.
+/// B200's FP4 curve, which includes the quantization of activations, starts at 7.1 us; its FP8 curve starts at 1.9 us.
 #[test]
 fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
     let blackwell = cost("llama3-70b", "dgx-b200", 1, &[]);

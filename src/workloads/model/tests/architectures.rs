@@ -30,8 +30,8 @@ fn released_models_have_their_published_counts() {
     }
     // A block has 2 x h x 4096 and 2 x h x 1024 weights in attention, 256 in attention's norms, 3 h
     // f in the MLP, and 2 h in the block's norms. Outside the blocks, the word table has V h
-    // weights, and the last norm has h. With h = 2560 and f = 9728, the count is 36 (26,214,400 +
-    // 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560.
+    // weights, and the last norm has h weights. With h = 2560 and f = 9728, the count is 36
+    // (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560.
     assert_eq!(preset("qwen3-4b").parameter_count(), 4_022_468_096);
     // The models below follow the same formula as Qwen3. Version 0.3 of Mixtral 8x22B has 32768
     // vocabulary entries instead of 32000, which adds 2 x 768 x 6144 weights.

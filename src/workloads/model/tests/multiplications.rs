@@ -16,8 +16,8 @@ fn networks_on_images_have_the_published_counts() {
     ] {
         assert_eq!(preset(name).multiplication_count(), published, "{name}");
     }
-    // By hand, a convolution of VGG-11 has 9 c k multiplications per pixel, and the last three
-    // layers have 25088 x 4096 + 4096 x 4096 + 4096 x 1000.
+    // Counted by hand, a convolution of VGG-11 has 9 c k multiplications per pixel, and the last
+    // three layers have 25088 x 4096 + 4096 x 4096 + 4096 x 1000.
     let sides = [(3, 64, 224), (64, 128, 112), (128, 256, 56), (256, 256, 56)];
     let small = [
         (256, 512, 28),

@@ -173,9 +173,9 @@ fn models_of_images_are_those_of_torchvision() {
     ] {
         assert_eq!(found(name), published, "{name}");
     }
-    // By hand, ResNet-18's stem has 9,408 + 128 weights, a block has 2 x 9 w^2 + 4 w, and the
-    // classifier has 512,000 + 1,000. A block that doubles the channels has 9 w^2 / 2 fewer weights
-    // in its first convolution, and w^2 / 2 + 2 w more on the skip path.
+    // Counted by hand, ResNet-18's stem has 9,408 + 128 weights, a block has 2 x 9 w^2 + 4 w, and
+    // the classifier has 512,000 + 1,000. A block that doubles the channels has 9 w^2 / 2 fewer
+    // weights in its first convolution, and w^2 / 2 + 2 w more on the skip path.
     let same = |w: u64| 18 * w * w + 4 * w;
     let wider = |w: u64| same(w) - 9 * w * w / 2 + w * w / 2 + 2 * w;
     let blocks: u64 = [128, 256, 512].iter().map(|&w| same(w) + wider(w)).sum();
