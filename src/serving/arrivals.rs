@@ -140,7 +140,7 @@ impl<'s> ArrivalSource<'s> {
     }
 }
 
-/// A file of arrivals: CSV with a header line, or one JSON object per line.
+/// An arrival file: CSV with a header line, or one JSON object per line.
 ///
 /// A CSV file has the column `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`). Optional columns are
 /// `model`, `input_toks` (number of prompt tokens) and `output_toks` (number of answer tokens). A

@@ -8,13 +8,13 @@ use chakram_base::config::ConfigDocument;
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 
-/// NPUs on which TensorRT-LLM's all-reduces are taken to be as fast as on H100, where they were measured: their links are as
-/// fast or faster, and up to 256 KiB the time is mostly latency.
+/// NPUs on which TensorRT-LLM's all-reduces are assumed to be as fast as on H100, where they were measured. The links
+/// of these NPUs are at least as fast as H100's, and up to 256 KiB the time is mostly latency.
 const AS_H100: &[&str] = &["h200", "b200", "b300", "gb200", "gb300"];
-/// NPUs with the links of B200, whose curves their machines have too.
+/// NPUs with the same links as B200. The machines with these NPUs also use B200's curves.
 const AS_B200: &[&str] = &["b300", "gb200", "gb300"];
 
-/// Times of all-reduces among an engine's NPUs, as points (bytes, seconds).
+/// All-reduce times for an engine's NPUs, as points (bytes, seconds).
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AllReduceTimes {
     pub(super) kernels: AllReduceKernels,
@@ -25,9 +25,9 @@ pub(super) struct AllReduceTimes {
 }
 
 impl AllReduceTimes {
-    /// Returns the seconds of a token exchange among `npus` NPUs, for `bytes` bytes of tokens in
-    /// total. After the exchange, each NPU has the tokens of all NPUs or, for `ReduceScatter`, the
-    /// sums for its own tokens.
+    /// Returns the seconds that `npus` NPUs take to exchange tokens with `bytes` bytes in total.
+    /// After the exchange, each NPU has the tokens of all NPUs or, for `ReduceScatter`, the sums
+    /// for its own tokens.
     pub(super) fn token_exchange_seconds(
         &self,
         kind: CollectiveKind,
@@ -74,14 +74,15 @@ fn measured_or_ring_seconds(machine: &Machine, bytes: u64, npus: u32) -> f64 {
     }
     let dimension = &machine.topology().dimensions()[0];
     let steps = 2.0 * f64::from(npus - 1);
-    // A message between two NPUs passes a switch, so it crosses two links.
+    // A message between two NPUs passes through a switch, so it crosses two links.
     let latency = 2.0 * dimension.latency.as_seconds();
     let part = bytes as f64 / f64::from(npus) / dimension.bandwidth.bytes_per_second();
     steps * (latency + part)
 }
 
-/// Returns the times of an engine's own all-reduces `kernels` among `npus` NPUs called `npu`; TensorRT-LLM's were measured on
-/// H100 only, and are taken as no slower on NPUs whose vLLM kernels were measured and are of that or a later generation.
+/// Returns the times of the engine's own all-reduces with `kernels`, for `npus` NPUs of the class `npu`. TensorRT-LLM's
+/// kernels were measured on H100 only. NPUs of the same or a later generation use these times if vLLM's kernels were
+/// measured on these NPUs.
 pub(super) fn load_engine_all_reduce_times(
     kernels: AllReduceKernels,
     npu: &str,

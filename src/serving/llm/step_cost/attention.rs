@@ -9,14 +9,14 @@ use chakram_base::units::Span;
 use chakram_hardware::compute::KernelProfile;
 use chakram_workloads::model::{DELTA_CHUNK, DeltaAttention};
 
-/// Fraction of the memory's bandwidth that attention with one query reaches on NPUs without a
-/// measured curve. The value comes from the measured curve of H100.
+/// Fraction of the memory bandwidth that attention with one query reaches on NPUs without a
+/// measured curve. The value comes from H100's measured curve.
 pub(super) const DECODE_MEMORY: f64 = 0.93;
 /// Constants for decoding with latent vectors: the start time of a kernel, and the fractions of the
-/// memory's bandwidth and of the peak rate that kernels reach. The constants are derived from
+/// memory bandwidth and of the peak rate that kernels reach. The constants are derived from
 /// measurements of SGLang 0.5.10 on H100, with one to 128 heads and batches above 200 MB
-/// (aiconfigurator, Apache-2.0). Up to 32 heads, the median is 0.84 of the memory's bandwidth. With
-/// 128 heads, where products limit the time, the median is 0.56 of the peak.
+/// (aiconfigurator, Apache-2.0). Up to 32 heads, the median is 0.84 of the memory bandwidth. With
+/// 128 heads, where computation limits the time, the median is 0.56 of the peak rate.
 pub(super) const LATENT_START: Span = Span::from_us(12);
 pub(super) const LATENT_MEMORY: f64 = 0.85;
 pub(super) const LATENT_PEAK: f64 = 0.6;
@@ -31,17 +31,17 @@ impl StepCost {
         self.memory_bound_seconds(MemoryBoundKernel::ElementWise, bytes)
     }
 
-    /// Returns the seconds of linear attention in a block for prompts. The time is the roofline of
-    /// two costs: the products inside chunks and with states, and the vectors and states that
-    /// kernels pass to one another.
+    /// Returns the seconds of linear attention in a block for prompts. The time is the larger of
+    /// compute time and memory time (roofline). Compute covers the products inside chunks and with
+    /// states; memory covers the vectors and states that kernels pass to one another.
     pub(super) fn delta_prefill_seconds(&self, of: &DeltaAttention, chunks: &[(u32, u32)]) -> f64 {
         let tokens: u64 = chunks.iter().map(|(tokens, _)| u64::from(*tokens)).sum();
         let [keys, values] = of.heads_per_npu(self.npus);
         let (k, v) = (of.key_width, of.value_width);
         let inside = DELTA_CHUNK * (3 * k + 2 * v);
         let with_states = 3 * k * v;
-        // Each of the chunk's keys, corrected keys and corrected values is written once and read
-        // once. States in BF16 are stored once per chunk.
+        // Each key, corrected key and corrected value of a chunk is written once and read once.
+        // States in BF16 are stored once per chunk.
         let vectors = 2 * keys * k + values * (2 * k + 4 * v);
         let states = values * k * v / DELTA_CHUNK;
         self.kernel_seconds(KernelProfile {
@@ -52,7 +52,7 @@ impl StepCost {
         })
     }
 
-    /// Returns the seconds of attention in a block, for `batch` sequences. Each sequence has
+    /// Returns the seconds of one block's attention, for `batch` sequences. Each sequence has
     /// `queries` tokens in this step, and `keys` tokens at the end of the step.
     pub(super) fn attention_seconds(
         &self,
@@ -72,8 +72,8 @@ impl StepCost {
             None => of.kv_heads_per_npu(self.npus),
         };
         let width = of.width;
-        // With a window, the first query reads `window` tokens up to its own, and each later query
-        // reads one new token.
+        // With a window, the first query reads `window` tokens, the last of which is its own, and
+        // each later query reads one new token.
         let keys = match of.window {
             Some(window) => keys.min(window + queries - 1),
             None => keys,
@@ -111,7 +111,7 @@ impl StepCost {
     }
 
     /// Returns the seconds of attention with latent vectors, for one query per sequence. All heads
-    /// read the same latent vector.
+    /// read the same latent vectors.
     pub(super) fn latent_decode_seconds(
         &self,
         heads: u64,
@@ -130,10 +130,10 @@ impl StepCost {
         (LATENT_START.as_seconds() + memory.max(products)) * self.class.slowdown
     }
 
-    /// Returns the seconds of attention with one query per sequence, if the NPU has no measured
-    /// curve for this case. The kernel reads keys and values at [`DECODE_MEMORY`] of the memory's
-    /// bandwidth. Returns `None` if the NPU has a curve for one query, or no curve of attention at
-    /// all.
+    /// Returns the seconds of attention with one query per sequence, on NPUs without a measured
+    /// curve for one query. The kernel reads keys and values at [`DECODE_MEMORY`] of the memory
+    /// bandwidth. Returns `None` if the NPU has a curve for one query, or if it has no attention
+    /// curve at all.
     pub(super) fn unmeasured_decode_seconds(
         &self,
         of: &BlockAttentionSizes,

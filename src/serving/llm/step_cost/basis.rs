@@ -9,7 +9,7 @@ use chakram_base::units::{format_percent, format_thousands};
 use chakram_workloads::model::DELTA_CHUNK;
 
 impl StepCost {
-    /// Describes the source of the times of products with weights in `weights`.
+    /// Describes the source of the times for products with weights in the format `weights`.
     fn describe_products(&self, weights: Dtype) -> Vec<String> {
         let computes_in = self.compute_format(weights);
         let mut all = Vec::new();
@@ -36,7 +36,7 @@ impl StepCost {
         all
     }
 
-    /// Describes the sources of the times.
+    /// Describes the sources of all times.
     pub fn describe_basis(&self) -> Vec<String> {
         let curves = &self.class.curves;
         let mut all = Vec::new();

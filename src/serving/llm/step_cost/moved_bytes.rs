@@ -7,7 +7,8 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
 use chakram_hardware::compute::KernelProfile;
 
-/// A kernel of a block that only moves bytes, and how many elements it reads and writes per token.
+/// A kernel of a block that only moves bytes, with the number of elements that it reads and writes
+/// per token.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemoryBoundWork {
     pub(super) kernel: MemoryBoundKernel,
@@ -43,8 +44,8 @@ impl StepCost {
             elements: (kind.widest + kind.widest / 2) / parts,
         }];
         if !self.fuses_norms() {
-            // Each of the two norms includes the residual sum before it, so it has two reads and
-            // two writes.
+            // A block has two norms. Each norm includes the residual sum before it, so it has two
+            // reads and two writes.
             work.extend(
                 [MemoryBoundWork {
                     kernel: MemoryBoundKernel::Normalization,
@@ -56,7 +57,7 @@ impl StepCost {
             TokenMixing::Attention(attention) => self.add_attention_work(attention, &mut work),
             TokenMixing::Delta(delta) => {
                 let [_, values] = delta.heads_per_npu(self.npus);
-                // This work is the convolution, and the norm of the results with their gate.
+                // This work is the convolution, and the norm and gate of the results.
                 work.push(MemoryBoundWork {
                     kernel: MemoryBoundKernel::ElementWise,
                     elements: 2 * delta.convolved_columns(self.npus),
@@ -68,7 +69,7 @@ impl StepCost {
             }
         }
         if let Some([experts, chosen]) = kind.experts {
-            // The router chooses experts, and the experts' results are added up.
+            // The router chooses experts, and a later kernel adds up the experts' results.
             work.push(MemoryBoundWork {
                 kernel: MemoryBoundKernel::Softmax,
                 elements: 3 * experts,
@@ -81,7 +82,7 @@ impl StepCost {
         work
     }
 
-    /// Returns true if norms are part of the all-reduces before them.
+    /// Returns true if the all-reduces before norms also compute the norms.
     pub(super) fn fuses_norms(&self) -> bool {
         self.npus > 1
             && self.all_reduce.kernels == AllReduceKernels::TensorrtLlm

@@ -7,13 +7,13 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_hardware::compute::KernelProfile;
 
-/// Fraction of the peak rate that products reach if their four-bit weights are converted first; the
-/// value is an assumption.
+/// Fraction of the peak rate that matrix products reach if their four-bit weights must be converted
+/// first; the value is an assumption.
 pub(super) const WEIGHT_ONLY_PEAK: f64 = 0.7;
 
 impl StepCost {
-    /// Returns the format in which products with weights in `weights` are computed: the weights' format, or BF16 for weights
-    /// of four bits on NPUs that do not compute in four bits.
+    /// Returns the format in which products with weights in `weights` are computed. The format is the weights' own
+    /// format, except that products with four-bit weights use BF16 on NPUs that do not compute in four bits.
     pub(super) fn compute_format(&self, weights: Dtype) -> Dtype {
         match weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
@@ -21,25 +21,26 @@ impl StepCost {
         }
     }
 
-    /// Returns true if products in four bits are priced by the curve of FP8.
+    /// Returns true if the times of four-bit products come from the FP8 curve.
     pub(super) fn prices_fp4_by_fp8(&self) -> bool {
         let known = |format: Dtype| self.class.curves.gemm[format as usize].is_some();
         known(Dtype::Fp4) && known(Dtype::Fp8)
     }
 
-    /// Returns the seconds of a product of activations and weights in `weights`.
+    /// Returns the seconds of a product of activations with weights in the format `weights`.
     pub(super) fn weight_product_seconds(&self, [batch, m, n, k]: [u64; 4], weights: Dtype) -> f64 {
         let format = self.compute_format(weights);
         if format == Dtype::Fp4 && self.prices_fp4_by_fp8() {
-            // The measured curve of FP4 contains the kernel that quantizes activations, which engines fuse into the kernel
-            // before it. Without it, a product reads 9/16 of the bytes of FP8 and computes at twice the rate.
+            // The measured FP4 curve includes the kernel that quantizes the activations, but engines fuse this kernel
+            // into the kernel before it. Without quantization, a product reads 9/16 of the bytes of an FP8 product and
+            // computes at twice the rate.
             let columns = (n * 9).div_ceil(16);
             return self.kernel_seconds(gemm_kernel_profile([batch, m, columns, k], Dtype::Fp8));
         }
         if format == weights {
             return self.kernel_seconds(gemm_kernel_profile([batch, m, n, k], format));
         }
-        // The kernel reads 0.5625 bytes per weight instead of 2, and computes the same products.
+        // The kernel reads 0.5625 bytes per weight instead of 2, and does the same multiplications.
         let narrow = self.kernel_seconds(gemm_kernel_profile(
             [batch, m, (n * 9).div_ceil(32), k],
             format,
@@ -51,9 +52,9 @@ impl StepCost {
         })
     }
 
-    /// Returns the sizes of the experts' products on an NPU: the number of products, and for each
-    /// product its rows, columns and summed size. A step has `tokens` tokens, and at most `padded`
-    /// tokens per rank.
+    /// Returns the number of expert products on an NPU, and for each product its rows, its columns,
+    /// and the size of the dimension that it sums over. A step has `tokens` tokens, and at most
+    /// `padded` tokens per rank.
     pub(super) fn expert_product_sizes(
         &self,
         kind: &EqualModelBlocks,
@@ -68,7 +69,7 @@ impl StepCost {
             let [k, n] = kind.product_sizes_per_npu(product, self.npus);
             return [touched, rows, n, k];
         }
-        // Each NPU has whole experts.
+        // Divide the active experts among the NPUs, because each NPU has whole experts.
         let own = touched.div_ceil(u64::from(self.npus * self.ranks));
         [own, rows, product.outputs, product.inputs]
     }

@@ -45,8 +45,8 @@ fn total(cost: &StepCost, load: &StepLoad) -> f64 {
     parts.iter().map(|span| span.as_seconds()).sum()
 }
 
-/// With 256 experts and 8 per token, the formula E (1 - (1 - k / E)^B) gives 57 used experts
-/// for 8 tokens, 163 for 32, and 222 for 64.
+/// With 256 experts and 8 per token, the formula E (1 - (1 - k / E)^B) yields 57 active experts for
+/// 8 tokens, 163 for 32 tokens, and 222 for 64 tokens.
 #[test]
 fn experts_are_touched_as_by_chance() {
     let touched = [8, 32, 64].map(|tokens| expected_active_experts(256, 8, tokens));
@@ -57,9 +57,9 @@ fn experts_are_touched_as_by_chance() {
 
 #[test]
 fn decode_steps_are_above_the_roofline_and_not_far() {
-    // The weights of the model without the embedding table take 15.0 GB. The keys and values of
-    // 32 requests of 1,024 tokens, with 131,072 bytes per token, take 4.3 GB. Reading both at
-    // 3.35 TB/s takes 5.77 ms.
+    // The model's weights, without the embedding table, take 15.0 GB. The keys and values of 32
+    // requests of 1,024 tokens, with 131,072 bytes per token, take 4.3 GB. Reading both at 3.35
+    // TB/s takes 5.77 ms.
     let step = total(&cost("llama3-8b", "dgx-h100", 1, &[]), &decode(32, 1024));
     let bound = (15.01e9 + 4.29e9) / 3.35e12;
     assert!(step > bound && step < 1.8 * bound, "{step} and {bound}");
@@ -88,8 +88,8 @@ fn states_are_read_and_written_whatever_the_context() {
     let [short, long] = [1000, 8000].map(|keys| cost.attention_seconds(&full, 128, 1, keys));
     let grown = part(8000) - part(1000);
     assert!((grown - 12.0 * (long - short)).abs() < 1e-9);
-    // Each of the 8,192 tokens in a step takes 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs, at
-    // no more than 989 TFLOP/s.
+    // Each of the 8,192 tokens in a step requires 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs. The
+    // NPU computes at most 989 TFLOP/s.
     let flops = 8192.0 * 2.0 * 8.0 * (64.0 * 5.0 * 128.0 + 3.0 * 128.0 * 128.0);
     assert!(cost.delta_prefill_seconds(&delta, &[(8192, 0)]) >= flops / 989.5e12);
     let alone = cost.delta_prefill_seconds(&delta, &[(100, 900)]);
@@ -135,15 +135,16 @@ fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
     assert!((1.4..1.78).contains(&gain), "{gain}");
     let start = seconds(Dtype::Fp4, 1) - 8192.0 * 8192.0 * 9.0 / 16.0 / 8e12;
     assert!(start < 7.1e-6, "{start}");
-    // H100 does not compute in four bits: weights are read as such, and products computed in BF16.
+    // H100 does not compute in four bits, so it reads weights in four bits but computes products in
+    // BF16.
     let hopper = cost("llama3-70b", "dgx-h100", 1, &[]);
     let hopper = |format, rows| hopper.weight_product_seconds([1, rows, 8192, 8192], format);
     assert!(hopper(Dtype::Fp4, 16) < hopper(Dtype::Fp8, 16));
     assert!(hopper(Dtype::Fp4, 8192) > hopper(Dtype::Bf16, 8192));
 }
 
-/// Eight NPUs with whole experts have an eighth of the experts with all their columns, instead of an eighth of the
-/// columns of all.
+/// Each of eight NPUs with whole experts has an eighth of the experts, with all their columns. NPUs without whole
+/// experts have an eighth of the columns of every expert.
 #[test]
 fn whole_experts_are_fewer_and_wider() {
     let mut cost = cost("qwen3-235b-a22b", "dgx-h100", 8, &[]);
@@ -159,7 +160,7 @@ fn whole_experts_are_fewer_and_wider() {
     assert_eq!(sizes(&cost), [16, 256, 2 * 1536, 4096]);
 }
 
-/// TensorRT-LLM's kernels take 4.3 us for 128 KiB on four H100, and contain the norms.
+/// On four H100 NPUs, TensorRT-LLM's kernels take 4.3 us for 128 KiB, including the norms.
 #[test]
 fn norms_are_part_of_fused_all_reduces() {
     let definition = ModelSource::find_source("llama3-70b")
@@ -188,7 +189,7 @@ fn norms_are_part_of_fused_all_reduces() {
     assert!((fused.all_reduce.seconds_for(131_072) - 4.3e-6).abs() < 1e-9);
     let kernels = |cost: &StepCost| cost.memory_bound_work_of_block(&cost.sizes.kinds[0]).len();
     assert_eq!(kernels(&own) - kernels(&fused), 2);
-    // One NPU has nothing to reduce, so its norms are kernels.
+    // A single NPU needs no all-reduce, so its norms are separate kernels.
     let alone = cost(1, AllReduceKernels::TensorrtLlm);
     assert_eq!(kernels(&alone), kernels(&own));
 }
@@ -199,7 +200,7 @@ fn own_all_reduces_are_taken_where_they_were_measured() {
     // The table has 7.9 us for 128 KiB, and 15.0 us for 1 MiB.
     assert!((prices.seconds_for(131_072) - 7.9e-6).abs() < 1e-9);
     assert!((prices.seconds_for(1 << 20) - 15.0e-6).abs() < 1e-9);
-    // The table does not reach 32 MiB, so the machine's NCCL curve applies: 199.8 us at
-    // 33,554,432 bytes.
+    // The table ends below 32 MiB, so the machine's NCCL curve is used: 199.8 us at 33,554,432
+    // bytes.
     assert!((prices.seconds_for(33_554_432) - 199.8e-6).abs() < 1e-9);
 }

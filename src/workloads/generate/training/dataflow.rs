@@ -322,8 +322,8 @@ impl<'p> ActivationLayoutTracer<'p> {
             true => self.derive_tensor_split(spec, before),
             false => operator.cut,
         };
-        // A block of neighbouring members shards each expert and processes the same tokens. The
-        // other members process other tokens.
+        // A block of neighbouring members shards each expert and processes the same tokens. Members
+        // of other blocks process other tokens.
         let own = self.expert_members.filter(|_| spec.expert_weights() > 0);
         let within = own.map_or(all, |members| {
             cutting.rows = MeshAxis::new(self.members / members, members);

@@ -115,7 +115,7 @@ pub(super) struct ExchangeLoads {
     pub local_experts: u64,
     /// Copies that a rank sends to other ranks.
     pub sent: f64,
-    /// Copies that a rank first sends to nodes, from which they are sent to the nodes' ranks.
+    /// Copies that a rank sends to other nodes, which then pass the copies to their ranks.
     pub over_nodes: f64,
 }
 
