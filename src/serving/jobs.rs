@@ -35,7 +35,7 @@ pub struct VectorJob {
 }
 
 impl VectorJob {
-    /// Returns the number of multiplications.
+    /// Returns the number of multiplications of all tasks.
     pub fn multiplication_count(&self) -> u64 {
         self.tasks.saturating_mul(self.length)
     }

@@ -145,7 +145,6 @@ impl<'w> RequestSource<'w> {
         }
     }
 
-    /// Returns the random stream for the next request.
     fn next_request_random_stream(&mut self) -> RandomStream {
         self.drawn += 1;
         RandomStream::of_item(self.seed, RandomPurpose::Lengths, self.drawn - 1)

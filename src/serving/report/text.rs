@@ -14,7 +14,6 @@ pub fn render_text(report: &ServeReport, style: TextStyle) -> String {
     out
 }
 
-/// Formats a rate per second.
 pub(super) fn format_rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e6 => format!("{rate:.3e}"),
@@ -118,7 +117,6 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
     )
 }
 
-/// Returns the name of a row.
 pub(super) fn row_name(row: &ServeRow) -> String {
     match row.kind {
         ServeRowKind::Class => format!("class {}", row.name),

@@ -79,7 +79,6 @@ fn hold(
     );
 }
 
-/// Returns the divisors of `size`.
 fn divisors(size: u64) -> Vec<u32> {
     (1..=size)
         .filter(|&by| size.is_multiple_of(by))

@@ -197,9 +197,10 @@ impl ShardedLowering {
     }
 
     /// For a matrix product that is split by outputs, returns the number of shards of its input.
-    /// Returns `None` unless members gather the input again in the backward pass. With sequence parallelism, members gather again, because each member keeps only its
-    /// own tokens (Korthikanti et al., 2022, section 4.2.2). Token copies for experts are not
-    /// gathered again, as in Megatron-LM's dispatcher.
+    /// Returns `None` unless members gather the input again in the backward pass. With sequence
+    /// parallelism, members gather again, because each member keeps only its own tokens (Korthikanti
+    /// et al., 2022, section 4.2.2). Token copies for experts are not gathered again, as in
+    /// Megatron-LM's dispatcher.
     fn regathered_elements(
         &self,
         step: &ShardedOperator<'_>,
