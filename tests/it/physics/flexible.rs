@@ -97,8 +97,8 @@ fn whatever_chunk_is_under_way_is_unfolded() {
     }
 }
 
-/// Members on random networks are late, or two collectives contend. All collectives complete, and none completes before
-/// all its members have begun.
+/// In each network model, some members are late, and two collectives contend. All collectives complete, and none
+/// completes before all its members have begun.
 #[test]
 fn late_members_and_others_meet() {
     for network in [
