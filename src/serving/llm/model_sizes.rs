@@ -199,7 +199,7 @@ pub struct EqualModelBlocks {
 }
 
 impl EqualModelBlocks {
-    /// The merged form needs the same number of weights and products.
+    /// Derives a kind from the operators of one of its blocks, with a count of one.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mixing = TokenMixing::from_operators(operators)?;
         let attention = match mixing {
@@ -310,7 +310,7 @@ impl EqualModelBlocks {
         })
     }
 
-    /// Returns the block's attention, unless it has linear attention.
+    /// Returns the block's attention, or `None` if it has linear attention.
     pub fn attention_sizes(&self) -> Option<&BlockAttentionSizes> {
         match &self.mixing {
             TokenMixing::Attention(attention) => Some(attention),
@@ -654,7 +654,7 @@ mod tests {
             sizes("llama3-70b").kv_bytes_per_token(8, Dtype::Fp8),
             320 * 1024 / 16
         );
-        // States are divided by head. Each of 36 blocks has 32 heads with 128 x 128 numbers in
+        // States are divided by head. Each of 36 blocks has 32 heads with 128 x 128 values in
         // single precision, and three inputs of a convolution over 2 x 2048 + 4096 columns.
         let hybrid = sizes("qwen3-next-80b-a3b");
         let states = 36 * (32 * 128 * 128 * 4 + 3 * 2 * 8192);

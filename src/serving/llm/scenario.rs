@@ -1,6 +1,6 @@
 //! Parses scenarios of language models.
 //!
-//! A scenario's file has these keys (defaults in parentheses):
+//! A scenario file has these keys (defaults in parentheses):
 //!
 //! - `name`, and optionally `seed` (1);
 //! - `[engine]`: `rules` (`vllm-v1`), and any key of these rules. `model` is a preset or a file.

@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 
 pub(super) use products::expected_active_experts;
 
-/// A part of the cost of a step, which a scenario may leave out.
+/// A part of a step's time, which a scenario may leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum StepCostPart {
@@ -103,12 +103,12 @@ const GRAPH_GAP: Span = Span::from_ns(1000);
 const HOST_STEP: Span = Span::from_us(126);
 /// Host time per request in a step; the value has the same source as [`HOST_STEP`].
 const HOST_REQUEST: Span = Span::from_us(4);
-/// Largest step, in tokens, that vLLM pads to the size of a captured graph. Sizes above 4 are
-/// multiples of `GRAPH_STEP`.
+/// Largest step, in tokens, that vLLM pads to the size of a captured CUDA graph. Graph sizes above
+/// 4 are multiples of `GRAPH_STEP`.
 const LARGEST_GRAPH: u64 = 512;
 const GRAPH_STEP: u64 = 8;
 
-/// NPUs of an engine.
+/// The NPUs of an engine, and the way in which they divide the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineShape {
     /// Number of NPUs that divide each block.
@@ -231,8 +231,8 @@ impl StepCost {
         }
     }
 
-    /// Returns, by part, the seconds of all work whose amount depends only on the number of tokens:
-    /// `tokens` is the number on this rank, and `all` the number on all ranks.
+    /// Returns, by part, the seconds of all work whose amount depends only on the number of tokens.
+    /// `tokens` is the number of tokens on this rank, and `all` is the number on all ranks.
     fn token_work_seconds_by_part(&self, tokens: u64, all: u64) -> [f64; StepCostPart::COUNT] {
         let mut parts = [0.0; StepCostPart::COUNT];
         let padded = self.padded_token_count(tokens);
