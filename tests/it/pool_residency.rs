@@ -109,7 +109,7 @@ fn a_pool_holds_what_npus_do_not() {
     let machine = machine(folder.path(), own, 1 << 40);
     let output = generate(&machine, &[]);
     assert_eq!(output.status.code(), Some(3));
-    // The notes also state it.
+    // Notes may mention remote memory, but the report does not.
     let said = text(&output);
     let report = said.split("\n  !").next().unwrap_or_default();
     assert!(!report.contains("remote memory"), "{}", text(&output));

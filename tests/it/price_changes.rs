@@ -1,5 +1,5 @@
-//! Compares makespans with changed kernels, collectives, ranks and machine keys with sums by hand
-//! and with jobs and machines that have these values from the start.
+//! Compares the makespans for changed kernels, collectives, ranks and machine keys with sums by
+//! hand, and with jobs and machines that have these values from the start.
 
 use crate::commands::chakram;
 use serde_json::Value;

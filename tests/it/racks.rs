@@ -15,9 +15,9 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&text).expect("it is JSON")
 }
 
-/// An all-reduce spans two racks without a ring. 65 ranks fit in a rack of 72. 73 ranks do not, and
-/// rank 64 is the first of the second rack, on NPU 72. 144 ranks need three racks of 64, or all
-/// NPUs of two racks.
+/// An all-reduce spans two racks without a ring. 65 ranks fit in a rack of 72. 73 ranks do not fit,
+/// so rank 64 is the first rank of the second rack, on NPU 72. 144 ranks need three racks of 64, or
+/// all NPUs of two racks.
 #[test]
 fn jobs_of_several_racks_leave_eight_npus_of_each_free() {
     let job = |ranks: &'static str, more: &[&'static str]| {

@@ -237,8 +237,8 @@ fn runs_are_corrected_by_runs_of_other_models() {
 #[test]
 fn pairs_that_differ_in_one_option_are_counted_by_their_order() {
     let folder = tempfile::tempdir().expect("there is room");
-    // Micro-batches of one launch four times as many kernels. The third row is measured against
-    // this.
+    // With micro-batches of one sample, a step launches four times as many kernels. The measurement
+    // in the third row contradicts this.
     let rows = "512,1,0.4\n512,4,0.1\n768,1,0.1\n768,4,0.4\n";
     let [runs, columns] = measured_steps(folder.path(), rows, "runs.csv");
     let found = score(&runs, &columns, &["--signs"]);

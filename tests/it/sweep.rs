@@ -547,8 +547,8 @@ fn pages_carry_commands_that_give_the_same_answer() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("the study has only rows 0 to 19"));
 }
 
-/// These are DEAP's two flows: memory, then plans, then chips, or memory, then chips, then plans,
-/// with the accelerator inside both. Both visit points in their own order and find the same best.
+/// DEAP has two flows: memory, then plans, then chips, or memory, then chips, then plans, with the accelerator inside
+/// both. Each flow visits the points in its own order, and both find the same best.
 #[test]
 fn layers_nest_in_either_order_to_the_same_best() {
     let study = |layers: [&str; 3]| {

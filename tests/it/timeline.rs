@@ -326,8 +326,8 @@ fn counters_say_what_waits_and_what_is_sent() {
     assert!(areas.contains(&0.0), "{areas:?}");
 }
 
-/// Rank 0 sends at 30 us, for 5 us. Rank 1 posts the receive at 0, and it lasts 7 us. Then both
-/// synchronise for 11 us each, rank 0 after a delay of 20 us.
+/// Rank 0 sends at 30 us, for 5 us. Rank 1 posts the receive at 0, and it lasts 7 us. Then both ranks enter a barrier,
+/// which takes 11 us on each, rank 0 after a delay of 20 us.
 fn delayed() -> Workload {
     let us = Span::from_us;
     let mut builder = WorkloadBuilder::default();

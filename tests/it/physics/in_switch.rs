@@ -62,8 +62,8 @@ fn access(store: bool, bytes: u64, in_switch: bool) -> Line {
 fn every_npu_gets_the_bytes_of_all() {
     // With w = 100 kB, 400 kB take 20 us at the groups' 20 GB/s, 10 us through a node's 40 GB/s,
     // and 50 us into an NPU at 8 GB/s, which is the longest. A round of chunks has 2 x 2 x 20 kB =
-    // 80 kB. It adds 4 us at the groups, 2 us at a node, and 0.3 us of latency, so the time is 56.3
-    // us.
+    // 80 kB. The round adds 4 us at the groups, 2 us at a node, and 0.3 us of latency, so the time
+    // is 56.3 us.
     for store in [false, true] {
         let ranks = vec![vec![access(store, 100_000, true)]; 4];
         assert_eq!(replay(&job(&ranks, &[]), &pool()).ps(), 56_300_000);
@@ -123,7 +123,7 @@ fn all_npus_must_do_the_same() {
     // One rank loads while the others store.
     ranks[2] = vec![access(false, 100, true), access(false, 100, true)];
     refused(&ranks, &pool(), &["rank 0 node 2", "rank 2 node 2"]);
-    // Other nodes between them change nothing, but missing ranks do.
+    // Other nodes between these accesses change nothing, but missing ranks change the result.
     ranks[2] = vec![
         kernel(5),
         both(100).remove(0),

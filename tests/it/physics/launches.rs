@@ -62,10 +62,10 @@ fn ring(npus: u32) -> Dim {
     dim(DimensionShape::Ring, npus, Ring)
 }
 
-/// Rank 0 computes for 10 ns, and sends 100 bytes, which leave in 2 ns. They arrive at rank 1 500
-/// ns later, and rank 1 then computes for 30 ns. Rank 0 ends step k, counted from 0, after 12
-/// (k + 1) ns, and never waits. Rank 1 ends step 0 at 12 + 500 + 30 = 542 ns. The messages of later
-/// steps have arrived by then, so each step takes 30 ns more.
+/// Rank 0 computes for 10 ns, and sends 100 bytes, which leave in 2 ns. The bytes arrive at rank 1
+/// 500 ns later, and rank 1 then computes for 30 ns. Rank 0 ends step k, counted from 0, after 12
+/// (k + 1) ns, and never waits. Rank 1 ends step 0 at 12 + 500 + 30 = 542 ns. By the end of step 0,
+/// the messages of later steps have arrived, so each step takes 30 ns more.
 #[test]
 fn steps_overlap_where_their_dependencies_allow() {
     let workload = job(
@@ -147,12 +147,12 @@ fn jobs_that_share_a_port_wait_for_one_another() {
 
 /// On a ring of 4, job A sends 1000 bytes from NPU 0 to 2 over NPU 1, and job B sends 1000 bytes
 /// from NPU 1 to 2. A link has half of an NPU's rate, so it takes 40 ns for 1000 bytes. A's first
-/// byte reaches NPU 1 after 500 ns, long after B's message has left the link. So neither waits, and
-/// both take the same time as alone, 1040 and 540 ns. With 50,000 bytes, B occupies the link from 1
-/// to 2 until 2000 ns, and A reaches this link at 500 ns. A's message crosses the link from 2000 ns
-/// for another 2000 ns, and arrives at 4500 instead of 3000 ns. B ends at 2500 ns, as it does
-/// alone. With fair sharing, each message has half of this link. So both leave in twice the time as
-/// alone, 80 and 4000 ns, and arrive 1000 and 500 ns later.
+/// byte reaches NPU 1 after 500 ns, long after B's message has left the link. Neither message
+/// waits, so both take the same time as alone, 1040 and 540 ns. With 50,000 bytes, B occupies the
+/// link from 1 to 2 until 2000 ns, and A reaches this link at 500 ns. A's message crosses the link
+/// from 2000 ns for another 2000 ns, and arrives at 4500 instead of 3000 ns. B ends at 2500 ns, as
+/// it does alone. With fair sharing, each message has half of this link. Both messages therefore
+/// leave in twice the time as alone, 80 and 4000 ns, and arrive 1000 and 500 ns later.
 #[test]
 fn jobs_that_share_a_link_wait_for_one_another() {
     let machine = machine(&[ring(4)]);
@@ -184,10 +184,10 @@ fn jobs_that_share_a_link_wait_for_one_another() {
 
 /// Two launches have different orders on two ranks. The first launch is ready for its collective at
 /// 10 ns on rank 0 and at 100 ns on rank 1, and the second is ready at 50 ns on both. All use one
-/// stream. First come, first served would deadlock. The second launch would keep rank 1's stream
-/// and wait for rank 0. The first launch would keep rank 0's stream and wait for rank 1. In serial
-/// order, the second launch waits. The first launch occupies its stream until 100 + 2 · (50 · 20
-/// ps + 500 ns) = 1102 ns, and the second takes 1002 ns more.
+/// stream. With first come, first served, the launches would deadlock. The second launch would keep
+/// rank 1's stream and wait for rank 0. The first launch would keep rank 0's stream and wait for
+/// rank 1. In serial order, the second launch waits. The first launch occupies its stream until 100
+/// + 2 · (50 · 20 ps + 500 ns) = 1102 ns, and the second takes 1002 ns more.
 #[test]
 fn launches_of_a_feed_cannot_deadlock_one_another() {
     let rank = |ns, lane| {
@@ -280,8 +280,8 @@ fn requests(count: u64, gap: u64, seed: u64) -> Vec<(Time, Span)> {
 }
 
 /// Lindley's recursion: a request's service starts when the request has arrived and the previous
-/// request has ended. The mean service time is 1 us and the mean gap is 1.25 us. So the NPU is busy
-/// for 0.8 of the time, and queues grow and become empty.
+/// request has ended. The mean service time is 1 us and the mean gap is 1.25 us. The NPU is
+/// therefore busy for 0.8 of the time, and queues grow and become empty.
 #[test]
 fn requests_at_random_times_follow_lindley() {
     let workload = job(&[vec![kernel(1)]], &[]);
@@ -398,8 +398,8 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
     assert_eq!(ended, [(2, 7), (1, 13), (0, 18)]);
 }
 
-/// A feed never releases one rank, and another rank waits for this rank. The error names both ranks
-/// with their launch.
+/// A feed never releases a rank for which another rank waits. The error names both ranks with their
+/// launch.
 #[test]
 fn stuck_launches_are_named() {
     let workload = job(&[vec![send(1, 64)], vec![receive(0, 64)]], &[]);

@@ -10,11 +10,10 @@
 //! contention, times are then the least solution of constraints t_i >= t_j + d. A message leaves
 //! after its dependencies and after the previous message at its port. It enters after its first
 //! byte and after the previous message. Every model with contention keeps all these constraints,
-//! and adds others. So if messages enter in the same order, each time is at least the time without
-//! contention, by induction along the order. This is not true if rates are shared: a stream
-//! occupies its receiver's port from the moment when it leaves, and the latency is added
-//! afterwards. So if messages of different latencies meet at the port without contention, they may
-//! pass the port at different times.
+//! and adds others. If messages enter in the same order, each time is therefore at least the time without contention,
+//! by induction along the order. This is not true if rates are shared: a stream occupies its receiver's port from the
+//! moment when it leaves, and the latency is added afterwards. Messages of different latencies that meet at the port
+//! without contention may therefore pass the port at different times.
 //!
 //! If the order differs, no bound follows, because ports serve messages first come, first served,
 //! which need not be optimal. On a line of three, for example, the root at the end sends chunk 0 to

@@ -74,8 +74,8 @@ fn a_send_is_over_when_its_first_link_is_free_of_it() {
 /// A broadcast runs over one switch, and its root sends a message to an NPU outside the group.
 ///
 /// 80,000 B take 1,600 ns, 10,000 B take 200 ns, and two links have 1,000 ns of latency. The root
-/// sends its second message when the first has left. So if another operation sends a message in the
-/// meantime, this message goes first.
+/// sends its second message when the first has left. A message that another operation sends in the
+/// meantime therefore goes first.
 #[test]
 fn a_message_and_a_collective_meet() {
     let dims = [dim(DimensionShape::Switch, 4, Direct)];
@@ -83,10 +83,10 @@ fn a_message_and_a_collective_meet() {
         // The message goes first, and then the broadcast takes 2 x 1,600 ns.
         (Links, 0, 4_400_000, 1_200_000),
         (Ports, 0, 4_400_000, 1_200_000),
-        // The message goes between the two.
+        // The message goes between the two messages of the broadcast.
         (Links, 100, 4_400_000, 2_800_000),
         (Ports, 100, 4_400_000, 2_800_000),
-        // There is no contention.
+        // Nothing contends.
         (ContentionFree, 100, 4_200_000, 1_300_000),
     ] {
         let broadcast = call(K::Broadcast, 80_000).group("three").on(0);
@@ -302,8 +302,8 @@ fn traffic(shapes: &'static [&'static [DimensionShape]]) -> impl Strategy<Value 
             for (dim, &shape) in dims.iter_mut().zip(shapes) {
                 dim.shape = shape;
             }
-            // If a train crosses a fast dimension between two slower dimensions, it spreads out. So
-            // no middle dimension is that fast.
+            // If a train crosses a fast dimension between two slower dimensions, it spreads out, so
+            // no middle dimension here is that fast.
             if let [a, b, c] = &mut dims[..] {
                 b.ps_per_byte = b.ps_per_byte.max(a.link_ps().min(c.link_ps()));
             }
@@ -351,11 +351,11 @@ proptest! {
     ///
     /// A train keeps its segments without gaps, so it is ready at max(head, tail - (s - γ)). The
     /// train has N packets of γ each. The first packet arrives at the head, and the last at the
-    /// tail. The last packet may be that late because N - 1 = (s - γ)/γ packets go before it. So
-    /// packets are ready at the same moment as the train, and everything after that is equal. If
-    /// the last packet is shorter, both still agree if no link is faster than an earlier link,
-    /// because then the head determines the time. So if there are segments, messages consist of
-    /// whole segments here, and the allowed difference is 0.
+    /// tail. The last packet may be that late because N - 1 = (s - γ)/γ packets go before it. The
+    /// packets are therefore ready at the same moment as the train, and everything after that is
+    /// equal. If the last packet is shorter, both still agree if no link is faster than an earlier
+    /// link, because then the head determines the time. If there are segments, messages therefore
+    /// consist of whole segments here, and the allowed difference is 0.
     #[test]
     fn trains_come_when_their_packets_do(traffic in traffic(SHAPES)) {
         let Traffic { dims, segment, flows } = &traffic;

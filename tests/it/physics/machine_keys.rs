@@ -96,7 +96,7 @@ fn lanes_of_npu_and_host(keys: &mut Keys) {
         Ok(2_000_000),
         1_000_000,
     );
-    // One kind of lane has no effect on the other.
+    // The number of lanes of one kind has no effect on the other kind.
     doubled(
         keys,
         "\nlanes = 2 => \nlanes = 4",

@@ -112,9 +112,9 @@ fn a_ring_shift_takes_one_way_a_round() {
 }
 
 /// Seven senders each send to rank 0 of 8 in two rounds. Without contention between operations,
-/// each sender behaves as if alone. Its second message leaves at 200 ns, and arrives after k links
-/// of 500 ns and its own 200 ns. Rank 4 is 4 links away, so it takes 2,000 + 2 x 200 ns. Senders
-/// end when both messages have left, at 400 ns.
+/// each sender behaves as if alone. The second message of each sender leaves at 200 ns, and arrives
+/// after k links of 500 ns and its own 200 ns. Rank 4 is 4 links away, so the second message of
+/// rank 4 arrives at 2,000 + 2 x 200 ns. Senders end when both messages have left, at 400 ns.
 #[test]
 fn an_incast_meets_no_contention_between_operations() {
     let mut want = vec![400_000; 8];

@@ -85,7 +85,7 @@ fn without_mirror_a_missing_rank_is_named() {
 }
 
 /// After the last present member ends, the rest of a collective, or of a message to an absent rank,
-/// belongs to no node. So the makespan is the completion of the last node.
+/// belongs to no node. The makespan is therefore the completion of the last node.
 #[test]
 fn the_makespan_is_that_of_nodes_that_exist() {
     let replay = run(

@@ -1,5 +1,4 @@
-//! Simulates collectives as single messages, without events. Times are guessed, and corrected until
-//! they are consistent.
+//! Simulates collectives as single messages, without events. Guessed times are corrected until they are consistent.
 //!
 //! If a ring algorithm uses both directions, each direction is a separate strand with half of the data.
 //!

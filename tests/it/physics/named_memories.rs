@@ -167,8 +167,8 @@ capacity = "1 TB""#;
     };
     let named = ends(MemoryLocation::Named("x"), "remote_memories.x");
     assert_eq!(named, ends(MemoryLocation::Remote, "remote_memory"));
-    // Both pass one port. The later one ends when 800 kB have passed the port, plus a chunk's time
-    // in the channel before that.
+    // Both pass one port. The later of the two ends when 800 kB have passed the port; a chunk's
+    // time in the channel precedes these bytes.
     let last = named[0].max(named[1]);
     assert!((8_000_000..=8_100_000).contains(&last), "{named:?}");
 }

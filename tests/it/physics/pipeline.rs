@@ -125,8 +125,8 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
     all
 }
 
-/// Returns the end of the last chunk if each dimension takes one chunk at a time. It searches a
-/// list of chunks at every instant at which a visit ends.
+/// Returns the end of the last chunk if each dimension takes one chunk at a time. The function searches a list of
+/// chunks at every instant at which a visit ends.
 fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: IntraDimensionPolicy) -> u64 {
     // Is `true` if a chunk's current or next visit is an all-gather; also keeps the direction that
     // began last.
@@ -351,11 +351,11 @@ fn a_collective_of_fewer_bytes_than_chunks_has_as_many_chunks_as_bytes() {
 }
 
 /// Eight members are on a switch without latency, and S = 640,000 B at 20 ps/B takes t = 12,800 ns.
-/// In one tree an inner member receives S from each of two children and S from its parent, which
-/// occupies its port for 3t. Two trees halve the data. As an inner member of one tree, a member
-/// receives S/2 three times; as a leaf of the other tree, it receives S/2 once. It sends as much,
-/// so this takes 2t. Chunks add the time to fill and drain the trees: no more than a few levels of
-/// a chunk of S/64. Without chunks, the levels follow one another.
+/// In one tree, an inner member receives S from each of two children and S from its parent, so its port is occupied for
+/// 3t. Two trees halve the data. As an inner member of one tree, a member receives S/2 three times; as a leaf of the
+/// other tree, it receives S/2 once. Each member sends as much as it receives, so the collective takes 2t. Chunks add
+/// the time to fill and drain the trees: no more than a few levels of a chunk of S/64. Without chunks, the levels
+/// follow one another.
 #[test]
 fn trees_live_by_chunks() {
     let t = 12_800_000;

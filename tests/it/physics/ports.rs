@@ -83,8 +83,8 @@ fn the_file_chooses_a_model_and_options_override_it() {
         let machine = Machine::parse(&format!("{file}{network}"), "m.toml").unwrap();
         replay_with(&job(&incast, &[]), &machine, options).ps()
     };
-    // The ring inside takes 400 + 200 ns. The switch outside takes 3,000 + 800 ns, from 2. They do
-    // not contend.
+    // The ring inside takes 400 + 200 ns. The switch outside takes 3,000 + 800 ns, from 2. The two messages do not
+    // contend.
     assert_eq!(ps("", &stepwise()), 3_800_000);
     let stored = "[network]\nswitching = \"store_and_forward\"\n";
     // A switch that stores whole messages adds 800 ns.
@@ -156,8 +156,8 @@ proptest! {
 }
 
 /// Rank 0 sends an empty message and then 5,000 B to rank 2, at the same time. The first arrives
-/// after 1,000 ns, and the second takes 100 ns more. Both reach rank 2's port at the same instant
-/// and enter in the order in which they left, whatever ranks 1 and 3 did before.
+/// after 1,000 ns, and the second takes 100 ns more. Both messages reach rank 2's port at the same instant, and enter
+/// in the order in which they left, whatever ranks 1 and 3 did before.
 #[test]
 fn messages_of_one_sender_enter_in_the_order_in_which_they_left() {
     let switch = machine(&[dim(DimensionShape::Switch, 4, Ring)]);

@@ -125,7 +125,7 @@ fn stages(random: &mut Random) -> Vec<Vec<Line>> {
             }
             if stage == 0 {
                 let last = lines.len() as u64;
-                // They run at the end of a pass, or at the beginning of every third pass.
+                // Messages run at the end of a pass, or at the beginning of every third pass.
                 let begins = pass.is_multiple_of(3);
                 let after = if begins { first + 1 } else { last };
                 lines.push(send(rank + 8, 600).tag(pass as i32).on(9).after(&[after]));

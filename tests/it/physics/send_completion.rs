@@ -2,8 +2,7 @@
 //! file states.
 //!
 //! On every machine here a link takes 20 ps per byte and has a latency of 500 ns, and a switch puts
-//! two links between NPUs. So the last of 10,000 B leaves after s = 200 ns and arrives after
-//! 1,000 + 200 ns.
+//! two links between NPUs. The last of 10,000 B therefore leaves after s = 200 ns and arrives after 1,000 + 200 ns.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{
@@ -63,9 +62,9 @@ fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
     }
 }
 
-/// The messages of two senders contend at their receiver. They enter one after the other under
-/// `ports` and `links`, and at half the rate under `fair_sharing`. A send waits for the end of its
-/// own message, even if other messages delay that message.
+/// The messages of two senders contend at their receiver. The messages enter one after the other under `ports` and
+/// `links`, and at half the rate under `fair_sharing`. A send waits for the end of its own message, even if other
+/// messages delay that message.
 #[test]
 fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
     let of = |tag| vec![send(2, 10_000).tag(tag), kernel(1).after(&[1])];
@@ -171,7 +170,7 @@ send_completion = "WHEN"
 }
 
 /// In a custom algorithm position 0 sends twice, the second time when the first send has completed,
-/// and the receiver waits for both. This takes 200 + 1,200 ns, or 1,200 + 1,200 ns.
+/// and the receiver waits for both. The algorithm takes 200 + 1,200 ns, or 1,200 + 1,200 ns.
 #[test]
 fn sends_of_custom_algorithms_are_complete_alike() {
     let scripts = [

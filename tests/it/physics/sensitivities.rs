@@ -145,8 +145,8 @@ fn network_text(shape: &str, per_byte: f64, per_link: f64) -> String {
     format!(
         "name = \"four\"\n[[dimension]]\nname = \"net\"\nshape = \"{shape}\"\nsize = {RANKS}\nalgorithm = \"ring\"\n\
          bandwidth = \"{} GB/s\"\nlatency = \"{} ns\"\n",
-        // The operations must have this order: at ties, the last bit of a rate decides how every
-        // step of a collective is rounded.
+        // The arithmetic operations must have this order: at ties, the last bit of a rate decides how every step of a
+        // collective is rounded.
         50.0 * (1.0 / per_byte),
         700.0 * per_link
     )
@@ -230,9 +230,9 @@ fn slopes_are_finite_differences_inside_their_ranges() {
     );
 }
 
-/// Kernels of 30 and 20 ns run concurrently with a chain of 40 ns. They take 50 ns together, 10
-/// more than the chain. If the first kernel takes no time, the chain determines the end; the slope
-/// of 30 is valid down to a factor of 1 - 10 / 30.
+/// Kernels of 30 and 20 ns run concurrently with a chain of 40 ns. The two kernels take 50 ns together, 10 ns more than
+/// the chain. If the first kernel takes no time, the chain determines the end; the slope of 30 is valid down to a
+/// factor of 1 - 10 / 30.
 #[test]
 fn a_slope_holds_until_the_next_path() {
     let of = |class: MemoryBoundKernel, ns| Line {

@@ -558,9 +558,9 @@ fn an_edited_key_acts_or_is_named() {
     assert!(tried.runs > 50, "{}", tried.runs);
 }
 
-/// Returns the machines whose keys are tried, each with a part that paths must contain. These are
-/// every preset, with its outermost dimension doubled where the name allows it, and a wafer that
-/// states the default of `dram/around`, for this key alone.
+/// Returns the machines whose keys are tried, each with a part that paths must contain. The
+/// machines are all presets, with the outermost dimension doubled where the name allows it, and a
+/// wafer that states the default of `dram/around`, for this key alone.
 fn machines() -> Vec<(String, String, &'static str)> {
     let mut machines: Vec<_> = (PRESETS.iter())
         .map(|preset| {

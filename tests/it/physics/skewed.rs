@@ -44,7 +44,8 @@ fn by_hand(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> V
 /// forwards the data received at 520 when it has sent its own, at 1,020, and 3 receives them at
 /// 1,540. 3 sends at 1,520, and 0 receives this at 2,040. Step 2: 0 sends at 2,040 to 1, until
 /// 2,560; 1 at 1,040 to 2, until 1,560; 2 at 1,040 to 3, until 1,560; 3 at 1,540 to 0, until 2,060.
-/// The last message of 0 has left at 2,060. So 0 to 3 end at 2,060, 2,560, 1,560 and 1,560.
+/// The last message of 0 has left at 2,060. Members 0 to 3 therefore end at 2,060, 2,560, 1,560 and
+/// 1,560.
 ///
 /// In the downward direction 1 and 3 swap roles, because 2 is opposite to 0: 2,060, 1,560, 1,560
 /// and 2,560.

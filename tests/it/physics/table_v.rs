@@ -1,10 +1,10 @@
 //! Tests Table V of the ASTRA-sim 2.0 paper: ZeRO-Infinity, HierMem, and the best of forty
 //! HierMems.
 //!
-//! The paper trains a mixture of experts whose trace is not public. Its claims follow from the
-//! share f of remote memory in the baseline's time. At the optimum, this part takes a fifth of its
-//! time (500 instead of 100 GB/s), and the rest does not change. So the speedup is 1 / (1 - f + f /
-//! 5), and the paper's 4.6 corresponds to f = 0.978.
+//! The paper trains a mixture of experts whose trace is not public. The paper's claims follow from
+//! the share f of remote memory in the baseline's time. At the optimum, this part takes a fifth of
+//! its time (500 instead of 100 GB/s), and the rest does not change. The speedup is therefore 1 /
+//! (1 - f + f / 5), and the paper's 4.6 corresponds to f = 0.978.
 
 use super::rig::replay;
 use chakram::generate::{GeneratedJob, MemoryAccessPattern, WorkloadPattern};
@@ -99,9 +99,9 @@ fn the_optimum_is_the_one_of_the_paper() {
         assert!((speedup / law - 1.0).abs() < 0.003, "{f}: {speedup}, {law}");
         assert!((law - expected).abs() < 0.005, "{f}: {law}");
         assert!((speedup - expected).abs() < 0.015, "{f}: {speedup}");
-        // The paper chooses "the best performance with the least resource provision". This is,
-        // among machines within a thousandth of the best, the machine with the least bandwidth in a
-        // node and of a group.
+        // The paper chooses "the best performance with the least resource provision". Among
+        // machines within a thousandth of the best, this machine has the least bandwidth in a node
+        // and of a group.
         let best = times.iter().map(|(.., time)| *time).min().unwrap() as f64;
         let good = times
             .iter()

@@ -84,8 +84,8 @@ fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay 
 /// With `ports`, in nanoseconds, chunk 1 reaches the port at 150 and has entered at 250. The
 /// message reaches it at 200 and has entered at 450; chunks 2 to 5 reach it at 250, 350, 450 and
 /// 550 and have entered by 850. NPU 1, which receives no load, had its half at 400 and sent its
-/// sum, which reaches the port at 600 and has entered by 1,050. Chunks 6 to 8 follow until 1,350.
-/// NPU 0 sends its sum at 450, and NPU 1 has this sum at 850.
+/// sum, which reaches the port at 600 and has entered by 1,050. Chunks 6 to 8 have entered by
+/// 1,350. NPU 0 sends its sum at 450, and NPU 1 has this sum at 850.
 ///
 /// With `links` the server is the switch's downward link. The message reaches it at 100, occupies
 /// it until 300, and arrives at 400, as it would alone. Chunks 1 to 4 reach it from 150 to 450 and
@@ -175,7 +175,7 @@ fn a_store_waits_for_a_send() {
                 _ => expected,
             };
             assert_eq!(replay.end(0, 2), expected * 1000, "{network}");
-            // The message was first at the port.
+            // The message reached the port first.
             assert_eq!(replay.end(1, 1), 500_000);
             // Incoming traffic uses another server.
             let ranks = [

@@ -53,9 +53,9 @@ fn collectives_of_two_groups_overlap() {
     let replay = replay(&job(&ranks, &groups), &ring);
     assert_eq!(replay.ends(), [T, T, T]);
     // On one stream of rank 0 the second collective starts at T. Rank 2's part has arrived by then.
-    // So rank 0 begins to gather when its own part has left, at T + 200, and rank 2 begins when
-    // this part has arrived, at T + 700. Rank 2 has everything at T + 200 + 700, and rank 0 at T +
-    // 700 + 700 ns.
+    // Rank 0 therefore begins to gather when its own part has left, at T + 200, and rank 2 begins
+    // when this part has arrived, at T + 700. Rank 2 has everything at T + 200 + 700, and rank 0 at
+    // T + 700 + 700 ns.
     let one_stream = |lines: &Vec<Line>| lines.iter().map(|l| l.clone().on(7)).collect();
     let ranks: Vec<Vec<Line>> = ranks.iter().map(one_stream).collect();
     let replay = super::rig::replay(&job(&ranks, &groups), &ring);
@@ -79,9 +79,9 @@ fn a_collective_that_is_ready_first_goes_first() {
 /// Rank 0 is ready for the second collective at 0 and for the first at 10,000 ns. Rank 1 is ready
 /// for the first at 1,000 and for the second at 2,000 ns. The second cannot go first while rank 1
 /// is not ready for it; the first gets its turn when rank 1 is ready for the first. Rank 1's part
-/// has arrived by 10,000 ns. So rank 0 begins to gather when its own part has left, at 10,200, and
-/// rank 1 begins when this part has arrived, at 10,700. Rank 1 has everything at 10,200 + 700, and
-/// rank 0 at 10,700 + 700 ns.
+/// has arrived by 10,000 ns. Rank 0 therefore begins to gather when its own part has left, at
+/// 10,200, and rank 1 begins when this part has arrived, at 10,700. Rank 1 has everything at 10,200
+/// + 700, and rank 0 at 10,700 + 700 ns.
 ///
 /// Then the second collective runs: rank 1 sends at 10,900, until 11,100, and rank 0 at 11,400,
 /// until 11,600, exactly when the other part has entered. Rank 1 has rank 0's part at 12,100, and
@@ -128,7 +128,7 @@ fn one_that_all_are_ready_for_overtakes() {
 }
 
 /// Two collectives have different dependencies on each rank: on rank 0 the second is ready first,
-/// but on rank 1 it waits for the first. So the first must go first.
+/// but on rank 1 it waits for the first. The first collective must therefore go first.
 #[test]
 fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
     let ranks = [

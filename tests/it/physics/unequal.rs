@@ -111,8 +111,8 @@ fn one_may_send_to_all_and_none_to_it() {
 }
 
 /// The machine has 2 × 2 NPUs with rank = x + 2 y and direct exchanges in both dimensions. The only
-/// data are 1,000 B from 0 to 3. They go along x to 1, where they arrive at 520, and then along y
-/// to 3, where they arrive at 1,040.
+/// data are 1,000 B from 0 to 3. The bytes go along x to 1, where they arrive at 520, and then
+/// along y to 3, where they arrive at 1,040.
 #[test]
 fn data_go_along_one_dimension_after_another() {
     let mut rows = vec![vec![0; 4]; 4];
@@ -154,8 +154,8 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
     }
 }
 
-/// Rank 2 has no trace. Its sends follow from the other ranks' receives, and it sends nothing to 1.
-/// The size of its part for itself is unknown.
+/// Rank 2 has no trace. The sends of rank 2 follow from the other ranks' receives, and rank 2 sends
+/// nothing to 1. The size of its part for itself is unknown.
 #[test]
 fn the_receivers_know_what_an_absent_rank_sent() {
     let rows = rows();
@@ -201,8 +201,8 @@ fn each_call_has_its_own_parts() {
         replay_with(&workload, &machine(&dims), &over(NetworkModel::Ports))
     };
     // The second call begins at 2,530, 2,520 and 2,580. Rank 0's part for 2 leaves after its part
-    // for 1, at 2,550, or at 2,570 if all parts are doubled. It is the last to arrive, 500 + 60, or
-    // 500 + 120, later.
+    // for 1, at 2,550, or at 2,570 if all parts are doubled. This part is the last to arrive, 500 +
+    // 60, or 500 + 120, later.
     assert_eq!((twice(1).ps(), twice(2).ps()), (3_110_000, 3_190_000));
 }
 

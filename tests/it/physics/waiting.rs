@@ -52,7 +52,7 @@ fn a_receive_waits_until_its_send_is_issued() {
         assert_eq!(parts(&found, 1), [30_000, 2_000, 70_000, 0], "{role:?}");
         let charged = found.messages_charged;
         let ns = |span: Span| span.0 / 1000;
-        // The send's transfer time counts for the sender.
+        // The transfer time of a send counts for the sender.
         assert_eq!(
             [ns(charged.waiting), ns(charged.transferring)],
             [100_000, 3_000]
@@ -117,7 +117,8 @@ fn a_send_as_recorded_waits_for_its_receiver() {
     }
 }
 
-/// A report from a version before bubbles has no such keys. It can be read, and its bubble is zero.
+/// A report from a version before bubbles has no such keys. Such a report can be read, and its
+/// bubble is zero.
 #[test]
 fn reports_without_a_bubble_are_read() {
     let ranks = [

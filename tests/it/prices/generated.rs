@@ -79,8 +79,8 @@ fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     assert!((found / (late * late) - 1.0).abs() < 1e-6, "{found} {late}");
 }
 
-/// Stragglers lengthen jobs on more than one node. They make one job in twenty longer by more than
-/// 20 %, in addition to errors of kernel times.
+/// Stragglers lengthen jobs on more than one node. Stragglers make one job in twenty longer by more
+/// than 20 %, in addition to errors of kernel times.
 #[test]
 fn intervals_across_nodes_reach_further_up() {
     for (machine, data, upwards) in [("dgx-a100x2", "8", 0.0), ("dgx-a100x2", "16", 0.20)] {

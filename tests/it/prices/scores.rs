@@ -303,8 +303,8 @@ fn measured_iterations_are_predicted() {
     }
 }
 
-/// A setting for all runs is compared with the runs without it. It is named as without effect
-/// exactly if no prediction changes.
+/// A setting for all runs is compared with the runs without it. The output says that the setting
+/// has no effect exactly if no prediction changes.
 #[test]
 fn settings_that_move_no_prediction_are_named() {
     let of = |more: &[&str]| {

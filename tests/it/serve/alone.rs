@@ -164,9 +164,8 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
 }
 
 /// The public simulator of Zhong et al. gives 20,294,060 ns on A100. The largest table has
-/// 9,980,333 rows, and four jobs of merged vectors run after the tables. This takes (9,980,333 + 4
-/// x 2048) / 1.41 GHz + 13,210,000 ns of datapath on A100, and 9,988,525 x 4 ns on Brainwave, whose
-/// datapath is 0.
+/// 9,980,333 rows, and four jobs of merged vectors run after the tables. The request takes (9,980,333 + 4 x 2048) /
+/// 1.41 GHz + 13,210,000 ns of datapath on A100, and 9,988,525 x 4 ns on Brainwave, whose datapath is 0.
 #[test]
 fn the_tables_of_dlrm_run_side_by_side() {
     let on = |platform: &str, branches: &str| {

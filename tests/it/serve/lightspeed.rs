@@ -152,10 +152,10 @@ fn offered_loads_are_those_of_the_successor() {
     }
 }
 
-/// The results are mean serve times relative to Lightning's, averaged over seeds. They do not
-/// reproduce the printed values. Brainwave, with a rho of 0.984, has 42 in print and 15.9 with our
-/// seeds, from 8.0 to 24.2. The printed 337 and 329 are for overloaded platforms, and so depend on
-/// the length of the run.
+/// The results are mean serve times relative to Lightning's, averaged over seeds. The results do
+/// not reproduce the printed values. Brainwave, with a rho of 0.984, has 42 in print and 15.9 with
+/// our seeds, from 8.0 to 24.2. The printed 337 and 329 are for overloaded platforms, and so depend
+/// on the length of the run.
 #[test]
 #[ignore = "minutes: cargo test --release --test it serve::lightspeed -- --ignored --nocapture"]
 fn ratios_over_seeds() {

@@ -237,7 +237,7 @@ fn compare_case(case: u64, folder: &Path, seen: &mut Seen) {
     let length = [6, 20, 60][numbers.below(3) as usize];
     let (rows, requests) = random_requests(&mut numbers, length);
     let mut engine = random_engine(&mut numbers, length);
-    // This is drawn separately, so that the other cases stay as they were.
+    // The value is drawn separately, so that all other values stay the same.
     engine.ahead = Numbers(case ^ 0x5a5a).below(8) % 2 == 1;
     engine.prompts_first = !engine.is_static && Numbers(case ^ 0x6b6b).below(4) == 1;
     engine.whole_must_fit |= engine.prompts_first;

@@ -71,8 +71,8 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
 }
 
 /// This result follows from the table without any queue. Lightning has a quarter of the A100X's
-/// multiplications per second. So it is slower if there are enough inner products for all cores,
-/// and faster if they are few and long.
+/// multiplications per second. Lightning is therefore slower if there are enough inner products for all cores, and
+/// faster if they are few and long.
 #[test]
 fn lightning_wins_where_products_are_few() {
     let peak = |name: &str| {

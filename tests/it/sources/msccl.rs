@@ -91,8 +91,8 @@ fn makespan(args: &[&str]) -> u64 {
 }
 
 /// The tests use an all-reduce of 4 MB and an all-gather of shards of 1 MB. Each step moves 1 MB at
-/// 50 GB/s through a switch, or half of it in each direction of a ring at 25 GB/s. This takes 20 us
-/// in both cases plus the latency of the hops, in 6 steps or 3.
+/// 50 GB/s through a switch, or half of it in each direction of a ring at 25 GB/s. In both cases,
+/// the transfer takes 20 us plus the latency of the hops, in 6 steps or 3.
 #[test]
 fn rings_take_what_native_rings_take() {
     let folder = Folder::new();

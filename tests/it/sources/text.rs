@@ -74,10 +74,10 @@ fn summaries_say_what_was_converted() {
     assert_eq!(json["nodes_per_rank"], 11);
 }
 
-/// One layer of data parallelism runs on a ring of two at 50 GB/s with 500 ns. It takes 100 us
-/// forward, 150 us for the gradients, and an all-reduce of 1 MB. This is a reduce-scatter and an
-/// all-gather, each one step of 500,000 B, half in each direction at 25 GB/s or all at 50 GB/s: 10
-/// us and 500 ns. 250 + 2 x 10.5 = 271 us.
+/// One layer of data parallelism runs on a ring of two at 50 GB/s with 500 ns. The layer takes 100
+/// us forward, 150 us for the gradients, and an all-reduce of 1 MB. The all-reduce is a
+/// reduce-scatter and an all-gather, each one step of 500,000 B, half in each direction at 25 GB/s
+/// or all at 50 GB/s: 10 us and 500 ns. 250 + 2 x 10.5 = 271 us.
 #[test]
 fn a_step_takes_what_its_stages_take() {
     let folder = Folder::new();

@@ -9,8 +9,8 @@ use serde_json::Value;
 /// activations of a replica over its tensor group, and the weights' gradients over replicas. For
 /// the paper's T-145B on N = 16 with micro-batches of B = 115 this is 4.7060, 6.6941 and 12.029 GB
 /// for Nm of 2, 4 and 8. Here B is 112, so the test scales the first term by 115 / 112. The formula
-/// also counts all-reduces over a single member, for Nm of 1 and 16, which traces do not have. It
-/// omits biases and norms, 13 H in addition to 12 H².
+/// also counts all-reduces over a single member, for Nm of 1 and 16, which traces do not have. The
+/// formula omits biases and norms, 13 H in addition to 12 H².
 #[test]
 fn a_layer_sums_the_bytes_of_eq_6() {
     let folder = Folder::new();
@@ -71,11 +71,11 @@ fn carried(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
 /// the bytes: 8 B S H Nm / N over tensor groups and 24 H² / Nm over replicas. In a ring of P each
 /// member sends 2 (P - 1) / P of them over the links to its neighbour. On a die of 4 x 4 cores,
 /// filled row by row, the mean number of these links is 1 for a pair, (3 x 1 + 3) / 4 for a row,
-/// and 1 for eight cores in two rows as a ring. It is 9/8 for sixteen cores in alternating rows,
-/// where the path back takes three links. The paper finds the least occupancy with a tensor degree
-/// of 2, as Eq. 6 does. The reason is that the formula counts an all-reduce of 1.41 GB over a
-/// single member, which sends no data. Without this all-reduce, a tensor degree of 1 has the least,
-/// both by Eq. 6 and by the links' bytes, and 2 has the least of the degrees above 1.
+/// and 1 for eight cores in two rows as a ring. The mean is 9/8 for sixteen cores in alternating
+/// rows, where the path back takes three links. The paper finds the least occupancy with a tensor
+/// degree of 2, as Eq. 6 does. The reason is that the formula counts an all-reduce of 1.41 GB over
+/// a single member, which sends no data. Without this all-reduce, a tensor degree of 1 has the
+/// least, both by Eq. 6 and by the links' bytes, and 2 has the least of the degrees above 1.
 #[test]
 fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
     let folder = Folder::new();

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Compares a map with its report. The map has every link and port with its busy time and share of
 /// the replay, and every core with its rank, stage and tensor group, which `stage_and_group` gives
-/// for a rank. It has no other elements.
+/// for a rank. The map has no other elements.
 fn compare(map: &str, report: &Value, width: u64, stage_and_group: impl Fn(u64) -> (u64, u64)) {
     assert!(map.starts_with("<svg xmlns="));
     let of = |key: &str| report["tiles"][key].as_array().unwrap().clone();

@@ -326,8 +326,7 @@ fn perfettos_own_package_reads_what_was_written() {
     // The package may print messages about downloads.
     let text = String::from_utf8(output.stdout).unwrap();
     let found: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    // These are the ranks' slices, and three for the critical path: both kernels and the
-    // all-reduce.
+    // The file has the ranks' slices, and three slices for the critical path: both kernels and the all-reduce.
     let drawn = slices.len() + 3;
     assert_eq!(found["begins"], drawn);
     assert_eq!(found["ends"], drawn);

@@ -11,9 +11,8 @@
 //! are listed and asserted here:
 //!
 //! - The two matrix products in the backward pass of the logits are in reverse order. These
-//!   products are independent, and no reduction is between them. They come from `mm`, which
-//!   computes the gradient of its second argument first; all other products come from `addmm`,
-//!   which does not.
+//!   products are independent, and no reduction is between them. These two products come from `mm`, which computes the
+//!   gradient of its second argument first; all other products come from `addmm`, which does not.
 //!
 //! Causal attention is two products in the forward pass and five in the backward pass, as the
 //! capture also states.

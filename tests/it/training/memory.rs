@@ -121,7 +121,7 @@ fn a_block_keeps_what_korthikanti_counts() {
         };
         let four = sum(&model);
         model.layers.remove(1);
-        // This is the memory of one more block, at the time when everything is kept.
+        // The difference is the memory of one more block, at the time when everything is kept.
         four - sum(&model)
     };
     for t in [1, 2, 4] {

@@ -115,7 +115,7 @@ fn both_ends_of_a_pipeline_are_fed() {
         let job = job(&products(blocks, SIDE), &plan).unwrap();
         replay(&job, &machine).makespan.0
     };
-    // The same with (F, B, W) = (10, 10, 10) is 660.
+    // With (F, B, W) = (10, 10, 10), the step takes 660.
     assert_eq!(step(8, 8, 20, PipelineSchedule::DualPipe), 66 * F);
     // A V of 8 parts on 4 stages takes 20 micro-batches through two parts each, and (4 - 1)(3 + 2 -
     // 3) more.
@@ -266,9 +266,8 @@ fn a_file_says_any_order() {
     }
 }
 
-/// Four stages have parts from both ends. So ranks 0 and 3, and 1 and 2, of both replicas reduce
-/// gradients of the same two products, and each of the four keeps a quarter of the optimizer's
-/// state with ZeRO.
+/// Four stages have parts from both ends. Ranks 0 and 3, and 1 and 2, of both replicas therefore reduce gradients of
+/// the same two products, and each of the four keeps a quarter of the optimizer's state with ZeRO.
 #[test]
 fn copies_of_two_stages_are_summed() {
     let mut plan = plan(4, 16, PipelineSchedule::DualPipe);

@@ -36,7 +36,7 @@ fn moved(sums: &Sums, wanted: CollectiveKind) -> (usize, u64) {
 }
 
 /// Gradients of 2 B are reduced after each of four micro-batches, and each replica keeps its half.
-/// Or they are reduced once, and each replica keeps all gradients until then. Temporary memory is
+/// In the other case, gradients are reduced once, and each replica keeps all gradients until then. Temporary memory is
 /// that of one layer, 200 B, because each layer's reduction follows its gradient in id order.
 #[test]
 fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {

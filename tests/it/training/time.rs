@@ -250,7 +250,7 @@ fn parameters_are_gathered_ahead_or_on_demand() {
 /// Attention of a rank to the 256 keys of another of four ranks has 4 x 256 x 256 x 16 FLOPs without
 /// a mask, and takes 4.2 us. Keys and values are 2 x 256 x 16 numbers of 2 B, and take 1.6 us at 10
 /// GB/s. A step of a ring sends keys beside this kernel, so messages take no time, also if the host
-/// waits for each receive. At 0.1 GB/s, they take longer than attention.
+/// waits for each receive. At 0.1 GB/s, the messages take longer than attention.
 #[test]
 fn a_ring_hides_its_messages_behind_attention() {
     let block = TransformerBlock {

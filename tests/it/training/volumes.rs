@@ -6,11 +6,11 @@ use chakram::model::{OperatorKind, PositionEncoding, TransformerBlock};
 use chakram::trace::CollectiveKind;
 
 /// PALM's Eq. 6 gives the bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24
-/// H^2 / Nm. These are four all-reduces of activations of B S H Nm / N numbers, and one of 12 H^2 /
-/// Nm gradients, of 2 B each. With S = 2048, H = 12288, B = 115 and N = 16 this is 4.7060e9,
-/// 6.6941e9, 1.2029e10 and 2.3379e10 for 2, 4, 8 and 16. Replicas have 115 Nm / 16 samples, so the
-/// test uses 16 times this number, and divides by 16. A single member has no all-reduces of
-/// activations, so 24 H^2 of 5.0709e9 remain.
+/// H^2 / Nm. The bytes consist of four all-reduces of activations of B S H Nm / N numbers, and one
+/// of 12 H^2 / Nm gradients, of 2 B each. With S = 2048, H = 12288, B = 115 and N = 16 this is
+/// 4.7060e9, 6.6941e9, 1.2029e10 and 2.3379e10 for 2, 4, 8 and 16. Replicas have 115 Nm / 16
+/// samples, so the test uses 16 times this number, and divides by 16. A single member has no
+/// all-reduces of activations, so 24 H^2 of 5.0709e9 remain.
 #[test]
 fn a_layer_moves_what_eq_6_says() {
     let (s, h) = (2048_u64, 12288_u64);

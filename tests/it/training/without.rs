@@ -203,9 +203,9 @@ fn nothing_is_found_again_without_recomputation() {
 /// These bytes move in a block, with 8 x 16 = 128 numbers in norms and residuals, 8 x 32 in the
 /// activation, 8 x 8 x 2 scores, and 2 B per number. The forward pass has two norms of 4 B per
 /// number, two residuals of 7, an activation of 4, softmax of 4 and dropout of 5: 4992.
-/// Recomputation has the same. The backward pass has 6, 11, 6, 6 and 5: 7296. Another residual is
-/// before the blocks. The words, the loss and the optimizer stay, although they have no FLOPs
-/// either.
+/// Recomputation has the same bytes. The backward pass has 6, 11, 6, 6 and 5: 7296. Another
+/// residual is before the blocks. The words, the loss and the optimizer stay, although they have no
+/// FLOPs either.
 #[test]
 fn kernels_that_only_move_bytes_go() {
     let words = [
@@ -248,7 +248,7 @@ fn stages_wait_for_nobody_without_a_bubble() {
             let waits = all.iter().filter(|node| node.data.iter().any(of));
             waits.map(|node| node.name.clone()).collect::<Vec<_>>()
         };
-        // There is one for each of two micro-batches, and the waiting node is the gather.
+        // One node waits for each of two micro-batches, and this node is the gather.
         let gathers = waited(&whole);
         assert!(gathers.iter().all(|name| name.ends_with("/gather")));
         assert_eq!((gathers.len(), waited(&less).len()), (2, 0), "rank {rank}");

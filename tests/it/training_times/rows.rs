@@ -80,10 +80,9 @@ pub fn chunks(plan: &mut Vec<String>, chunks: f64) {
     }
 }
 
-/// The samples of a micro-batch and the chunks of a stage, which the paper's table omits. They come
-/// from Megatron-LM's examples/sc21/run_table_1.sh, which also reduces gradients during the
-/// backward pass (`DDP=torch`) if there is one stage, and after it (`DDP=local`) if there are
-/// several.
+/// The samples of a micro-batch and the chunks of a stage, which the paper's table omits. The numbers come from
+/// Megatron-LM's examples/sc21/run_table_1.sh, which also reduces gradients during the backward pass (`DDP=torch`) if
+/// there is one stage, and after it (`DDP=local`) if there are several.
 const RUNS: [(&str, &str, f64, f64); 10] = [
     ("1.7", "megatron-1.7b", 16.0, 1.0),
     ("3.6", "megatron-3.6b", 16.0, 1.0),

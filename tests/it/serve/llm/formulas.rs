@@ -45,9 +45,8 @@ fn a_long_prompt_takes_what_answers_leave() {
 }
 
 /// There are ten blocks of four tokens, and three requests of eight tokens and eight tokens of
-/// answer. Each has two blocks, then three. The first request's fourth block empties the pool, and
-/// the second's preempts the third request, which loses 12 tokens. When both have ended, the third
-/// computes its 13 tokens again.
+/// answer. Each request has two blocks, then three. The first request's fourth block empties the pool, and the second's
+/// preempts the third request, which loses 12 tokens. When both have ended, the third computes its 13 tokens again.
 #[test]
 fn the_last_request_is_put_back_for_a_block() {
     let text = format!(
@@ -131,8 +130,8 @@ fn constant_steps_without_limits_serve_any_load_alike() {
     assert!((waits[0] / waits[1] - 1.0).abs() < 0.02, "{waits:?}");
 }
 
-/// There are two batches of four. Each computes 4 x 100 tokens of prompts in a step, and then 9
-/// steps of four tokens: 2 x (1000 + 400 x 10 + 9 x (1000 + 4 x 10)) ps.
+/// There are two batches of four. Each batch computes 4 x 100 tokens of prompts in a step, and then 9 steps of four
+/// tokens: 2 x (1000 + 400 x 10 + 9 x (1000 + 4 x 10)) ps.
 #[test]
 fn static_batches_take_the_sum_of_their_steps() {
     let text = "name = \"static\"\n[engine]\nrules = \"static\"\nblocks = 1000\nmax_num_seqs = 4\n\

@@ -322,7 +322,7 @@ fn of_member(
     // The output's gradient returns to the members that computed its terms.
     add("bwd/looked", missing(&me.gives, &me.last), behind);
     if kind != Kind::Table {
-        // These are rows of this member that other members' windows reached.
+        // Windows of other members reached these rows of this member.
         let of = alike(all, me, &[1])
             .into_iter()
             .filter(|&other| other != number);
