@@ -125,7 +125,7 @@ fn exchange_count(stage: &AstraPhase, messages: u32) -> u32 {
     messages / (stage.size - 1)
 }
 
-/// An event of a chunk. All members handle it one after another.
+/// An event of a chunk. The members handle such an event one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AllMembersEvent {
     /// Messages of a passage arrive, which ends the delay with this index.

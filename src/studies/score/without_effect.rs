@@ -25,8 +25,8 @@ pub struct ScoreSetting {
 }
 
 /// Returns the settings of `given` that do not change the `answers` for the runs of `table`. Each
-/// setting comes with the reason. The runs that a setting changes are predicted again without it,
-/// until one prediction differs.
+/// setting has a reason why it has no effect. The runs that a setting changes are predicted again
+/// without it, until one prediction differs.
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,
