@@ -10,6 +10,9 @@
 //! several communications are in progress, the instant is charged to the earliest transfer. If no communication
 //! transfers yet, the instant is charged to the earliest wait. All messages of an NPU share one entry. All
 //! communication with unknown partners is charged to another entry, and counts as transfer from its start.
+//!
+//! Memory time with accesses to remote memory only is also counted apart, as remote memory. If an access to the NPU's
+//! own memory is in progress as well, the instant counts as local memory.
 
 use super::keyed::by_part;
 use super::open_comms::{CommProgress, OpenComms};
@@ -42,6 +45,10 @@ struct NpuTimeTracker {
     active: [u32; TimeCategory::COUNT - 1],
     /// Time by category, without idle time. Idle time is the rest of the makespan, so it is computed at the end.
     parts: [Span; TimeCategory::COUNT - 1],
+    /// Number of accesses to remote memory in progress; `active` counts them too, as memory.
+    remote_accesses: u32,
+    /// Memory time with accesses to remote memory only.
+    remote_memory: Span,
     /// Time with a communication in progress, with or without other nodes in progress.
     communicating: Span,
     /// Communications in progress.
@@ -99,6 +106,10 @@ pub struct NpuTime {
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; TimeCategory::COUNT],
+    /// Part of the memory time: accesses to remote memory, without accesses to the NPU's own memory at the same time.
+    /// Zero in reports of older versions, which do not record this part.
+    #[serde(rename = "remote_memory_ps", default)]
+    pub remote_memory: Span,
     /// Time with a communication in progress, with or without overlapping compute.
     #[serde(rename = "communicating_ps")]
     pub communicating: Span,
@@ -201,6 +212,7 @@ impl<'a> BreakdownObserver<'a> {
             let idle = makespan - npu.parts.iter().copied().sum();
             NpuTime {
                 parts: [compute, communication, bubble, memory, host, idle],
+                remote_memory: npu.remote_memory,
                 communicating: npu.communicating,
                 finish: npu.finish.since(Time::ZERO),
             }
@@ -241,6 +253,11 @@ fn add_charged_times(sums: &mut [ChargedTime], times: &[ChargedTime]) {
 }
 
 impl NpuTimeTracker {
+    /// Number of accesses to local and remote memory in progress.
+    fn memory_accesses(&self) -> u32 {
+        self.active[TimeCategory::Memory as usize]
+    }
+
     #[inline]
     fn charge_until(&mut self, now: Time, charged: &mut [ChargedTime]) {
         let elapsed = now.since(self.until);
@@ -270,6 +287,11 @@ impl NpuTimeTracker {
         }
         if let Some(part) = part {
             self.parts[part] += elapsed;
+            if part == TimeCategory::Memory as usize
+                && self.remote_accesses == self.memory_accesses()
+            {
+                self.remote_memory += elapsed;
+            }
         }
     }
 }
@@ -291,6 +313,7 @@ impl Observer for BreakdownObserver<'_> {
         let npu = &mut self.npus[instance.index()];
         npu.charge_until(now, &mut self.charged);
         npu.active[part as usize] += 1;
+        npu.remote_accesses += u32::from(kind == NodeKind::RemoteMemory);
         if part == TimeCategory::Communication {
             let graph = self.graph_of_instance(instance);
             let first = self.own_labels.as_ref();
@@ -330,6 +353,7 @@ impl Observer for BreakdownObserver<'_> {
         };
         npu.charge_until(now, &mut self.charged);
         npu.active[part as usize] -= 1;
+        npu.remote_accesses -= u32::from(kind == NodeKind::RemoteMemory);
         if part == TimeCategory::Communication {
             let place = self.graph_of_instance(instance).communication_index(node);
             self.npus[instance.index()].open.end_comm(place);

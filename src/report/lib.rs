@@ -177,6 +177,10 @@ pub struct Report {
     /// Time with communication in progress (mean over NPUs).
     #[serde(rename = "mean_communicating_ps")]
     pub mean_communicating: Span,
+    /// Part of the mean memory time: accesses to remote memory, without accesses to the NPU's own memory at the same
+    /// time. Zero in reports of older versions.
+    #[serde(rename = "mean_remote_memory_ps", default)]
+    pub mean_remote_memory: Span,
     /// One row per rank with a trace, sorted by rank.
     #[serde(rename = "npus")]
     pub rows: Vec<NpuRow>,

@@ -65,8 +65,8 @@ pub struct MemoryRow {
     pub rank: Rank,
     /// Index of the NPU.
     pub npu: Npu,
-    /// Capacity of the NPU's memory. Null if unknown. If the rank uses remote memory, its share of that memory is
-    /// included.
+    /// Capacity of the NPU's memory. Null if unknown. If the rank stores in remote memory what does not fit, its share
+    /// of that memory is included.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// Largest number of bytes allocated at one time.
@@ -88,6 +88,14 @@ pub struct MemoryRow {
         skip_serializing_if = "Option::is_none"
     )]
     pub beyond_own: Option<Bytes>,
+    /// Bytes that the rank's trace allocates in remote memory for the rest of the run, such as offloaded optimizer
+    /// state. The peak does not include them. Present only if the trace allocates such bytes.
+    #[serde(
+        rename = "offloaded_bytes",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub offloaded: Option<Bytes>,
     /// Bytes at the peak, by class.
     #[serde(rename = "peak_bytes_by_class", with = "by_class")]
     #[cfg_attr(
@@ -234,14 +242,22 @@ impl<'a> MemoryObserver<'a> {
                 name: graph.name(node).to_owned(),
             };
             let capacity = capacities.capacity_of_instance(instance, npu);
+            let offloaded = capacities.offloaded_bytes(instance);
+            // On machines with memory at ports, the capacity includes the NPU's share of this memory.
+            let offloaded_to_ports = port_memory::bytes_beyond_sram(machine, npu, 0)
+                .and(offloaded)
+                .unwrap_or_default();
+            let used = peak.bytes.saturating_add(offloaded_to_ports.0);
             MemoryRow {
                 rank: instance.rank,
                 npu,
                 capacity,
                 peak: Bytes(peak.bytes),
                 beyond_own: capacities.bytes_beyond_npu_memory(instance, npu, peak.bytes),
-                beyond_sram: port_memory::bytes_beyond_sram(machine, npu, peak.bytes),
-                fits: capacity.map(|capacity| peak.bytes <= capacity.0),
+                beyond_sram: port_memory::bytes_beyond_sram(machine, npu, peak.bytes)
+                    .map(|beyond| Bytes(beyond.0.saturating_add(offloaded_to_ports.0))),
+                offloaded,
+                fits: capacity.map(|capacity| used <= capacity.0),
                 classes: peak.classes,
                 at: peak.at,
                 node: peak.node.map(named),

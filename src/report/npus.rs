@@ -5,7 +5,8 @@ use super::TimeCategory;
 use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal_cell};
 use super::section::{
-    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, group_adjacent_rows,
+    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, SectionRow,
+    group_adjacent_rows,
 };
 use super::table::{left_aligned_column, right_aligned_column};
 use super::text::format_share;
@@ -64,6 +65,7 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("bubble_ps", |_, row| {
         time_in_category(row, TimeCategory::Bubble).into()
     }),
+    ("remote_memory_ps", |_, row| row.time.remote_memory.into()),
 ];
 
 /// Column that shows whether the makespan of the report is only a lower bound. The table has this column only if some
@@ -151,6 +153,9 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
             false => cells.extend([bound(min), bound(max)]),
         }
         section.push_row(cells);
+        if *part == TimeCategory::Memory {
+            section.rows.extend(rows_of_memory_kinds(report));
+        }
     }
     section.push_row(vec![
         "makespan".into(),
@@ -176,6 +181,29 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
         }
     }
     vec![section]
+}
+
+/// Returns rows that divide the mean NPU's memory time into accesses to remote memory and to local memory. If there are
+/// no accesses to remote memory, the result is empty.
+fn rows_of_memory_kinds(report: &Report) -> Vec<SectionRow> {
+    let remote = report.mean_remote_memory;
+    let local = report.mean_parts[TimeCategory::Memory as usize].0 - remote.0;
+    let row = |name: &str, mean: SectionCell, time: Span| {
+        SectionRow::from(vec![
+            name.into(),
+            mean,
+            SectionCell::percent_cell(time, report.outcome.makespan),
+        ])
+    };
+    let mut rows = Vec::new();
+    if remote > Span::ZERO {
+        let mean = SectionCell::from(remote).with_json_pointer("/mean_remote_memory_ps");
+        rows.push(row("  remote memory", mean, remote));
+        if local > 0 {
+            rows.push(row("  local memory", Span(local).into(), Span(local)));
+        }
+    }
+    rows
 }
 
 /// Formats the ranks of adjacent rows as `3` or `0-7`. If some ranks in between have no trace, formats them as `0 … 12

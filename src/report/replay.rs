@@ -424,6 +424,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         },
         mean_parts: Default::default(),
         mean_communicating: Span::ZERO,
+        mean_remote_memory: Span::ZERO,
         rows: build_npu_rows(prepared, npu_times, times > 1),
         collectives: build_collective_rows(prepared, &collectives, &charged.collectives),
         messages_charged: charged.messages,
@@ -478,6 +479,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
     };
     report.mean_parts = std::array::from_fn(|part| report.mean_over_npus(|time| time.parts[part]));
     report.mean_communicating = report.mean_over_npus(|time| time.communicating);
+    report.mean_remote_memory = report.mean_over_npus(|time| time.remote_memory);
     report.state_cost(machine.price_per_npu_hour(), None);
     let captured = report.rows.iter().map(|row| row.captured);
     let captured: Option<u128> = captured

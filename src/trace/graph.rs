@@ -9,7 +9,7 @@
 //! bytes. Each collective takes another 24 bytes, and each message takes another 20 bytes. Names take additional
 //! memory. If any node uses an optional column, the column takes memory for every node. For each node, delays and
 //! waiting times take 8 bytes each; memory changes, kernel shapes, callers, steps and Python calls take 4 bytes each.
-//! In addition, each distinct memory change takes 80 bytes, and each distinct kernel shape takes 64 bytes.
+//! In addition, each distinct memory change takes 88 bytes, and each distinct kernel shape takes 64 bytes.
 
 pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;
@@ -302,7 +302,7 @@ impl Graph {
         self.recorded[node.index()]
     }
 
-    /// Returns the bytes that the node allocates and frees on its NPU, or `None` if it changes no memory.
+    /// Returns the bytes that the node allocates and frees, or `None` if it changes no memory.
     #[inline]
     pub fn memory_changes_of(&self, node: NodeIndex) -> Option<&MemoryChanges> {
         let place = self.sparse.memory_of.get(node).checked_sub(1)?;

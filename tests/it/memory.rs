@@ -8,8 +8,10 @@ mod oracle;
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::machine::Machine;
-use chakram::report::{MemoryRow, Report, SpanRecorder, replay_to_report};
-use chakram::trace::{CollectiveKind, GroupName, MemoryChanges, NodeView, Op, Sink, TraceWriter};
+use chakram::report::{MemoryRow, Report, SpanRecorder, TimeCategory, replay_to_report};
+use chakram::trace::{
+    CollectiveKind, GroupName, MemoryChanges, MemoryLocation, NodeView, Op, Sink, TraceWriter,
+};
 use chakram::units::{Bytes, Span, Time};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
 
@@ -43,6 +45,7 @@ pub fn activations(allocates: u64, frees: u64) -> MemoryChanges {
     MemoryChanges {
         allocates: [0, 0, 0, allocates, 0],
         frees: [0, 0, 0, frees, 0],
+        remote: 0,
     }
 }
 
@@ -107,6 +110,53 @@ fn peak(row: &MemoryRow) -> (u64, u64, Option<u64>) {
         row.at.0 / 1000,
         row.node.as_ref().map(|node| node.id),
     )
+}
+
+/// Memory time counts as remote while only accesses to remote memory are in progress, and as local
+/// while an access to the NPU's own memory is.
+#[test]
+fn remote_memory_is_a_part_of_the_memory_time() {
+    let access = |place, bytes| Op::Memory {
+        store: false,
+        place,
+        bytes,
+        in_switch: false,
+    };
+    let none = MemoryChanges::default;
+    // On a machine of 100 GB/s to remote memory and 4,096 GB/s to the NPU's own, n1 loads 1 MB in 10
+    // us, and n2 beside it 8.192 MB in 2 us. Then n3 loads 4.096 MB in 1 us alone.
+    let workload = job(&[vec![
+        Line(
+            access(MemoryLocation::Remote, 1_000_000),
+            1,
+            0,
+            none(),
+            vec![],
+        ),
+        Line(
+            access(MemoryLocation::Local, 8_192_000),
+            2,
+            0,
+            none(),
+            vec![],
+        ),
+        Line(
+            access(MemoryLocation::Local, 4_096_000),
+            2,
+            0,
+            none(),
+            vec![1],
+        ),
+    ]]);
+    let machine = Machine::load_preset("zero-infinity").unwrap();
+    let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
+    let (report, _) = replay_to_report(&prepared, SpanRecorder::new(&prepared)).unwrap();
+    let time = &report.rows[0].time;
+    let memory = time.parts[TimeCategory::Memory as usize];
+    assert_eq!(memory, Span(11_000_000));
+    let remote = time.remote_memory;
+    assert_eq!(remote, Span(8_000_000));
+    assert_eq!(report.mean_remote_memory, remote);
 }
 
 #[test]

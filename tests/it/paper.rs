@@ -1,14 +1,15 @@
 //! Compares results with figures of the ASTRA-sim 2.0 paper, with the machine files under `traces/`
 //! and with the presets.
 
+use super::commands::chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::generate::{
-    CollectivePattern, GeneratedJob, OffloadGather, OffloadedState, ParallelismPlan,
-    TrainingPattern, WorkloadPattern, ZeroStage,
+    CollectivePattern, GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
 };
 use chakram::machine::Machine;
 use chakram::model::Model;
 use chakram::trace::CollectiveKind;
+use serde_json::Value;
 use std::path::Path;
 
 /// Returns the time in microseconds of an all-reduce of 10^9 bytes among all NPUs, by the closed
@@ -181,27 +182,108 @@ fn figure_9b_claims() {
     }
 }
 
-/// Fig. 11's claims, with GPT-3 in place of the paper's unspecified model of one trillion
-/// parameters: on the baseline pool, a step takes about as long as under ZeRO-Infinity, because both
-/// load 100 GB/s for each NPU, and the optimum is several times faster, because accesses to remote
-/// memory bound the step.
+/// The paper's simulated side of Fig. 4: a ring of n V100 takes 2 (n - 1) / n of the buffer at 150
+/// GB/s. The measured side is only in the figure.
+#[test]
+fn figure_4_takes_the_time_of_its_rings() {
+    for npus in [4, 16] {
+        let machine = file("fig-4", &format!("v100-{npus}"));
+        let share = f64::from(npus - 1) / f64::from(npus);
+        within(all_reduce(&machine), 2.0 * share / 150.0 * 1e6, 1e-6);
+    }
+}
+
+/// DLRM of Table III on the systems of Fig. 9(a): under Themis, the all-reduce of gradients takes
+/// the same time on each system as on a wafer of the same total rate. The paper says so of whole
+/// steps, too. Here, steps differ by the time of two all-to-alls, which Themis does not balance.
+#[test]
+fn dlrm_of_table_3_reduces_gradients_as_fast_as_on_wafers() {
+    let parts = |machine: &Path| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
+        let [model, plan] =
+            ["dlrm.toml", "dlrm-512.toml"].map(|name| root.join("table-3").join(name));
+        let [model, plan, machine] = [&model, &plan, machine].map(|path| path.to_str().unwrap());
+        let words = ["generate", model, "--plan", plan, "--machine", machine];
+        let output = chakram(&[&words[..], &["--format", "json"]].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["ranks"], 512);
+        let collectives = report["collectives"].as_array().unwrap();
+        let of = |kind: &str| {
+            let mut own = collectives.iter().filter(|row| row["kind"] == kind);
+            let row = own.next().unwrap();
+            assert!(own.next().is_none());
+            row["transfer_ps"].as_f64().unwrap() / 1e6
+        };
+        (
+            of("all-reduce"),
+            of("all-to-all"),
+            report["makespan_ps"].as_f64().unwrap() / 1e6,
+        )
+    };
+    let themis = |name: &str| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/fig-9a");
+        parts(&root.join(format!("{name}.toml")))
+    };
+    for (name, wafer) in [
+        ("w-2d", "w-1d-500"),
+        ("conv-3d", "w-1d-350"),
+        ("conv-4d", "w-1d-600"),
+    ] {
+        let ((reduce, exchange, step), (flat, flat_exchange, flat_step)) =
+            (themis(name), parts(Path::new(wafer)));
+        within(reduce, flat, 0.03);
+        let others = [step - reduce - exchange, flat_step - flat - flat_exchange];
+        within(others[0], others[1], 1e-6);
+        assert!(exchange > flat_exchange);
+    }
+}
+
+/// Fig. 11's claims, with a mixture of experts of one trillion parameters: on the baseline pool, a
+/// step takes about as long as under ZeRO-Infinity, because both load 100 GB/s for each NPU, and the
+/// optimum is several times faster, because accesses to remote memory bound the step. On every NPU,
+/// compute, exposed accesses to local and to remote memory, exposed communication and idle time sum
+/// to the step.
 #[test]
 #[ignore = "long: steps of 256 ranks"]
 fn figure_11_claims() {
-    let model = Model::load_named("gpt3-175b").unwrap();
-    let step = |machine: &str, gather| {
-        let mut plan = ParallelismPlan::new();
-        (plan.data, plan.batch, plan.zero) = (256, 256, ZeroStage::Parameters);
-        (plan.offload, plan.offload_gather) = (OffloadedState::All, gather);
-        milliseconds(&model, plan, &preset(machine))
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/pool_residency/moe-1t.toml");
+    let plan = "--data 256 --expert 64 --batch 256 --zero 3 --offload all --format json --machine";
+    let step = |machine: &str, tokens: &str| {
+        let words = ["generate", model.to_str().unwrap(), "--tokens", tokens];
+        let plan: Vec<&str> = plan.split(' ').chain([machine]).collect();
+        let output = chakram(&[&words[..], &plan].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let ps = |value: &Value| value.as_u64().unwrap();
+        let npus = report["npus"].as_array().unwrap();
+        assert_eq!(npus.len(), 256);
+        let parts = npus.iter().map(|npu| {
+            let time = |key: &str| ps(&npu["time_ps"][key]);
+            let remote = ps(&npu["remote_memory_ps"]);
+            let parts = [
+                time("compute"),
+                time("memory") - remote,
+                remote,
+                time("communication") + time("bubble"),
+                time("host") + time("idle"),
+            ];
+            assert_eq!(parts.iter().sum::<u64>(), ps(&report["makespan_ps"]));
+            parts
+        });
+        let mut parts: Vec<_> = parts.collect();
+        parts.dedup();
+        let milliseconds = parts[0].map(|part| part as f64 / 1e9);
+        println!("{machine}, {tokens} tokens: {milliseconds:.1?} ms");
+        assert!(parts[0][2] > 0, "{parts:?}");
+        ps(&report["makespan_ps"]) as f64 / 1e9
     };
-    let infinity = step("zero-infinity", OffloadGather::Network);
-    let [baseline, optimum] =
-        ["hiermem", "hiermem-opt"].map(|machine| step(machine, OffloadGather::Network));
-    let switches = ["hiermem", "hiermem-opt"].map(|machine| step(machine, OffloadGather::InSwitch));
-    println!(
-        "ZeRO-Infinity {infinity:.1} ms, pool {baseline:.1} and {optimum:.1} ms, in-switch {switches:.1?} ms"
-    );
-    within(infinity, baseline, 0.01);
-    assert!(optimum < baseline);
+    for tokens in ["2048", "512"] {
+        let [infinity, baseline, optimum] =
+            ["zero-infinity", "hiermem", "hiermem-opt"].map(|machine| step(machine, tokens));
+        println!(
+            "ZeRO-Infinity {infinity:.1} ms, pool {baseline:.1} and {optimum:.1} ms, {:.2} times",
+            baseline / optimum
+        );
+        within(infinity, baseline, 0.002);
+        assert!(infinity < baseline && optimum < baseline / 2.0);
+    }
 }

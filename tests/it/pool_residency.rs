@@ -119,6 +119,54 @@ fn a_pool_holds_what_npus_do_not() {
     assert_eq!(dry(&[]).status.code(), Some(3));
 }
 
+/// A rank with ZeRO 3 on two NPUs offloads half of the state, which is then in the pool and not in
+/// the NPU's memory. The peak has to fit into the NPU even if the pool has room.
+#[test]
+fn offloaded_state_is_in_the_pool() {
+    let folder = TempDir::new().unwrap();
+    let zero = ["--zero", "3", "--format", "json"];
+    let json = |machine: &Path, more: &[&str]| -> (Value, Option<i32>) {
+        let output = generate(machine, &[&zero[..], more].concat());
+        let report = serde_json::from_slice(&output.stdout);
+        (
+            report.unwrap_or_else(|_| panic!("{}", text(&output))),
+            output.status.code(),
+        )
+    };
+    let large = machine(folder.path(), 8_000_000_000, 1 << 40);
+    let peak = |report: &Value| report["memory"]["npus"][0]["peak_bytes"].as_u64().unwrap();
+    let (resident, _) = json(&large, &[]);
+    let (report, code) = json(&large, &["--offload", "all"]);
+    assert_eq!((code, &report["memory"]["fits"]), (Some(0), &true.into()));
+    let own = STATE / 2;
+    for npu in report["memory"]["npus"].as_array().unwrap() {
+        assert_eq!(npu["offloaded_bytes"], own);
+        assert_eq!(npu["capacity_bytes"], 8_000_000_000_u64);
+        for class in ["weights", "gradients", "optimizer"] {
+            assert_eq!(npu["peak_bytes_by_class"][class], 0);
+        }
+    }
+    assert!(peak(&report) + own < peak(&resident) + (1 << 28));
+    let pool = &report["memory_pools"][0];
+    assert_eq!(
+        (&pool["ranks"], &pool["peak_bytes"]),
+        (&2.into(), &(2 * own).into())
+    );
+    let needed = peak(&report);
+    let (_, code) = json(
+        &machine(folder.path(), needed, 2 * own),
+        &["--offload", "all"],
+    );
+    assert_eq!(code, Some(0));
+    for (npu, pool) in [(needed - 1, 1 << 40), (needed, 2 * own - 1)] {
+        let small = machine(folder.path(), npu, pool);
+        let (report, code) = json(&small, &["--offload", "all"]);
+        assert_eq!((code, &report["memory"]["fits"]), (Some(3), &false.into()));
+        let dry = generate(&small, &["--zero", "3", "--offload", "all", "--dry-run"]);
+        assert_eq!(dry.status.code(), Some(3), "{}", text(&dry));
+    }
+}
+
 /// Nothing is recomputed if the activations fit into the pool. Without the pool everything is
 /// recomputed, and still does not fit.
 #[test]

@@ -62,7 +62,7 @@ impl Report {
             1 => "; so does 1 more rank".to_owned(),
             n => format!("; so do {} more ranks", format_thousands(n)),
         };
-        let remote = row.beyond_own.and(self.fullest_pool());
+        let remote = row.beyond_own.or(row.offloaded).and(self.fullest_pool());
         let remote = remote.map_or_else(String::new, |pool| {
             format!(
                 " and its share of remote memory ({})",

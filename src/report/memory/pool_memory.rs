@@ -4,6 +4,9 @@
 //! is p bytes, then p - S bytes are in remote memory. Ranks reach their peaks at different times, so the sum over ranks
 //! is only an upper bound on the remote memory in use at one time. The bound is exact if all ranks reach their peaks at
 //! the same time. A rank that never accesses remote memory can use only its own NPU's memory.
+//!
+//! If a rank's trace states which bytes it allocates in remote memory (`allocates.remote`, for offloaded state), only
+//! these bytes are in remote memory, and the peak must fit into the NPU's own memory.
 
 use super::MemoryRow;
 use crate::Report;
@@ -43,6 +46,8 @@ pub(crate) struct RankMemoryCapacities<'a> {
     ranks: u64,
     /// For each graph, true if the graph loads from or stores to remote memory.
     streams: Vec<bool>,
+    /// For each graph, the bytes that it allocates in remote memory.
+    offloaded: Vec<u64>,
 }
 
 impl<'a> RankMemoryCapacities<'a> {
@@ -52,16 +57,24 @@ impl<'a> RankMemoryCapacities<'a> {
         Self {
             machine,
             streams: shared.map_or_else(Vec::new, |_| graphs.collect()),
+            offloaded: workload.graphs().iter().map(sum_offloaded_bytes).collect(),
             shared,
             ranks: workload.rank_count().into(),
         }
     }
 
-    /// Returns the remote memory that a rank uses; `None` if the rank uses none.
+    /// Returns the bytes that the rank's trace allocates in remote memory; `None` if it allocates none.
+    pub fn offloaded_bytes(&self, instance: &RankInstance) -> Option<Bytes> {
+        let bytes = self.offloaded.get(instance.graph.index()).copied();
+        bytes.filter(|bytes| *bytes > 0).map(Bytes)
+    }
+
+    /// Returns the remote memory for bytes that do not fit into the NPU's own memory; `None` if all bytes must fit.
     fn shared_memory(&self, instance: &RankInstance) -> Option<SharedRemoteMemory> {
         let streams = self.streams.get(instance.graph.index());
+        let states_bytes = self.offloaded_bytes(instance).is_some();
         self.shared
-            .filter(|_| streams.is_some_and(|streams| *streams))
+            .filter(|_| streams.is_some_and(|streams| *streams) && !states_bytes)
     }
 
     /// Returns the memory capacity of an instance on `npu`, which includes a share of remote memory; `None` if the
@@ -85,6 +98,21 @@ impl<'a> RankMemoryCapacities<'a> {
         let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
         Some(Bytes(peak.saturating_sub(own.0)))
     }
+}
+
+/// Returns the bytes that the graph's nodes allocate in remote memory.
+fn sum_offloaded_bytes(graph: &Graph) -> u64 {
+    if graph
+        .memory_changes()
+        .iter()
+        .all(|change| change.remote == 0)
+    {
+        return 0;
+    }
+    let changes = graph
+        .nodes()
+        .filter_map(|node| graph.memory_changes_of(node));
+    changes.fold(0, |sum: u64, change| sum.saturating_add(change.remote))
 }
 
 fn streams_weights(graph: &Graph) -> bool {
@@ -112,7 +140,7 @@ fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, Poo
         return held;
     };
     for row in rows {
-        let beyond = row.beyond_own.unwrap_or_default();
+        let beyond = row.bytes_in_remote_memory();
         if beyond.0 == 0 {
             continue;
         }
@@ -129,18 +157,31 @@ fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, Poo
     held
 }
 
-/// Sets `fits` for each rank that uses remote memory: true if the memory can contain the peaks of all its ranks at
-/// once.
+/// Sets `fits` for each rank that uses remote memory: true if the memory can contain the bytes of all its ranks at
+/// once, and the NPU everything else.
 pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
     let held = sum_pool_memories(machine, rows);
     let Some(shared) = machine.shared_memory() else {
         return;
     };
-    for row in rows.iter_mut().filter(|row| row.beyond_own.is_some()) {
+    for row in rows {
         let memory = held.get(&(row.npu.0 / shared.npus));
-        let beyond = row.beyond_own.unwrap_or_default();
-        row.fits =
-            Some(beyond.0 == 0 || memory.is_none_or(|memory| memory.peak <= memory.capacity));
+        let beyond = row.bytes_in_remote_memory();
+        let fits = beyond.0 == 0 || memory.is_none_or(|memory| memory.peak <= memory.capacity);
+        if row.beyond_own.is_some() {
+            row.fits = Some(fits);
+        } else if row.offloaded.is_some() {
+            row.fits = row.fits.map(|fits_npu| fits_npu && fits);
+        }
+    }
+}
+
+impl MemoryRow {
+    /// Returns the bytes that the rank stores in remote memory.
+    pub(super) fn bytes_in_remote_memory(&self) -> Bytes {
+        let [beyond, offloaded] =
+            [self.beyond_own, self.offloaded].map(Option::<Bytes>::unwrap_or_default);
+        Bytes(beyond.0.saturating_add(offloaded.0))
     }
 }
 
@@ -158,11 +199,14 @@ pub(super) fn format_pool_use(pool: &PoolMemory) -> String {
 
 /// Returns a note on remote memory: the largest use by a rank, and the use of the fullest memory.
 pub(crate) fn describe_pool_memory(report: &Report) -> Option<SectionNote> {
-    let pool = report.fullest_pool()?;
-    let ranks = report.memory.iter().filter_map(|row| row.beyond_own);
+    let ranks = report.memory.iter().map(MemoryRow::bytes_in_remote_memory);
+    let most = ranks.max().unwrap_or_default();
+    let Some(pool) = report.fullest_pool() else {
+        let text = format!("beyond NPUs: at most {most} of a rank, in remote memory");
+        return (most.0 > 0).then(|| SectionNote::from_line(text));
+    };
     let text = format!(
-        "beyond NPUs: at most {} of a rank; {}, of {}",
-        ranks.max().unwrap_or_default(),
+        "beyond NPUs: at most {most} of a rank; {}, of {}",
         format_pool_use(pool),
         match pool.ranks {
             1 => "1 rank".to_owned(),

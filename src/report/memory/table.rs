@@ -40,6 +40,9 @@ pub const CSV: &[CsvColumn<Report, MemoryRow>] = &[
         let missing = row.missing.as_ref();
         missing.map_or(0, |missing| sum(&missing.classes)).into()
     }),
+    ("offloaded_bytes", |_, row| {
+        row.offloaded.map_or(0, |bytes| bytes.0).into()
+    }),
 ];
 
 fn sum(classes: &[u64]) -> u64 {
@@ -119,7 +122,7 @@ pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<Repor
 /// Groups adjacent equal rows. Returns the index of each group's first row and the group's rows, fullest memory first.
 pub(crate) fn group_equal_memory_rows(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
     let alike = |a: &MemoryRow, b: &MemoryRow| {
-        (a.peak, a.capacity, a.classes) == (b.peak, b.capacity, b.classes)
+        (a.peak, a.capacity, a.classes, a.offloaded) == (b.peak, b.capacity, b.classes, b.offloaded)
     };
     let mut runs = group_adjacent_rows(rows, alike);
     runs.sort_by(|(_, a), (_, b)| b[0].compare_filled_share(&a[0]));

@@ -38,6 +38,9 @@ pub const ATTRIBUTES: [[&str; TensorClass::COUNT]; 2] = [
     ],
 ];
 
+/// Name of the attribute for bytes that a rank stores in remote memory.
+pub const REMOTE_ATTRIBUTE: &str = "allocates.remote";
+
 impl TensorClass {
     /// Number of classes.
     pub const COUNT: usize = 5;
@@ -58,13 +61,16 @@ impl fmt::Display for TensorClass {
     }
 }
 
-/// Bytes that a node allocates and frees, by [`TensorClass`].
+/// Bytes that a node allocates and frees, by [`TensorClass`], and bytes that it allocates in remote memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MemoryChanges {
     /// Bytes allocated when the node is issued, for each [`TensorClass`].
     pub allocates: [u64; TensorClass::COUNT],
     /// Bytes freed when the node completes, for each [`TensorClass`].
     pub frees: [u64; TensorClass::COUNT],
+    /// Bytes allocated in remote memory for the rest of the run, for example offloaded optimizer state. The NPU's own
+    /// memory does not contain them.
+    pub remote: u64,
 }
 
 impl MemoryChanges {
@@ -72,17 +78,18 @@ impl MemoryChanges {
     #[inline]
     pub fn is_none(&self) -> bool {
         let all = self.allocates.iter().chain(&self.frees);
-        all.fold(0, |any, bytes| any | bytes) == 0
+        all.fold(self.remote, |any, bytes| any | bytes) == 0
     }
 
     /// Iterates over the changes that are not zero, with their attribute names.
     pub fn named_changes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let all = [self.allocates, self.frees].into_iter().zip(ATTRIBUTES);
         let all = all.flat_map(|(bytes, names)| names.into_iter().zip(bytes));
+        let all = all.chain([(REMOTE_ATTRIBUTE, self.remote)]);
         all.filter(|(_, bytes)| *bytes > 0)
     }
 
-    /// Stores the attribute if it is one of [`ATTRIBUTES`].
+    /// Stores the attribute if it is [`REMOTE_ATTRIBUTE`] or one of [`ATTRIBUTES`].
     #[inline(never)]
     pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) -> Result<(), TraceError> {
         let lists = [&mut self.allocates, &mut self.frees];
@@ -93,6 +100,9 @@ impl MemoryChanges {
                     return Ok(());
                 }
             }
+        }
+        if attr.name == REMOTE_ATTRIBUTE.as_bytes() {
+            self.remote = attr.as_u64()?;
         }
         Ok(())
     }
@@ -119,12 +129,14 @@ mod tests {
         let changes = MemoryChanges {
             allocates: [0, 0, 0, 7, 0],
             frees: [0, 2, 0, 0, 3],
+            remote: 5,
         };
         let named: Vec<_> = changes.named_changes().collect();
         let wanted = [
             ("allocates.activations", 7),
             ("frees.gradients", 2),
             ("frees.temporary", 3),
+            ("allocates.remote", 5),
         ];
         assert_eq!(named, wanted);
         assert!(!changes.is_none() && MemoryChanges::default().is_none());

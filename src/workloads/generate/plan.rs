@@ -236,8 +236,7 @@ words! {
 }
 
 words! {
-    /// Training state that is kept in remote memory. Its bytes still count as allocated, so that a
-    /// replay checks the capacity of NPU and remote memory together.
+    /// Training state that is kept in remote memory, and not in the NPU's memory.
     OffloadedState {
         /// All state is in the NPU's memory.
         None = "none",

@@ -39,7 +39,11 @@ fn oracle(lines: &[Line], ran: &[(Time, Time)]) -> ([u64; 5], u64, [u64; 5], [u6
 
 fn changes() -> impl Strategy<Value = MemoryChanges> {
     let few = || prop::array::uniform5(prop_oneof![2 => Just(0_u64), 1 => 1_u64..9]);
-    let some = (few(), few()).prop_map(|(allocates, frees)| MemoryChanges { allocates, frees });
+    let some = (few(), few()).prop_map(|(allocates, frees)| MemoryChanges {
+        allocates,
+        frees,
+        remote: 0,
+    });
     prop_oneof![1 => Just(MemoryChanges::default()), 3 => some]
 }
 

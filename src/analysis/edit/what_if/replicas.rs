@@ -128,7 +128,7 @@ fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     let Some(reduction) = shards else {
         return false;
     };
-    let mut shared = vec!["allocates.optimizer"];
+    let mut shared = vec!["allocates.optimizer", "allocates.remote"];
     if gradients::shares_gradients(program, reduction) {
         shared.push("allocates.gradients");
     }

@@ -85,6 +85,8 @@ struct StageDocument<'a> {
     nodes: u64,
     flops: f64,
     peak_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offloaded_bytes: Option<u64>,
     capacity_bytes: Option<u64>,
     fits: Option<bool>,
     bytes_at_peak: Map<String, Value>,
@@ -183,6 +185,7 @@ impl<'a> StageDocument<'a> {
             nodes: stage.nodes,
             flops: stage.flops as f64,
             peak_bytes: stage.peak,
+            offloaded_bytes: (stage.remote > 0).then_some(stage.remote),
             capacity_bytes: capacity,
             fits: capacity.map(|capacity| stage.peak <= capacity),
             bytes_at_peak: memory

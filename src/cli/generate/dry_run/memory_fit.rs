@@ -60,13 +60,15 @@ impl StageMemory {
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,
             );
+            let peak = peak.with_offloaded_state(stage.remote);
             (peak, plan.ranks_of(i as u32))
         });
         let fits = memory(0).can_fit_peaks(peaks);
         let known = stages.clone().zip(own.iter().zip(&capacities));
         let too_large = known.filter_map(|((i, stage), (own, capacity))| {
             let is_beyond = own.is_some_and(|own| stage.peak > own);
-            (is_beyond && !fits).then(|| (i, format_stage_memory(i, stage, capacity.unwrap_or(0))))
+            ((is_beyond || stage.remote > 0) && !fits)
+                .then(|| (i, format_stage_memory(i, stage, capacity.unwrap_or(0))))
         });
         // Compare the ratios peak / capacity exactly: multiply each peak by the other stage's capacity instead of
         // dividing.
@@ -110,8 +112,12 @@ fn format_stage_memory(index: usize, stage: &StageSummary, capacity: u64) -> Str
     parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let parts = parts.iter();
     let parts = parts.map(|((_, name), bytes)| format!("{name} {}", Bytes(*bytes)));
+    let remote = match stage.remote {
+        0 => String::new(),
+        bytes => format!("; and {} of a rank in remote memory", Bytes(bytes)),
+    };
     format!(
-        "stage {index} needs {} of {}: {}",
+        "stage {index} needs {} of {}: {}{remote}",
         Bytes(stage.peak),
         Bytes(capacity),
         parts.collect::<Vec<_>>().join(", ")

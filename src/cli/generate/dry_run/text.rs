@@ -234,6 +234,14 @@ fn write_stages(out: &mut String, stages: &[StageSummary], style: TextStyle) -> 
         cells.extend(memory.iter().map(|bytes| bytes as &dyn Display));
         table.write_row(out, &cells)?;
     }
+    let offloaded = stages.iter().map(|stage| stage.remote).max();
+    if let Some(bytes) = offloaded.filter(|bytes| *bytes > 0) {
+        writeln!(
+            out,
+            "  offloaded: at most {} of a rank in remote memory",
+            Bytes(bytes)
+        )?;
+    }
     writeln!(
         out,
         "  per rank, at the peak if nodes run in the order of their ids: a replay's peak can differ"

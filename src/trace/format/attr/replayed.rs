@@ -152,8 +152,9 @@ fn read_group_name<'a>(attr: &AttrView<'a>) -> Result<GroupName<'a>, TraceError>
     })
 }
 
-/// Number of attributes that replays read: the rows of the table, plus two memory changes per tensor class.
-const COUNT: usize = ROWS.len() + 2 * TensorClass::COUNT;
+/// Number of attributes that replays read: the rows of the table, two memory changes per tensor class, and the
+/// allocation in remote memory.
+const COUNT: usize = ROWS.len() + 2 * TensorClass::COUNT + 1;
 
 /// All attributes that replays read.
 pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
@@ -168,6 +169,10 @@ pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
         };
         i += 1;
     }
+    all[COUNT - 1] = ReplayAttribute {
+        name: tensors::REMOTE_ATTRIBUTE,
+        content: AttributeContent::Number,
+    };
     all
 };
 

@@ -100,6 +100,7 @@ fn what_is_written_is_read_back() {
                 memory: MemoryChanges {
                     allocates: [ns, 0, 3, 1 << 62, ns],
                     frees: [0, ns, 5, ns, u64::MAX],
+                    remote: ns,
                 },
                 ..NodeView::new(i as u64, "node é", op)
             };
@@ -276,6 +277,7 @@ fn labels_are_attributes_and_shapes() {
         memory: MemoryChanges {
             allocates: [0, 0, 0, 16, 0],
             frees: [0, 0, 0, 0, 9],
+            remote: 0,
         },
         ..NodeView::new(8, "f", KERNEL)
     };

@@ -1,7 +1,9 @@
 //! Binds a plan to a machine: takes the plan's open options from the machine, and checks that the
 //! machine has the plan's cores and dimensions.
 
-use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
+use super::{
+    CoreGrid, CorePlacement, OffloadedState, ParallelismPlan, RecomputePolicy, ResidencyRule,
+};
 use crate::generate::GenerateError;
 use chakram_base::shared_memory::SharedRemoteMemory;
 
@@ -16,7 +18,8 @@ pub struct PlanMachineProperties {
     /// Maximum number of bytes per access to remote memory. Plans with a residency rule load from
     /// this memory and store to it.
     pub remote: Option<u64>,
-    /// Remote memory for bytes that do not fit into SRAM, in plans with a residency rule.
+    /// Remote memory for offloaded state and, in plans with a residency rule, for bytes that do not
+    /// fit into SRAM.
     pub shared: Option<SharedRemoteMemory>,
     /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
@@ -39,14 +42,17 @@ impl ParallelismPlan {
         machine: &PlanMachineProperties,
     ) -> Result<PlanMachineProperties, GenerateError> {
         let mut taken = PlanMachineProperties::default();
+        let offloads = self.offload != OffloadedState::None;
+        if offloads || self.residency != ResidencyRule::None {
+            self.shared_memory = machine.shared;
+            if self.recompute == RecomputePolicy::AsNeeded {
+                taken.shared = machine.shared;
+            }
+        }
         if self.residency != ResidencyRule::None {
             if self.sram.is_none() {
                 self.sram = machine.sram;
                 taken.sram = machine.sram;
-            }
-            self.shared_memory = machine.shared;
-            if self.recompute == RecomputePolicy::AsNeeded {
-                taken.shared = machine.shared;
             }
             if self.largest_access.is_none() {
                 self.largest_access = machine.remote;

@@ -1,7 +1,8 @@
 //! Memory of ranks: each NPU's own memory, and remote memory. Plans with a residency rule store
-//! bytes in remote memory if they do not fit into the NPU's own memory.
+//! bytes in remote memory if they do not fit into the NPU's own memory. Plans that offload state
+//! store this state in remote memory, and everything else in the NPU's own memory.
 
-use super::{ParallelismPlan, ResidencyRule};
+use super::{OffloadedState, ParallelismPlan, ResidencyRule};
 use chakram_base::shared_memory::SharedRemoteMemory;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{MemoryLocation, Op};
@@ -9,8 +10,10 @@ use chakram_trace::format::{MemoryLocation, Op};
 /// Largest number of bytes in use at once on a rank, if its nodes run in id order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankMemoryPeak {
-    /// Bytes in use at the rank's peak.
+    /// Bytes in use at the rank's peak, without offloaded state.
     pub bytes: u64,
+    /// Bytes of state that the rank keeps in remote memory.
+    pub remote: u64,
     /// True if nodes load from or store to remote memory; this memory can then store bytes that do
     /// not fit on the NPU.
     pub streams: bool,
@@ -24,8 +27,13 @@ impl RankMemoryPeak {
         Self {
             bytes,
             streams,
-            used: 0,
+            ..Self::default()
         }
+    }
+
+    /// Returns this peak for a rank that also keeps `remote` bytes of state in remote memory.
+    pub fn with_offloaded_state(self, remote: u64) -> Self {
+        Self { remote, ..self }
     }
 
     /// Adds the memory changes of the next node, in id order.
@@ -34,6 +42,7 @@ impl RankMemoryPeak {
         self.used = self.used.saturating_add(sum(&node.memory.allocates));
         self.bytes = self.bytes.max(self.used);
         self.used = self.used.saturating_sub(sum(&node.memory.frees));
+        self.remote = self.remote.saturating_add(node.memory.remote);
         self.streams |= accesses_remote_memory(&node.op);
     }
 }
@@ -50,6 +59,8 @@ pub struct RankMemoryCapacity {
     pub own: u64,
     /// Remote memory; `None` if the plan does not use remote memory.
     pub shared: Option<SharedRemoteMemory>,
+    /// True if bytes that do not fit into an NPU's own memory are stored in remote memory.
+    pub spills: bool,
     /// Number of ranks of the job.
     pub ranks: u64,
 }
@@ -57,35 +68,40 @@ pub struct RankMemoryCapacity {
 impl RankMemoryCapacity {
     /// Creates the memory for the ranks of `plan`; each NPU has `own` bytes.
     pub fn new(own: u64, plan: &ParallelismPlan) -> Self {
-        let keeps = plan.residency != ResidencyRule::None;
+        let spills = plan.residency != ResidencyRule::None;
+        let offloads = plan.offload != OffloadedState::None;
         Self {
             own,
-            shared: plan.shared_memory.filter(|_| keeps),
+            shared: plan.shared_memory.filter(|_| spills || offloads),
+            spills,
             ranks: u64::try_from(plan.rank_count()).unwrap_or(u64::MAX),
         }
     }
 
-    /// Bytes that a rank can store: its own memory and, if it `streams`, an equal share of remote
-    /// memory.
+    /// Bytes that a rank can store: its own memory and, if it `streams` and stores what does not fit
+    /// in remote memory, an equal share of remote memory.
     pub fn capacity_with_streaming(&self, streams: bool) -> u64 {
-        let shared = self.shared.filter(|_| streams);
+        let shared = self.shared.filter(|_| streams && self.spills);
         let share = shared.map_or(0, |shared| shared.bytes_per_rank(self.ranks));
         self.own.saturating_add(share)
     }
 
     /// Returns true if ranks with these peaks fit into the memories; each entry has a peak and the
     /// number of ranks with this peak. Bytes that do not fit into an NPU's own memory are stored in
-    /// remote memory. If one remote memory serves all ranks, its whole capacity counts; otherwise,
-    /// each rank must fit into its own share.
+    /// remote memory if plans allow this, beside offloaded state. If one remote memory serves all
+    /// ranks, its whole capacity counts; otherwise, each rank must fit into its own share. Remote
+    /// memory of unknown capacity has room for all offloaded state.
     pub fn can_fit_peaks(&self, peaks: impl IntoIterator<Item = (RankMemoryPeak, u64)>) -> bool {
         let mut all = 0_u128;
         for (peak, ranks) in peaks {
             let beyond = peak.bytes.saturating_sub(self.own);
-            if beyond == 0 {
-                continue;
-            }
-            let Some(shared) = self.shared.filter(|_| peak.streams) else {
+            let can_spill = self.spills && peak.streams && self.shared.is_some();
+            if beyond > 0 && !can_spill {
                 return false;
+            }
+            let beyond = beyond.saturating_add(peak.remote);
+            let Some(shared) = self.shared.filter(|_| beyond > 0) else {
+                continue;
             };
             let is_common = u64::from(shared.npus) >= self.ranks;
             if !is_common && beyond > shared.bytes_per_rank(self.ranks) {
@@ -117,6 +133,7 @@ mod tests {
                 capacity: Bytes(capacity),
                 npus,
             }),
+            spills: true,
             ranks: 4,
         };
         let unlike = [(peak(40, true), 2), (peak(12, true), 2)];
@@ -137,5 +154,30 @@ mod tests {
             ..memory(0, 4)
         };
         assert!(!own.can_fit_peaks(unlike) && own.can_fit_peaks([(peak(10, false), 4)]));
+    }
+
+    /// Four ranks have 10 B of memory each, need 10 B, and offload 16 B of state each, 64 B together.
+    #[test]
+    fn offloaded_state_is_in_remote_memory_only() {
+        let memory = |capacity, own| RankMemoryCapacity {
+            own,
+            shared: Some(SharedRemoteMemory {
+                capacity: Bytes(capacity),
+                npus: 4,
+            }),
+            spills: false,
+            ranks: 4,
+        };
+        let offloads = [(RankMemoryPeak::new(10, true).with_offloaded_state(16), 4)];
+        assert!(memory(64, 10).can_fit_peaks(offloads));
+        assert!(!memory(63, 10).can_fit_peaks(offloads));
+        // Remote memory has room for the tenth byte, but the plan does not store it there.
+        assert!(!memory(1000, 9).can_fit_peaks(offloads));
+        assert_eq!(memory(1000, 9).capacity_with_streaming(true), 9);
+        let unknown = RankMemoryCapacity {
+            shared: None,
+            ..memory(0, 10)
+        };
+        assert!(unknown.can_fit_peaks(offloads));
     }
 }

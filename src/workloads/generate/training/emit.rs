@@ -193,6 +193,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         memory.allocates[TensorClass::Weights as usize] = bytes.weights;
         memory.allocates[TensorClass::Gradients as usize] = bytes.gradients;
         memory.allocates[TensorClass::Optimizer as usize] = bytes.optimizer;
+        memory.remote = self.plan.offloaded_bytes(self.place.stage);
         self.out.set_name(format_args!("resident"));
         let labels = NodeLabels {
             stage: Some(self.place.stage),

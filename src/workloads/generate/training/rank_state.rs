@@ -111,7 +111,27 @@ impl TrainingGenerator {
         bytes
     }
 
+    /// Returns the bytes of a rank's state in the NPU's own memory.
     pub(super) fn resident_bytes(&self, stage: u32) -> ResidentBytes {
+        let state = self.state_bytes(stage);
+        match self.plan.offload {
+            OffloadedState::None => state,
+            OffloadedState::Optimizer => ResidentBytes {
+                optimizer: 0,
+                ..state
+            },
+            OffloadedState::All => ResidentBytes::default(),
+        }
+    }
+
+    /// Returns the bytes of a rank's state in remote memory.
+    pub(super) fn offloaded_bytes(&self, stage: u32) -> u64 {
+        let [all, resident] = [self.state_bytes(stage), self.resident_bytes(stage)];
+        all.total_bytes() - resident.total_bytes()
+    }
+
+    /// Returns the bytes of a rank's state, wherever it is stored.
+    fn state_bytes(&self, stage: u32) -> ResidentBytes {
         let trained = self.stage_weight_counts(stage).trained;
         let mut resident = ResidentBytes::default();
         for (state, parameters) in self.parameter_memories_of_stage(stage) {

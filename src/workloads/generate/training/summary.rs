@@ -67,10 +67,12 @@ pub struct StageSummary {
     pub nodes: u64,
     /// FLOPs that a rank executes in all steps.
     pub flops: u128,
-    /// Maximum number of bytes in use at the same time, if nodes run in id order.
+    /// Maximum number of bytes in use at the same time in the NPU's memory, if nodes run in id order.
     pub peak: u64,
-    /// True if the rank accesses remote memory, which then stores the state that does not fit into
-    /// the NPU's own memory.
+    /// Bytes of a rank's state that the plan keeps in remote memory.
+    pub remote: u64,
+    /// True if the rank accesses remote memory. With a residency rule, this memory stores what does
+    /// not fit into the NPU's own memory.
     pub streams: bool,
     /// Bytes in use at the peak, by tensor class.
     pub memory: [u64; TensorClass::COUNT],
@@ -116,6 +118,7 @@ struct RankTally<'p> {
     place: RankCoordinates,
     nodes: u64,
     streams: bool,
+    remote: u64,
     flops: u128,
     used: [u64; TensorClass::COUNT],
     peak: u64,
@@ -212,6 +215,7 @@ impl Sink for RankTally<'_> {
             sum.1 += u128::from(bytes);
         }
         self.streams |= accesses_remote_memory(&node.op);
+        self.remote = self.remote.saturating_add(node.memory.remote);
         for (used, more) in self.used.iter_mut().zip(node.memory.allocates) {
             *used = used.saturating_add(more);
         }
@@ -286,6 +290,7 @@ impl TrainingGenerator {
             place,
             nodes: 0,
             streams: false,
+            remote: 0,
             flops: 0,
             used: [0; TensorClass::COUNT],
             peak: 0,
@@ -316,6 +321,7 @@ impl TrainingGenerator {
             nodes: tally.nodes,
             flops: tally.flops,
             peak: tally.peak,
+            remote: tally.remote,
             streams: tally.streams,
             memory: tally.at_peak,
             stored: (stored, kept / u64::from(self.chunk_count())),

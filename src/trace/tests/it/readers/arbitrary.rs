@@ -10,7 +10,7 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 /// Every attribute that a reader uses except `in_switch`, and some attributes that readers ignore.
-const NAMES: [&str; 29] = [
+const NAMES: [&str; 30] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",
@@ -33,6 +33,7 @@ const NAMES: [&str; 29] = [
     "pg_name",
     "comm_group",
     "allocates.weights",
+    "allocates.remote",
     "allocates.activations",
     "frees.activations",
     "frees.temporary",

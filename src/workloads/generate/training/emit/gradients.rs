@@ -118,6 +118,11 @@ impl RankEmitter<'_, '_> {
             // result.
             memory.frees[TensorClass::Temporary as usize] += bytes;
         }
+        let stores_result = self.plan.offloads_parameters() && !in_switches;
+        if stores_result {
+            // The sum stays in the NPU's memory until it is stored.
+            memory.allocates[TensorClass::Temporary as usize] += shard;
+        }
         let id = self.emit_node(WholeStepNode {
             name: format_args!(
                 "mb{}/{layer}{slash}{operator}/gradients/{what}",
@@ -137,10 +142,12 @@ impl RankEmitter<'_, '_> {
             layer: Some(bucket.layer as u32),
             memory,
         })?;
-        let id = match self.plan.offloads_parameters() && !in_switches {
+        let id = match stores_result {
             true => {
                 self.data.clear();
                 self.data.push(id);
+                let mut memory = MemoryChanges::default();
+                memory.frees[TensorClass::Temporary as usize] = shard;
                 self.emit_node(WholeStepNode {
                     name: format_args!(
                         "mb{}/{layer}{slash}{operator}/gradients/store",
@@ -151,7 +158,7 @@ impl RankEmitter<'_, '_> {
                     phase: TrainingPhase::Synchronize,
                     pass: Some(pass),
                     layer: Some(bucket.layer as u32),
-                    memory: MemoryChanges::default(),
+                    memory,
                 })?
             }
             false => id,

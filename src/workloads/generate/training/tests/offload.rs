@@ -5,6 +5,7 @@ use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
 use super::{data, rejection_message};
 use crate::generate::plan::{OffloadGather, OffloadedState};
+use chakram_trace::format::TensorClass;
 
 /// Number of replicas.
 const N: u64 = 4;
@@ -78,6 +79,41 @@ fn an_optimizer_streams_its_state() {
     assert_eq!(bytes(&own, "optimizer/store"), 12 * parameters.div_ceil(N));
     let mut others = own.iter().filter(|node| node.op.contains("Memory"));
     assert!(others.all(|node| node.name.starts_with("optimizer/")));
+}
+
+/// Offloaded state is in remote memory, and not in the NPU's memory. GPT-2 small has 16 B of state per
+/// parameter: 2 B of weights, 2 B of gradients and 12 B of Adam.
+#[test]
+fn offloaded_state_is_not_in_the_npu() {
+    let parameters = Model::load_named("gpt2-small").unwrap().parameter_count();
+    let own = parameters.div_ceil(N);
+    let stage = |offload, zero| {
+        let mut plan = ParallelismPlan::new();
+        (plan.data, plan.batch, plan.zero, plan.offload) = (N as u32, N, zero, offload);
+        let model = Model::load_named("gpt2-small").unwrap();
+        let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
+        summary.stages.into_iter().next().unwrap()
+    };
+    let classes = [
+        TensorClass::Weights,
+        TensorClass::Gradients,
+        TensorClass::Optimizer,
+    ];
+    for (offload, zero, resident) in [
+        (OffloadedState::None, ZeroStage::Parameters, [2, 2, 12]),
+        (OffloadedState::Optimizer, ZeroStage::Parameters, [2, 2, 0]),
+        (OffloadedState::All, ZeroStage::Parameters, [0, 0, 0]),
+    ] {
+        let stage = stage(offload, zero);
+        let found = classes.map(|class| stage.memory[class as usize]);
+        assert_eq!(found, resident.map(|each| each * own), "{offload}");
+        let offloaded = (16 - resident.iter().sum::<u64>()) * own;
+        assert_eq!(stage.remote, offloaded, "{offload}");
+    }
+    // Without ZeRO, each replica keeps the state of all parameters in its own memory, and offloads
+    // the optimizer's.
+    let stage = stage(OffloadedState::Optimizer, ZeroStage::None);
+    assert_eq!(stage.remote, 12 * parameters);
 }
 
 /// A pool's switches gather while NPUs load, and reduce while they store, so parameters and
