@@ -68,7 +68,7 @@ fn programs_are_told_every_number() {
     assert_eq!(
         second,
         "1,1,16000000000,14000000000,4000000000,4000000000,2000000000,3000000000,1000000000,30000000,4,\
-         backward of micro-batch 0,6000000000,0"
+         backward of micro-batch 0,6000000000,0,0"
     );
     let silent = json(&["replay", "traces/data-parallel-8", "--format", "json"]);
     assert_eq!(silent.get("memory"), None);
