@@ -26,10 +26,11 @@ Examples:
   chakram anonymise run7/job --random-key --keep 'void at::native::*' -o shared/job
   chakram audit --leaks shared/job
 
-Structure, times, bytes and FLOPs stay, so a replay takes the same time to the picosecond. Names become keyed
-hashes, equal on all ranks and in all runs with one key, except names of public operators (aten::…, c10d::…,
-nccl:…, gloo:…, ProfilerStep#N). Arguments, comments and unknown fields are removed. Roles of groups stay;
-machines are named only if they are presets. The key lets its owner test whether a known name is in the traces."
+Structure, times, bytes and FLOPs are kept, so a replay takes the same time, to the picosecond. Names become keyed
+hashes, which are the same on all ranks and in all runs with the same key. Names of public operators (aten::…,
+c10d::…, nccl:…, gloo:…, ProfilerStep#N) are kept. Arguments, comments and unknown fields are removed. Roles of
+groups are kept; a machine's name is kept only if the machine is a preset. The owner of the key can test whether a
+known name is in the traces."
 )]
 pub struct AnonymiseArgs {
     #[command(flatten)]

@@ -21,8 +21,8 @@ Examples:
   chakram audit --leaks run7/job --format json | jq '.findings[].kind'
 
 Finds host names, IP and MAC addresses, paths, user names, e-mail addresses, lines of Python and strings that look
-like keys, in all text, also in unknown fields. Words that identify by their meaning, such as a project's name in an
-operator's name, are not found: see chakram anonymise.
+like keys, in all text, including unknown fields. Words that reveal something by their meaning, such as a project's
+name inside an operator's name, are not found; chakram anonymise removes them.
 
 Exit codes: 0 nothing found, 2 bad input, 3 something found")]
 pub struct AuditArgs {

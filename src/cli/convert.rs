@@ -74,9 +74,9 @@ Examples:
   chakram convert pytorch trace.json.gz -o job     a Kineto trace alone
   ssh node cat trace.json.gz | chakram convert pytorch - -o job
 
-The command recognises files by content and ranks by the number in the name. Both files of a rank must come
-from one run: they are linked by record function id, or by order if the profiler wrote no ids. A Kineto
-trace alone has no outputs of operators; a host trace alone has no times.")]
+The command recognises files by their contents, and ranks by the numbers in the file names. Both files of a rank
+must come from the same run: they are linked by record function id, or by order if the profiler wrote no ids. A
+Kineto trace alone lacks the operators' outputs; a host trace alone lacks times.")]
 pub struct PytorchArgs {
     /// Captures: folders, files or glob patterns of .json, .json.gz, .json.zst; - is standard input
     #[arg(required = true, value_name = "PATH")]

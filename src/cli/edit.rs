@@ -23,9 +23,10 @@ Examples:
   chakram edit run7/job --edit delay=50ms,rank=1,at=backward -o late/job
   chakram edit run7/job --edit plan.toml -o edited/job
 
-Edits: batch=2x, sequence=2x, hidden=1.5x, layers=+4, accumulate=2, microbatches=2x, schedule=1f1b, data=8, ranks=64,
-bucket=25MiB, overlap=off, reshard=off, delay=50ms,rank=1,at=backward; a factor is 2x, 1/2x or both sizes, 8:16. A file has a list: edits = [\"batch=2x\"].
-`chakram replay --edit` does the same without files, and compares with the unchanged job.")]
+Edits: batch=2x, sequence=2x, hidden=1.5x, layers=+4, accumulate=2, microbatches=2x, schedule=1f1b, data=8,
+ranks=64, bucket=25MiB, overlap=off, reshard=off, delay=50ms,rank=1,at=backward; a factor is 2x, 1/2x or both sizes,
+8:16. A file contains a list: edits = [\"batch=2x\"]. `chakram replay --edit` does the same without writing files,
+and compares the result with the unchanged job.")]
 pub struct EditArgs {
     #[command(flatten)]
     input: InputTraceArgs,

@@ -52,8 +52,8 @@ Examples:
   chakram inspect job --rank 3 --node 4711 --format dot | dot -Tsvg > near.svg
   chakram inspect job --critical-path                 where the recorded run spent its time
 
-Times are from the recorded run: exact if traces have delays, as `chakram convert` writes them;
-otherwise estimated from durations. The readable part of damaged files is shown.
+Times are from the recorded run: exact if traces have delays, as `chakram convert` writes them; otherwise estimated
+from durations. For damaged files, the readable part is shown.
 
 Exit codes: 0 done, 2 bad input, or no file could be read")]
 pub struct InspectArgs {

@@ -82,7 +82,7 @@ Examples:
   chakram archive add corpus.etz job --set gpu=h100
   chakram machine list
 
-`chakram COMMAND --help` shows all options of a command, `-h` the common ones."
+`chakram COMMAND --help` shows all options of a command, and `-h` shows the common ones."
 )]
 struct Cli {
     #[command(subcommand)]

@@ -67,8 +67,9 @@ Examples:
   chakram machine new h200 --from h100 --memory 141GB --bandwidth 4.8TB/s -o h200.toml
   chakram machine new next --from b200 --peak bf16=2.5PFLOP/s,fp8=5PFLOP/s --link 3.6TB/s --price 6
 
-Curves of kernels and collectives come from the other machine and scale with the rates. Their errors are larger if
-rates differ, because no time was measured. Comments in the file give the source of each number.")]
+Curves of kernels and collectives come from the other machine and scale with the rates. The errors of the curves
+grow if rates differ, because the scaled times were not measured. Comments in the file state the source of each
+number.")]
     New(new::NewMachineArgs),
     /// Write a machine file from ASTRA-sim's network, system and memory files
     #[command(after_help = "\
@@ -76,8 +77,8 @@ Examples:
   chakram machine import network.yml system.json memory.json -o my.toml
   chakram machine import network.yml                    NPUs stay unknown
 
-Settings that a machine file cannot express are noted, and are in comments of the file. For ASTRA-sim's times to
-the nanosecond use `chakram astra-sim`; a machine file uses this program's own models.")]
+Settings that a machine file cannot express are printed as notes, and written into the file as comments. To get
+ASTRA-sim's times to the nanosecond, use `chakram astra-sim`; a machine file uses this program's own models.")]
     Import {
         /// ASTRA-sim's files: the network, and optionally the system and the remote memory, in any order
         #[arg(required = true, num_args = 1..=3, value_name = "FILE")]

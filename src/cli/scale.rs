@@ -28,9 +28,9 @@ Examples:
   chakram scale run7/job --grid dp=8 --to dp=1 -o alone/job
 
 With dp=2,tp=4 rank 5 has coordinates dp 1 and tp 1. A new rank copies the old rank at the same coordinate modulo
-the old size; process groups and peers follow. Recorded durations keep the old size's values, so
---comm recorded does not predict the new size. Identical ranks are hard links to one file: editing one in
-place edits all.")]
+the old size; process groups and peers follow. Recorded durations keep the values for the old size, so --comm
+recorded does not predict the new size. Identical ranks are hard links to one file, so editing one in place edits
+all of them.")]
 pub struct ScaleArgs {
     #[command(flatten)]
     input: InputTraceArgs,

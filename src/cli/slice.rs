@@ -26,9 +26,10 @@ Examples:
   chakram slice job --annotation '*.backward' --unmatched cut -o backward/job -z zst
   chakram slice job.0.et --from 100 --to 900 -o - | chakram audit --leaks -
 
-An annotation covers the node of its name, its descendants by `parent` and `launch`, and nodes that other threads
-start meanwhile; in traces without these attributes, its descendants by control dependencies. Dependencies
-on removed nodes are rewired to the nearest kept nodes, and every node keeps its start time.")]
+An annotation covers the node with its name, the node's descendants by `parent` and `launch`, and nodes that other
+threads start in the meantime. In traces without these attributes, it covers the node's descendants by control
+dependencies. Dependencies on removed nodes are rewired to the nearest kept nodes, and every node keeps its start
+time.")]
 pub struct SliceArgs {
     #[command(flatten)]
     input: InputTraceArgs,

@@ -38,7 +38,8 @@ Examples:
   chakram validate run7/job --machine dgx-h100x4      collectives over some dimensions of a machine
   chakram validate run7/job --strict --format json | jq '.defects[] | .kind, .count'
 
-Errors make a replay fail or deadlock; warnings are repaired or assumed; notes are facts.
+Errors make a replay fail or deadlock. For warnings, chakram repairs the input or makes an assumption. Notes state
+facts.
 
 
 Exit codes: 0 sound, 2 unsound or bad input; with --strict warnings make a job unsound")]

@@ -78,8 +78,8 @@ Examples:
   chakram archive baseline corpus.etz -m dgx-h100 -m mi300x --reason 'all machines' -- --compute roofline
   chakram archive baseline corpus.etz --where 'owner = me' -m machine.toml --reason 'as captured'
 
-machine.toml is the workload's own file if it has one of that name. Earlier baselines are kept, with their
-reasons; `check` compares with the latest on each machine.")]
+machine.toml means the workload's own file if the workload has a file with that name. Earlier baselines are kept
+with their reasons; `check` compares with the latest baseline on each machine.")]
 pub struct BaselineArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
@@ -199,10 +199,11 @@ Examples:
   chakram archive check corpus.etz --where 'owner = me' --format markdown >> $GITHUB_STEP_SUMMARY
   chakram archive check corpus.etz --machine dgx-h100=new/dgx-h100.toml --junit check.xml --html check.html
 
-There are two verdicts. The first says if a prediction changed, and fails beyond the threshold. The second is the
-difference from measured steps, if `archive add --measured` added any; it never fails by itself.
+The check gives two verdicts. The first says whether a prediction changed, and fails if the change exceeds the
+threshold. The second is the difference from measured steps, if `archive add --measured` added any; this verdict
+never fails the check.
 
-Exit codes: 0 no prediction changed, 2 a prediction failed, 3 one changed beyond the threshold")]
+Exit codes: 0 no prediction changed, 2 a prediction failed, 3 a prediction changed by more than the threshold")]
 pub struct CheckArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]

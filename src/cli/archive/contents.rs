@@ -39,11 +39,11 @@ Examples:
   chakram archive list corpus.etz --where 'gpu = h100 and framework >= 2.5'
   chakram archive list corpus.etz --where 'not (owner = me or ranks < 8)' --format json
 
-Conditions: KEY = VALUE, or !=, <, <=, >, >=, and ~ for `contains`; and, or, not, parentheses; values
-with blanks in quotes. The keys are name, ranks and the keys of `archive add --set`. Versions are
-compared part by part (2.10 > 2.9), text without regard to case.
+Conditions: KEY = VALUE, or !=, <, <=, >, >=, and ~ for `contains`; and, or, not, parentheses; values with blanks in
+quotes. The keys are name, ranks and the keys of `archive add --set`. Versions are compared part by part (2.10 >
+2.9), and text is compared without regard to case.
 
-Exit codes: 0 all workloads were searched, 2 the archive has a damaged end, so some workloads are missing")]
+Exit codes: 0 all workloads were searched, 2 the end of the archive is damaged, so some workloads are missing")]
 pub struct ListArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
@@ -265,8 +265,8 @@ Examples:
   chakram archive extract corpus.etz::llama3/step-7 -o step-7 --ranks 0-7
   chakram archive extract corpus.etz::llama3/step-7 -o part --ranks 3 --nodes 10000-19999
 
-Only the bytes of these ranks and nodes are read and unpacked. Nodes keep their dependencies on nodes that
-are left out, so a part is only for inspection: chakram inspect part")]
+Only the bytes of these ranks and nodes are read and unpacked. Nodes keep their dependencies on omitted nodes, so
+use the part only for inspection: chakram inspect part")]
 pub struct ExtractArgs {
     /// The workload
     #[arg(value_name = "ARCHIVE::WORKLOAD", value_parser = ArchivedWorkloadPath::parse)]

@@ -17,8 +17,8 @@ use std::process::ExitCode;
 Example:
   chakram archive verify corpus.etz
 
-Exit codes: 0 all is intact, 1 everything committed is intact and a later command was interrupted,
-2 something is damaged")]
+Exit codes: 0 all data is intact, 1 all committed data is intact but a later command was interrupted, 2 some data is
+damaged")]
 pub struct VerifyArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
@@ -67,7 +67,7 @@ pub fn verify_archive(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode
 Example:
   chakram archive merge all.etz berlin.etz tokyo.etz
 
-Workloads of one name must be identical; otherwise nothing is merged.")]
+Workloads with the same name must be identical; otherwise, nothing is merged.")]
 pub struct MergeArgs {
     /// The archive that receives the workloads
     #[arg(value_name = "ARCHIVE")]
@@ -108,7 +108,7 @@ Examples:
   chakram archive gc corpus.etz --as-of 2027-01-01
   chakram archive gc corpus.etz --drop llama3/step-7
 
-A workload is kept through the day of its `retention`, or for ever if it has none.")]
+A workload is kept until the end of its `retention` date, or forever if it has none.")]
 pub struct GcArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]

@@ -47,9 +47,9 @@ Examples:
 Files are stored byte for byte: the traces, the job's file and machine.toml in the same folder, and
 the files of --with. Data that the archive already has takes no extra space.
 
-Known keys: model, commit, licence, owner, cluster, gpu (text); torch, framework, nccl, driver
-(versions); step (number); retention (date: the last day to keep it). Values of other keys are
-numbers, dates or versions if they look like one, and text otherwise.")]
+Known keys: model, commit, licence, owner, cluster, gpu (text); torch, framework, nccl, driver (versions); step
+(number); retention (date: the last day to keep it). Values of other keys count as numbers, dates or versions if
+they look like one, and as text otherwise.")]
 pub struct AddArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]

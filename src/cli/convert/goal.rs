@@ -21,7 +21,7 @@ Examples:
   chakram convert goal sweep3d.goal -o sweep     sweep.0.et, …
   chakram convert goal sweep/ -o sweep3d.goal    and back
 
-Calculations become host work in ns on the lane of their processor. GOAL has no collectives, so traces with
+Calculations become host work, in ns, on the lane of their processor. GOAL has no collectives, so traces with
 collectives are rejected.")]
 pub struct ConvertGoalArgs {
     /// A schedule, or traces: a folder, a prefix, or one file

@@ -22,7 +22,7 @@ Example:
   chakram convert msccl ring.xml --size 64MiB -o ring
   chakram replay job --machine dgx-h100 --custom all-reduce=ring
 
---custom keeps the sizes of messages, so convert an algorithm once per size of its collective.")]
+--custom keeps the sizes of messages, so convert an algorithm once for each size of the collective.")]
 pub struct ConvertMscclArgs {
     /// The algorithm; plain, gzip or zstd
     #[arg(value_name = "FILE")]

@@ -24,8 +24,9 @@ Examples:
   chakram convert nsys report.sqlite -o job
   chakram replay job --machine dgx-h100 --comm recorded
 
-Each process that uses a GPU is a rank, in the order of NCCL's ranks if NCCL's ranges give them. Kernels and
-copies keep their times; collectives have the sizes in NCCL's ranges, or unknown sizes without them.")]
+Each process that uses a GPU becomes a rank. Ranks are numbered as in NCCL if NCCL's NVTX ranges state NCCL's ranks.
+Kernels and copies keep their times. The sizes of collectives come from these ranges; without the ranges, the sizes
+are unknown.")]
 pub struct ConvertNsysArgs {
     /// Exports of one run, one per node or process, or folders of them: .sqlite, plain, .gz or .zst
     #[arg(required = true, value_name = "FILE")]

@@ -26,8 +26,8 @@ Examples:
   chakram convert simai gpt_7B.txt --npus 64 -o gpt      more data parallelism
   chakram convert simai gpt_7B.txt --machine dgx-h100x8  replays it without files
 
-Kinds are HYBRID_TRANSFORMER_FWD_IN_BCKWD and HYBRID_TRANSFORMER. Every pipeline stage has all layers of the
-file; messages between stages are left out, as in SimAI's simulation.")]
+Kinds are HYBRID_TRANSFORMER_FWD_IN_BCKWD and HYBRID_TRANSFORMER. Every pipeline stage has all layers of the file;
+messages between stages are omitted, as in SimAI's simulation.")]
 pub struct ConvertSimaiArgs {
     /// The workload; plain, gzip or zstd
     #[arg(value_name = "FILE")]

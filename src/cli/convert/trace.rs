@@ -42,8 +42,8 @@ Examples:
   chakram convert trace cut.0.et.gz -o whole.0.et --salvage
   chakram convert trace job.0.et.zst -o - --to jsonl | grep COMM_COLL | head
 
-Formats are recognised by content: .et of any generation since 0.0.1, JSON Lines, protobuf JSON (objects
-in sequence or in an array), objects with `workload_graph` or `nodes`; each plain, gzip or zstd.")]
+Formats are recognised by their contents: .et of any generation since 0.0.1, JSON Lines, protobuf JSON (objects in
+sequence or in an array), objects with `workload_graph` or `nodes`; each plain, gzip or zstd.")]
 pub struct ConvertTraceArgs {
     /// Files, folders or prefixes of jobs; - is standard input
     #[arg(required = true, value_name = "IN")]

@@ -24,8 +24,8 @@ Examples:
   chakram convert xplane host0.xplane.pb host1.xplane.pb -o job
   chakram replay job --machine mi300x --comm recorded
 
-Each GPU or TPU is a rank, host by host in the order of the files. Kernels keep their times; the programs in
-the profile give the groups and sizes of collectives.")]
+Each GPU or TPU becomes a rank; ranks are numbered host by host, in the order of the files. Kernels keep their
+times; the groups and sizes of collectives come from the programs in the profile.")]
 pub struct ConvertXplaneArgs {
     /// Profiles of a run's hosts, or folders of them: .xplane.pb, plain, .gz or .zst
     #[arg(required = true, value_name = "PATH")]
