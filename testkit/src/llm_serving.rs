@@ -43,6 +43,9 @@ pub struct PlainEngine {
     /// Number of blocks that a request occupies after its admission, in addition to the blocks for
     /// its tokens.
     pub state: usize,
+    /// Number of steps without prompts after which the engine looks at its mail. It also looks if no request runs, and
+    /// after a step with prompts.
+    pub look_interval: usize,
     /// `true` if the engine composes a step as soon as the step before it begins.
     pub ahead: bool,
     /// Terms of a step's time: a constant, the time per computed token, the time per request, and
@@ -185,6 +188,8 @@ pub fn serve_step_by_step(
     };
     let (mut waiting, mut running): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     let (mut now, mut next) = (0_u64, 0_usize);
+    let (mut mail, mut blind_steps, mut prompts_before): (Vec<usize>, usize, bool) =
+        (Vec::new(), 0, false);
     let mut steps: Vec<PlainStep> = Vec::new();
     // `composed` is a step that has not begun, and `flying` is the running step with its end time.
     let mut composed: Option<PlainComposedStep> = None;
@@ -192,7 +197,7 @@ pub fn serve_step_by_step(
     loop {
         while next < requests.len() && requests[next].arrival <= now {
             if !all[next].times.is_refused {
-                waiting.push(next);
+                mail.push(next);
             }
             next += 1;
         }
@@ -206,7 +211,7 @@ pub fn serve_step_by_step(
         }
         if flying.is_some()
             && composed.is_none()
-            && (!engine.ahead || waiting.is_empty() && running.is_empty())
+            && (!engine.ahead || mail.is_empty() && waiting.is_empty() && running.is_empty())
         {
             let (end, step) = flying.take().unwrap();
             now = end;
@@ -221,12 +226,17 @@ pub fn serve_step_by_step(
             );
             continue;
         }
-        if waiting.is_empty() && running.is_empty() {
+        if mail.is_empty() && waiting.is_empty() && running.is_empty() {
             if next == requests.len() {
                 break;
             }
             now = requests[next].arrival;
             continue;
+        }
+        blind_steps += 1;
+        if running.is_empty() || prompts_before || blind_steps >= engine.look_interval {
+            waiting.append(&mut mail);
+            blind_steps = 0;
         }
         if engine.by_priority {
             waiting.sort_by_key(|&who| (requests[who].priority, who));
@@ -380,6 +390,7 @@ pub fn serve_step_by_step(
                 budget -= count;
             }
         }
+        prompts_before = parts.is_empty() || parts.iter().any(|part| part.1 == 0 || part.2 > 1);
         let yields = |&(who, past, count): &(usize, usize, usize)| {
             past + count == requests[who].prompt.len() + all[who].answered + all[who].coming
         };

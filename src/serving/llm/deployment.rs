@@ -362,6 +362,7 @@ impl<'a> ModelOnMachine<'a> {
             weights: self.served.weights,
             experts: self.served.expert_weights,
             kv: self.served.kv,
+            has_block_scales: self.served.has_block_scales,
         };
         if self.scenario.states_rule("expert_weights") && !self.sizes.has_experts() {
             return Err(ServeError::Unfit(format!(
@@ -376,7 +377,17 @@ impl<'a> ModelOnMachine<'a> {
                  {name}\n  try: expert_parallel = false"
             )));
         }
-        let cost = match parse_stated_step_times(self.scenario)? {
+        let stated = parse_stated_step_times(self.scenario)?;
+        let of_cost = ["all_reduce", "graphs", "graph_tokens", "weight_scales"];
+        if let Some(key) = of_cost.iter().find(|key| self.scenario.states_rule(key))
+            && stated.is_some()
+        {
+            return Err(ServeError::Unfit(format!(
+                "engine.{key}: found this key, expected no such key: [step] gives the times of steps\n  try: without {key}, or \
+                 without the times in [step]"
+            )));
+        }
+        let cost = match stated {
             Some(given) => given,
             None => StepTimeSource::Model(Box::new(StepCost::new(
                 self.sizes.clone(),
@@ -386,6 +397,8 @@ impl<'a> ModelOnMachine<'a> {
                     ranks,
                     has_whole_experts: whole || ranks > 1,
                     all_reduce: self.rules.all_reduce,
+                    graphs: self.rules.graphs,
+                    graph_tokens: self.rules.graph_tokens,
                 },
                 formats,
                 &self.scenario.left_out,

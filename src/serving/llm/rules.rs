@@ -34,6 +34,9 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "reserve",
     "state_blocks",
     "all_reduce",
+    "graphs",
+    "graph_tokens",
+    "receive_interval",
     "async_scheduling",
 ];
 
@@ -108,6 +111,29 @@ impl AllReduceKernels {
     pub const NAMES: &[(Self, &str)] = &[(Self::Vllm, "vllm"), (Self::TensorrtLlm, "tensorrt-llm")];
 }
 
+/// Steps whose kernels an engine launches as captured graphs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraphCaptureRule {
+    /// All steps, or an engine whose host launches kernels faster than they run.
+    All,
+    /// Steps of up to `graph_tokens` tokens; in steps with prompts, attention is launched between graphs.
+    Pieces,
+    /// Steps in which each request has one token, for up to `graph_tokens` requests.
+    Decodes,
+    /// No steps.
+    Never,
+}
+
+impl GraphCaptureRule {
+    /// All rules with their names in files.
+    pub const NAMES: &[(Self, &str)] = &[
+        (Self::All, "all"),
+        (Self::Pieces, "pieces"),
+        (Self::Decodes, "decodes"),
+        (Self::Never, "none"),
+    ];
+}
+
 const BATCHINGS: &[(BatchingRule, &str)] = &[
     (BatchingRule::Continuous, "continuous"),
     (BatchingRule::Static, "static"),
@@ -160,6 +186,14 @@ pub struct EngineRules {
     pub state_blocks: u32,
     /// Kernels that an engine uses to sum results over its NPUs.
     pub all_reduce: AllReduceKernels,
+    /// Steps that the engine launches as captured graphs.
+    pub graphs: GraphCaptureRule,
+    /// Largest number of tokens of a captured graph.
+    pub graph_tokens: u32,
+    /// Number of steps without prompts after which the scheduler receives the requests that arrived;
+    /// 1 if it receives requests before each step. It also receives them if no request runs, and
+    /// after each step with prompts.
+    pub receive_interval: u32,
     /// True if the scheduler composes the next step while a step runs, that is, before it knows the
     /// running step's tokens.
     pub async_scheduling: bool,
@@ -226,6 +260,9 @@ impl EngineRules {
             reserve: root.read_choice("reserve", RESERVES)?,
             state_blocks: 0,
             all_reduce: AllReduceKernels::Vllm,
+            receive_interval: root.read_count("receive_interval", MOST_SEQUENCES)?,
+            graphs: GraphCaptureRule::All,
+            graph_tokens: root.read_count("graph_tokens", MOST_TOKENS)?,
             async_scheduling: false,
         };
         rules.apply_rule_table(&root)?;
@@ -276,6 +313,13 @@ impl EngineRules {
         self.all_reduce = table.read_or_default("all_reduce", self.all_reduce, |field| {
             field.read_choice(AllReduceKernels::NAMES)
         })?;
+        self.graphs = table.read_or_default("graphs", self.graphs, |field| {
+            field.read_choice(GraphCaptureRule::NAMES)
+        })?;
+        self.graph_tokens = table.read_or_default("graph_tokens", self.graph_tokens, |field| {
+            field.read_count(MOST_TOKENS)
+        })?;
+        self.receive_interval = count("receive_interval", self.receive_interval, MOST_SEQUENCES)?;
         self.state_blocks = table.read_or_default("state_blocks", self.state_blocks, |field| {
             Ok(field.read_integer_between(0, u64::from(MOST_TOKENS))? as u32)
         })?;
@@ -333,6 +377,9 @@ impl EngineRules {
                 "all_reduce",
                 name_of(AllReduceKernels::NAMES, self.all_reduce),
             ),
+            ("graphs", name_of(GraphCaptureRule::NAMES, self.graphs)),
+            ("graph_tokens", self.graph_tokens.to_string()),
+            ("receive_interval", self.receive_interval.to_string()),
             ("async_scheduling", self.async_scheduling.to_string()),
         ]
     }

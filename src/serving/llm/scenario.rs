@@ -5,7 +5,8 @@
 //! - `name`, and optionally `seed` (1);
 //! - `[engine]`: `rules` (`vllm-v1`), and any key of these rules. `model` is a preset or a file.
 //!   The model's options are `tensor` (NPUs per engine), `weights` (number format of the weights),
-//!   `expert_weights` (format of the experts' weights, by default as `weights`), `expert_parallel`
+//!   `expert_weights` (format of the experts' weights, by default as `weights`), `weight_scales`
+//!   (`tensor`, or `block` if each block of FP8 weights has a scale), `expert_parallel`
 //!   (false; true if each NPU has whole experts), `kv` (format of keys and values), and
 //!   `memory_utilization`. `blocks` is the number of KV blocks per engine, and is required without
 //!   a model. `data_parallel` (1) is the number of ranks per engine. Each rank computes the
@@ -27,7 +28,8 @@
 //!   distinct `prefixes` (1), `turns` (1) and the time `think` between turns. The limits `ttft`,
 //!   `tpot` and `e2e` of a class replace the limits of `[slo]`;
 //! - `[slo]`, optionally: the limits `ttft`, `tpot` and `e2e`;
-//! - `[client]`, optionally: the times `before` the queue and `after` the engine;
+//! - `[client]`, optionally: the times `before` the queue and `after` the engine, and the time to `tokenize` each token of a
+//!   prompt, one prompt after another;
 //! - `[measure]`, optionally: `warmup`, the number of initial requests that are not counted (0).
 
 use super::super::error::ServeError;
@@ -104,6 +106,8 @@ pub struct ServedLlm {
     pub weights: Dtype,
     /// Number format of the experts' weights.
     pub expert_weights: Dtype,
+    /// True if weights in FP8 have a scale per block, false if they have one per tensor.
+    pub has_block_scales: bool,
     /// True if each NPU has whole experts, false if each NPU has a part of every expert.
     pub has_whole_experts: bool,
     /// Number format of keys and values.
@@ -120,6 +124,7 @@ impl ServedLlm {
             tensor: None,
             weights: Dtype::Bf16,
             expert_weights: Dtype::Bf16,
+            has_block_scales: false,
             has_whole_experts: false,
             kv: Dtype::Bf16,
             memory_utilization: 0.9,
@@ -169,6 +174,9 @@ impl EngineRoutingRule {
 pub struct ClientDelays {
     /// Time from when a client sends a request until the request enters the queue.
     pub before: Span,
+    /// Time to turn one token of a prompt from text into a number. The server's front end processes one prompt after
+    /// another, before `before`.
+    pub tokenize: Span,
     /// Time from when an engine produces a token until the client receives the token.
     pub after: Span,
 }
@@ -182,6 +190,7 @@ const ENGINE: &[&str] = &[
     "tensor",
     "weights",
     "expert_weights",
+    "weight_scales",
     "expert_parallel",
     "kv",
     "memory_utilization",
@@ -237,6 +246,9 @@ pub const FORMATS: &[(Dtype, &str)] = &[
     (Dtype::Fp8, "fp8"),
     (Dtype::Fp4, "fp4"),
 ];
+
+/// Values of `weight_scales`: true for a scale per block.
+const WEIGHT_SCALES: &[(bool, &str)] = &[(false, "tensor"), (true, "block")];
 
 /// Number formats that keys and values may have.
 const KV_FORMATS: &[(Dtype, &str)] = FORMATS.split_at(3).0;
@@ -436,8 +448,11 @@ fn parse_served_llm(
             "tensor",
             "weights",
             "expert_weights",
+            "weight_scales",
             "expert_parallel",
             "all_reduce",
+            "graphs",
+            "graph_tokens",
             "kv",
             "memory_utilization",
         ] {
@@ -459,12 +474,24 @@ fn parse_served_llm(
     let own = ServedLlm::new(name);
     let weights =
         engine.read_or_default("weights", own.weights, |field| field.read_choice(FORMATS))?;
+    let expert_weights = engine.read_or_default("expert_weights", weights, |field| {
+        field.read_choice(FORMATS)
+    })?;
+    let has_block_scales = engine.read_or_default("weight_scales", false, |field| {
+        let has_blocks = field.read_choice(WEIGHT_SCALES)?;
+        if weights != Dtype::Fp8 && expert_weights != Dtype::Fp8 {
+            return Err(field.invalid_value_error(
+                field.raw_text(),
+                "no such key, because no weights are in fp8",
+            ));
+        }
+        Ok(has_blocks)
+    })?;
     Ok(Some(ServedLlm {
         tensor: engine.read_optional("tensor", |field| field.read_count(1024))?,
         weights,
-        expert_weights: engine.read_or_default("expert_weights", weights, |field| {
-            field.read_choice(FORMATS)
-        })?,
+        expert_weights,
+        has_block_scales,
         has_whole_experts: engine
             .read_or_default("expert_parallel", false, |field| field.read_flag())?,
         kv: engine.read_or_default("kv", own.kv, |field| field.read_choice(KV_FORMATS))?,
@@ -732,7 +759,7 @@ fn limits_of(table: &ConfigTable<'_>) -> Result<LlmTimeLimits, ConfigError> {
 
 fn parse_client_delays(root: &ConfigTable<'_>) -> Result<ClientDelays, ConfigError> {
     let Some(table) = root.read_optional("client", |field| {
-        field.read_table(Some(&["before", "after"]))
+        field.read_table(Some(&["before", "tokenize", "after"]))
     })?
     else {
         return Ok(ClientDelays::default());
@@ -741,6 +768,8 @@ fn parse_client_delays(root: &ConfigTable<'_>) -> Result<ClientDelays, ConfigErr
         |key: &str| table.read_or_default(key, Span::ZERO, |field| field.read_quantity("15 ms"));
     Ok(ClientDelays {
         before: span("before")?,
+        tokenize: table
+            .read_or_default("tokenize", Span::ZERO, |field| field.read_quantity("2 us"))?,
         after: span("after")?,
     })
 }

@@ -216,6 +216,12 @@ pub struct StepScheduler {
     free_slots: Vec<u32>,
     running: Vec<u32>,
     waiting: WaitingRequests,
+    /// Requests that arrived since the scheduler last received requests.
+    inbox: Vec<u32>,
+    /// Number of steps that were composed since the scheduler last received requests.
+    since_received: u32,
+    /// True if the step that was composed last was empty or had tokens of prompts.
+    last_had_prompts: bool,
     step: EngineStep,
     /// With asynchronous scheduling, the running step; `step` is then the next step.
     launched: EngineStep,
@@ -231,6 +237,9 @@ impl StepScheduler {
             slots: Vec::new(),
             free_slots: Vec::new(),
             running: Vec::new(),
+            inbox: Vec::new(),
+            since_received: 0,
+            last_had_prompts: true,
             waiting: match rules.policy {
                 SchedulingPolicy::FirstCome => WaitingRequests::InOrder(VecDeque::new()),
                 SchedulingPolicy::Priority => WaitingRequests::ByPriority(BTreeSet::new()),
@@ -279,7 +288,6 @@ impl StepScheduler {
     /// serve the request (`find_refusal_reason` returns `None`).
     pub fn enqueue_request(&mut self, mut request: EngineRequest) -> u32 {
         request.output = self.truncated_output_length(request.prompt, request.output);
-        let (priority, number) = (request.priority, request.number);
         let slot = match self.free_slots.pop() {
             Some(slot) => {
                 let room = &mut self.slots[slot as usize];
@@ -317,11 +325,24 @@ impl StepScheduler {
                 self.slots.len() as u32 - 1
             }
         };
-        match &mut self.waiting {
-            WaitingRequests::InOrder(all) => all.push_back(slot),
-            WaitingRequests::ByPriority(all) => drop(all.insert((priority, number, slot))),
+        self.inbox.push(slot);
+        if self.rules.receive_interval == 1 {
+            self.receive_requests();
         }
         slot
+    }
+
+    /// Moves all requests of the inbox to the queue.
+    fn receive_requests(&mut self) {
+        for slot in self.inbox.drain(..) {
+            let request = &self.slots[slot as usize].request;
+            match &mut self.waiting {
+                WaitingRequests::InOrder(all) => all.push_back(slot),
+                WaitingRequests::ByPriority(all) => {
+                    all.insert((request.priority, request.number, slot));
+                }
+            }
+        }
     }
 
     /// Returns the number of running requests.
@@ -331,7 +352,7 @@ impl StepScheduler {
 
     /// Returns the number of waiting requests.
     pub fn waiting_request_count(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.inbox.len()
     }
 
     /// Returns the pool of blocks.
@@ -362,6 +383,11 @@ impl StepScheduler {
         self.step.put_back.clear();
         let mut budget = self.rules.max_num_batched_tokens;
         let was_idle = self.running.is_empty();
+        self.since_received += 1;
+        if was_idle || self.last_had_prompts || self.since_received >= self.rules.receive_interval {
+            self.receive_requests();
+            self.since_received = 0;
+        }
         if self.rules.batching == BatchingRule::PromptsFirst {
             self.schedule_running_requests(&mut budget, RunningPart::Prompts);
             if self.step.put_back.is_empty() {
@@ -387,6 +413,9 @@ impl StepScheduler {
             }
         }
         self.step.free_blocks = self.pool.free_block_count();
+        let answers = |share: &RequestStepShare| share.tokens == 1 && share.past > 0;
+        self.last_had_prompts =
+            self.step.shares.is_empty() || !self.step.shares.iter().all(answers);
         &self.step
     }
 
@@ -492,6 +521,7 @@ impl StepScheduler {
             share.tokens == 1 && share.samples && !share.admitted && share.past >= request.prompt
         };
         let all_run = shares.len() == self.running.len() && self.step.put_back.is_empty();
+        let may_join = may_join || !self.inbox.is_empty();
         if may_join || !all_run || !shares.iter().all(decodes) {
             return 0;
         }
@@ -534,6 +564,7 @@ impl StepScheduler {
     /// Advances all requests of the composed step as if `steps` further steps had run. The last of
     /// these steps is still running, so [`end_step`](Self::end_step) ends it.
     pub fn end_run(&mut self, steps: u32) {
+        self.since_received = (self.since_received + steps) % self.rules.receive_interval;
         for share in &mut self.step.shares {
             share.past += steps;
             let slot = &mut self.slots[share.slot as usize];

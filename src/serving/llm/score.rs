@@ -7,6 +7,7 @@
 //! groups = ["model", "gpu"]            # rows are ranked among those that agree in these
 //! folds = ["model"]                    # 90 % intervals come from the errors of rows that differ in these
 //! client = "other-folds"               # times with the client are scored too; its time comes from such rows
+//! client_groups = ["backend"]          # if at least 3 of these agree in these columns, from those only
 //! scenario = '''
 //! name = "{model}"
 //! [engine]
@@ -25,7 +26,7 @@
 //!
 //! If a key names several columns, separated by spaces, the key stands for their joined values. In
 //! the scenario, `{name}` is replaced by the value of a column or a name, and `{folder}` by the
-//! folder of the table. `{name * 0.8}` is a product or a quotient, and `{… | whole}` rounds to the
+//! folder of the table. `{name * 0.8 + 1}` is a sum of products and quotients, and `{… | whole}` rounds to the
 //! nearest integer.
 
 mod null_model;
@@ -177,6 +178,8 @@ struct MeasuredServingRow {
     measured: Vec<Option<f64>>,
     group: usize,
     fold: usize,
+    /// Group of rows with similar times of the client.
+    client_group: usize,
     /// Value in the column that `--by` names.
     part: String,
 }
@@ -253,6 +256,7 @@ impl MeasuredServingTable {
                     part: row.part.clone(),
                     group: row.group,
                     fold: row.fold,
+                    client_group: row.client_group,
                     times: self.list_scored_times(row, &predicted),
                     client_s: None,
                     rho: predicted.rho,
@@ -375,6 +379,9 @@ pub struct ScoredServingRow {
     pub group: usize,
     /// Index of the fold. The row's interval is computed from rows of other folds.
     pub fold: usize,
+    /// Index of the group of rows with similar times of the client.
+    #[serde(skip)]
+    pub client_group: usize,
     /// Times in the order of the file's metrics.
     pub times: Vec<ScoredTime>,
     /// Time that the client and the server's front end take, estimated from rows in other folds.
@@ -386,6 +393,9 @@ pub struct ScoredServingRow {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
+
+/// Smallest number of rows of other folds from which the time of a group's client is estimated.
+const FEWEST_SIMILAR: usize = 3;
 
 /// Predictions for the rows of a table.
 #[derive(Clone, Debug, Serialize)]
@@ -466,21 +476,36 @@ impl ServingScores {
         let Some(index) = found else {
             return;
         };
-        let left: Vec<(usize, f64)> = self
+        let left: Vec<([usize; 2], f64)> = self
             .rows
             .iter()
             .filter_map(|row| {
                 let time = &row.times[index];
-                Some((row.fold, time.measured_s? - time.predicted_s?))
+                let left = time.measured_s? - time.predicted_s?;
+                Some(([row.fold, row.client_group], left))
             })
             .collect();
-        let mut by_fold: BTreeMap<usize, Option<f64>> = BTreeMap::new();
+        let median = |among: &dyn Fn([usize; 2]) -> bool| {
+            let mut others: Vec<f64> = Vec::new();
+            others.extend(
+                left.iter()
+                    .filter(|(of, _)| among(*of))
+                    .map(|(_, left)| *left),
+            );
+            others.sort_by(f64::total_cmp);
+            let middle =
+                (!others.is_empty()).then(|| interpolate_percentile(&others, 0.5).max(0.0));
+            (others.len(), middle)
+        };
+        let mut known: BTreeMap<[usize; 2], Option<f64>> = BTreeMap::new();
         for row in &mut self.rows {
-            row.client_s = *by_fold.entry(row.fold).or_insert_with(|| {
-                let others = left.iter().filter(|(fold, _)| *fold != row.fold);
-                let mut others: Vec<f64> = others.map(|(_, left)| *left).collect();
-                others.sort_by(f64::total_cmp);
-                (!others.is_empty()).then(|| interpolate_percentile(&others, 0.5).max(0.0))
+            let own = [row.fold, row.client_group];
+            row.client_s = *known.entry(own).or_insert_with(|| {
+                let similar = median(&|[fold, group]| fold != own[0] && group == own[1]);
+                match similar {
+                    (FEWEST_SIMILAR.., middle) => middle,
+                    _ => median(&|[fold, _]| fold != own[0]).1,
+                }
             });
             for (time, metric) in row.times.iter_mut().zip(metrics) {
                 if metric.includes_client_time() {

@@ -72,6 +72,8 @@ pub(super) struct LlmServer<'s> {
     /// True if an idle engine may have requests for a step.
     is_due: bool,
     now: Time,
+    /// Time from which the front end can tokenize the next prompt.
+    front_end_free: Time,
     arrived: u64,
     turn: usize,
     load: StepLoad,
@@ -114,6 +116,7 @@ impl<'s> LlmServer<'s> {
             timer_number: 0,
             is_due: false,
             now: Time::ZERO,
+            front_end_free: Time::ZERO,
             arrived: 0,
             turn: 0,
             load: StepLoad::default(),
@@ -212,12 +215,14 @@ impl<'s> LlmServer<'s> {
         let number = self.arrived;
         self.arrived += 1;
         self.recorder.on_arrived(number, request.class, self.now);
-        match self.scenario.client.before {
-            Span::ZERO => self.deliver_request_to_engine(number, request),
-            before => {
-                let at = self.now + before;
-                self.add_timer(at, LlmServerEvent::Enter(number, Box::new(request)));
-            }
+        let client = self.scenario.client;
+        if client.tokenize > Span::ZERO {
+            let begin = self.front_end_free.max(self.now);
+            self.front_end_free = begin + client.tokenize.times(request.prompt.into());
+        }
+        match self.front_end_free.max(self.now) + client.before {
+            at if at == self.now => self.deliver_request_to_engine(number, request),
+            at => self.add_timer(at, LlmServerEvent::Enter(number, Box::new(request))),
         }
     }
 

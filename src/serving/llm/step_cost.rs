@@ -17,17 +17,20 @@
 //!   embedding.
 //! - `head`: for requests that produce a token, the logits and the sampling.
 //! - `gaps`: the time between kernels within a CUDA graph.
+//! - `launches`: the time by which the host's launches of kernels outside captured graphs exceed
+//!   the times of the kernels.
 //! - `host-step` and `host-request`: the host's work between steps.
 
 mod all_reduce;
 mod attention;
 mod basis;
+mod launches;
 mod moved_bytes;
 mod products;
 
 use super::super::error::ServeError;
 use super::model_sizes::{LlmModelSizes, TokenMixing};
-use super::rules::AllReduceKernels;
+use super::rules::{AllReduceKernels, GraphCaptureRule};
 use super::step_load::StepLoad;
 use all_reduce::{AllReduceTimes, load_engine_all_reduce_times};
 use chakram_base::collective_kind::CollectiveKind;
@@ -60,6 +63,8 @@ pub enum StepCostPart {
     Head,
     /// Gaps between kernels.
     Gaps,
+    /// Launches of kernels outside captured graphs, as far as they take longer than the kernels.
+    Launches,
     /// The host's time per step.
     HostStep,
     /// The host's time per request in the step.
@@ -79,12 +84,13 @@ impl StepCostPart {
         (Self::Collectives, "collectives"),
         (Self::Head, "head"),
         (Self::Gaps, "gaps"),
+        (Self::Launches, "launches"),
         (Self::HostStep, "host-step"),
         (Self::HostRequest, "host-request"),
         (Self::Padding, "padding"),
     ];
     /// Number of parts.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
 
     /// Returns the part's name in files and reports.
     pub fn part_name(self) -> &'static str {
@@ -103,9 +109,7 @@ const GRAPH_GAP: Span = Span::from_ns(1000);
 const HOST_STEP: Span = Span::from_us(126);
 /// Host time per request in a step; the value has the same source as [`HOST_STEP`].
 const HOST_REQUEST: Span = Span::from_us(4);
-/// Largest step, in tokens, that vLLM pads to the size of a captured CUDA graph. Graph sizes above
-/// 4 are multiples of `GRAPH_STEP`.
-const LARGEST_GRAPH: u64 = 512;
+/// Sizes of captured graphs above 4 tokens are multiples of this size.
 const GRAPH_STEP: u64 = 8;
 
 /// The NPUs of an engine, and the way in which they divide the work.
@@ -120,6 +124,10 @@ pub struct EngineShape {
     pub has_whole_experts: bool,
     /// The kernels that all-reduces use.
     pub all_reduce: AllReduceKernels,
+    /// The steps that are launched as captured graphs.
+    pub graphs: GraphCaptureRule,
+    /// Largest number of tokens of a captured graph.
+    pub graph_tokens: u32,
 }
 
 /// Number formats of a served model.
@@ -131,6 +139,9 @@ pub struct StepFormats {
     pub experts: Dtype,
     /// Format of keys and values.
     pub kv: Dtype,
+    /// True if FP8 weights have a scale per block; a kernel before each product then quantizes the
+    /// product's inputs in groups.
+    pub has_block_scales: bool,
 }
 
 /// Computes the time of a model's steps on the NPUs of an engine.
@@ -142,6 +153,8 @@ pub struct StepCost {
     /// Number of attention ranks that run in lockstep; the NPUs of all ranks share the experts.
     ranks: u32,
     has_whole_experts: bool,
+    graphs: GraphCaptureRule,
+    graph_tokens: u64,
     formats: StepFormats,
     left_out: Vec<StepCostPart>,
     /// Measured times of all-reduces.
@@ -167,6 +180,8 @@ impl StepCost {
             ranks,
             has_whole_experts,
             all_reduce,
+            graphs,
+            graph_tokens,
         } = shape;
         let class = machine.classes()[machine.class_of_npu(Npu(0))].clone();
         let cost = Self {
@@ -184,6 +199,8 @@ impl StepCost {
             npus,
             ranks,
             has_whole_experts,
+            graphs,
+            graph_tokens: graph_tokens.into(),
             formats,
             left_out: left_out.to_vec(),
         };
@@ -221,7 +238,7 @@ impl StepCost {
 
     /// Returns the number of tokens in a step after padding to the size of a captured graph.
     pub fn padded_token_count(&self, tokens: u64) -> u64 {
-        if self.is_left_out(StepCostPart::Padding) || tokens > LARGEST_GRAPH {
+        if self.is_left_out(StepCostPart::Padding) || tokens > self.graph_tokens {
             return tokens;
         }
         match tokens {
@@ -367,6 +384,12 @@ impl StepCost {
         let head = memo.of_rows.entry(load.sampled);
         parts[StepCostPart::Head as usize] =
             *head.or_insert_with(|| Span::from_seconds(self.output_head_seconds(load.sampled)));
+        let launching = self.launch_time().times(self.launches_of_step(load));
+        let on_device: Span = parts[..StepCostPart::Launches as usize]
+            .iter()
+            .copied()
+            .sum();
+        parts[StepCostPart::Launches as usize] = Span(launching.0.saturating_sub(on_device.0));
         let requests = HOST_REQUEST.as_seconds() * load.requests as f64;
         parts[StepCostPart::HostRequest as usize] = Span::from_seconds(requests);
         for part in &self.left_out {

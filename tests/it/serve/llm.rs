@@ -175,6 +175,7 @@ fn random_engine(numbers: &mut Numbers, length: u64) -> PlainEngine {
         prompts_first: false,
         reserves_whole: numbers.one_in(6),
         state: 0,
+        look_interval: 1,
         ahead: false,
         times: [
             10 * numbers.below(5) + 10,
@@ -190,7 +191,7 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
     let mut text = format!(
         "name = \"case\"\n[engine]\nblocks = {}\nblock_size = {}\nmax_num_batched_tokens = {}\nmax_num_seqs = {}\n\
          long_prefill_token_threshold = {}\nchunked_prefill = {}\nprefix_caching = {}\npolicy = \"{}\"\n\
-         full_sequence_must_fit = {}\nwatermark = {watermark}\nbatching = \"{}\"\nreserve = \"{}\"\nasync_scheduling = {}\nstate_blocks = {}\n",
+         full_sequence_must_fit = {}\nwatermark = {watermark}\nbatching = \"{}\"\nreserve = \"{}\"\nasync_scheduling = {}\nstate_blocks = {}\nreceive_interval = {}\n",
         engine.blocks,
         engine.block_size,
         engine.budget,
@@ -216,6 +217,7 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
         },
         engine.ahead,
         engine.state,
+        engine.look_interval,
     );
     if let Some(most) = engine.most_length {
         writeln!(text, "max_model_len = {most}").unwrap();
@@ -241,6 +243,7 @@ fn compare_case(case: u64, folder: &Path, seen: &mut Seen) {
     engine.ahead = Numbers(case ^ 0x5a5a).below(8) % 2 == 1;
     engine.prompts_first = !engine.is_static && Numbers(case ^ 0x6b6b).below(4) == 1;
     engine.whole_must_fit |= engine.prompts_first;
+    engine.look_interval = [1, 1, 1, 2, 3, 10][Numbers(case ^ 0x2d2d).below(6) as usize];
     // Requests with states share no blocks.
     engine.state = [1, 5, 0, 0, 0, 0, 0, 0][Numbers(case ^ 0x3c3c).below(8) as usize];
     engine.caching &= engine.state == 0;
@@ -451,6 +454,11 @@ fn experts_have_formats_and_places() {
             "engine.expert_parallel: found true with tensor",
         ),
         (
+            "llama3-8b",
+            "graph_tokens = 64\n[step]\nbase = \"1 ms\"",
+            "engine.graph_tokens: found this key",
+        ),
+        (
             "grok-1",
             "tensor = 8\nweights = \"fp8\"\nexpert_parallel = true",
             "",
@@ -464,4 +472,25 @@ fn experts_have_formats_and_places() {
             ),
         }
     }
+}
+
+/// Prompts that arrive together are tokenized one after another, and a later prompt does not wait for them.
+#[test]
+fn prompts_are_tokenized_in_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokenize.toml").display().to_string();
+    let text = "name = \"tokenize\"\n[engine]\nblocks = 100\n[step]\nbase = \"1 ms\"\n[client]\nbefore = \"3 ms\"\n\
+                tokenize = \"1 ms\"\n[requests]\narrivals = \"bursts\"\nburst = 2\nevery = \"1 s\"\ncount = 4\n[[class]]\n\
+                name = \"all\"\ninput = 10\noutput = 1\n";
+    std::fs::write(&file, text).unwrap();
+    let rows = crate::commands::answer(&["serve", &file, "--format", "csv", "--table", "requests"]);
+    let mut lines = rows.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let heads = lines.next().unwrap();
+    let at = |name: &str| heads.iter().position(|head| *head == name).unwrap();
+    let (sent, queued) = (at("arrival_ps"), at("queued_ps"));
+    let waits = lines.map(|row| {
+        let picoseconds = |column: usize| row[column].parse::<u64>().unwrap();
+        (picoseconds(queued) - picoseconds(sent)) / 1_000_000_000
+    });
+    assert_eq!(waits.collect::<Vec<_>>(), [13, 23, 13, 23]);
 }

@@ -36,25 +36,25 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     };
     let pools = report.utilisation.len() as u64;
     let ranks = pools / u64::from(report.replicas.max(1));
-    let engines = match report.replicas {
+    let mut engines = match report.replicas {
         1 => "one engine".to_owned(),
-        many => format!("{many} engines, {}", report.router),
+        many => format!("{many} engines"),
     };
-    let engines = match ranks {
-        0 | 1 => engines,
-        ranks => format!(
-            "{engines}, {ranks} ranks in lockstep, {}, each",
-            report.router
-        ),
-    };
+    if ranks > 1 {
+        engines += &format!(" of {ranks} ranks in lockstep");
+    }
+    if let Some(place) = &report.place {
+        let plural = if place.tensor == 1 { "" } else { "s" };
+        let each = if ranks > 1 { " each" } else { "" };
+        engines += &format!(" of {} NPU{plural}{each}", place.tensor);
+    }
+    if pools > 1 {
+        engines += &format!(", router {}", report.router);
+    }
     let head = match &report.place {
         Some(place) => format!(
-            "{} on {}: {engines} of {} NPU{}, seed {}",
-            place.model,
-            place.machine,
-            place.tensor,
-            if place.tensor == 1 { "" } else { "s" },
-            report.seed
+            "{} on {}: {engines}, seed {}",
+            place.model, place.machine, report.seed
         ),
         None => format!("{}: {engines}, seed {}", report.scenario, report.seed),
     };
@@ -211,14 +211,15 @@ fn describe_tensor_degree(report: &LlmReport) -> String {
         0 => String::new(),
         idle => format!("; {idle} of {} NPUs of the machine are idle", place.npus),
     };
-    match others.is_empty() {
-        true => format!("{} NPUs an engine, {why}{idle}", place.tensor),
-        false => format!(
-            "{} NPUs an engine, {why}; {}{idle}",
-            place.tensor,
-            others.join(", ")
-        ),
-    }
+    let plural = if place.tensor == 1 { "" } else { "s" };
+    let others = match others.is_empty() {
+        true => String::new(),
+        false => format!("; {}", others.join(", ")),
+    };
+    format!(
+        "{} NPU{plural} an engine, {why}{others}{idle}",
+        place.tensor
+    )
 }
 
 fn write_times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {

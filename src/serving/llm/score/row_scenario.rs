@@ -11,7 +11,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const ROOT: &[&str] = &[
-    "machine", "groups", "folds", "client", "scenario", "measured", "only", "names", "when",
+    "machine",
+    "groups",
+    "folds",
+    "client",
+    "client_groups",
+    "scenario",
+    "measured",
+    "only",
+    "names",
+    "when",
 ];
 
 /// Values as text, by name.
@@ -24,6 +33,7 @@ pub(super) struct RowScenarioTemplate {
     groups: Vec<String>,
     folds: Vec<String>,
     fits_client: bool,
+    client_groups: Vec<String>,
     scenario: String,
     /// Metrics, each with its column's name and the seconds per unit of the column.
     measured: Vec<(ServingMetric, String, f64)>,
@@ -137,6 +147,14 @@ impl RowScenarioTemplate {
             fits_client: root
                 .read_optional("client", |field| field.read_choice(&[((), "other-folds")]))?
                 .is_some(),
+            client_groups: match root.get("client_groups") {
+                Some(field) if root.get("client").is_none() => {
+                    return Err(field
+                        .invalid_value_error(field.raw_text(), "no such key without `client`")
+                        .into());
+                }
+                _ => list("client_groups")?,
+            },
             scenario: scenario.read_text("the text of a scenario")?.to_owned(),
             measured,
             only,
@@ -179,6 +197,7 @@ impl RowScenarioTemplate {
         let measured = self.measured.iter().map(|(_, column, _)| column);
         let needed = measured
             .chain(&self.groups)
+            .chain(&self.client_groups)
             .chain(&self.folds)
             .chain(self.only.iter().map(|(column, _)| column))
             .chain(self.when.iter().flat_map(|(columns, _)| columns))
@@ -193,9 +212,14 @@ impl RowScenarioTemplate {
                 )));
             }
         }
-        let folder = runs.parent().unwrap_or(Path::new("")).display().to_string();
+        // Scenarios find relative paths from the folder of their own file, so state the table's folder as an absolute path.
+        let folder = runs.parent().unwrap_or(Path::new(""));
+        let folder = std::path::absolute(Path::new(".").join(folder)).map_or_else(
+            |_| folder.display().to_string(),
+            |path| path.display().to_string(),
+        );
         let (mut rows, mut refused) = (Vec::new(), Vec::new());
-        let [mut groups, mut folds] = [BTreeMap::new(), BTreeMap::new()];
+        let [mut groups, mut folds, mut clients] = std::array::from_fn(|_| BTreeMap::new());
         for record in reader.records() {
             let record = record.map_err(|error| of_table(error.to_string()))?;
             let line = record.position().map_or(0, csv::Position::line);
@@ -224,6 +248,7 @@ impl RowScenarioTemplate {
                 .map(|row| MeasuredServingRow {
                     group: number(&self.groups, &mut groups),
                     fold: number(&self.folds, &mut folds),
+                    client_group: number(&self.client_groups, &mut clients),
                     part: by.map(|column| text(column).to_owned()).unwrap_or_default(),
                     ..row
                 });
@@ -243,7 +268,7 @@ impl RowScenarioTemplate {
         folder: &str,
     ) -> Result<MeasuredServingRow, String> {
         let mut values: BTreeMap<&str, &str> = cells.clone();
-        values.insert("folder", if folder.is_empty() { "." } else { folder });
+        values.insert("folder", folder);
         for (column, names) in &self.names {
             let known = cells
                 .get(column.as_str())
@@ -289,6 +314,7 @@ impl RowScenarioTemplate {
                 .transpose()?,
             group: 0,
             fold: 0,
+            client_group: 0,
             part: String::new(),
         })
     }
@@ -318,7 +344,7 @@ fn fill_placeholders(text: &str, values: &BTreeMap<&str, &str>) -> Result<String
     Ok(filled + rest)
 }
 
-/// Returns the value of a name, or of a product or quotient with a name.
+/// Returns the value of a name, or of a sum of products and quotients of names and numbers.
 fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
     let (expression, is_whole) = match expression.split_once('|') {
         Some((before, "whole" | " whole")) => (before, true),
@@ -358,21 +384,24 @@ fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, S
         })
     };
     let mut words = words.into_iter();
-    let mut value = number(words.next().unwrap_or_default())?;
+    // The sum of all terms before the last `+`, and the product or quotient after it.
+    let (mut sum, mut value) = (0.0, number(words.next().unwrap_or_default())?);
     while let Some(operator) = words.next() {
         let operand = number(words.next().unwrap_or_default())?;
         match operator {
             "*" => value *= operand,
             "/" => value /= operand,
+            "+" => (sum, value) = (sum + value, operand),
             _ => {
                 return Err(format!(
-                    "{}: found {}, expected * or /",
+                    "{}: found {}, expected +, * or /",
                     quote_for_message(expression),
                     quote_for_message(operator)
                 ));
             }
         }
     }
+    value += sum;
     if !value.is_finite() {
         return Err(format!(
             "{}: the result is not finite",
@@ -392,16 +421,16 @@ mod tests {
     #[test]
     fn names_in_braces_stand_for_values() {
         let values = BTreeMap::from([("isl", "1024"), ("model", "llama3-8b"), ("none", "")]);
-        let text = "a = \"{model}\"\nb = \"{isl * 0.8 | whole}..{isl}\"\nc = { x = \"{model}\" }\nd = {isl / 4}\n";
+        let text = "a = \"{model}\"\nb = \"{isl * 0.8 | whole}..{isl}\"\nc = { x = \"{model}\" }\nd = {isl / 4}\ne = {2 * isl + isl / 4 + 1 | whole}\n";
         assert_eq!(
             fill_placeholders(text, &values).unwrap(),
-            "a = \"llama3-8b\"\nb = \"819..1024\"\nc = { x = \"llama3-8b\" }\nd = 256\n"
+            "a = \"llama3-8b\"\nb = \"819..1024\"\nc = { x = \"llama3-8b\" }\nd = 256\ne = 2305\n"
         );
         for (text, why) in [
             ("{none}", "has no value"),
             ("{mdel}", "has no value"),
             ("{model * 2}", "expected a number"),
-            ("{isl + 2}", "expected * or /"),
+            ("{isl - 2}", "expected +, * or /"),
             ("{isl / 0}", "not finite"),
             ("{isl | up}", "expected `| whole`"),
         ] {

@@ -116,6 +116,13 @@ impl StepCost {
                 }
             ));
         }
+        all.extend(self.describe_launches());
+        if self.formats.has_block_scales {
+            all.push(
+                "scales per block: a kernel before each product in fp8 quantizes its inputs"
+                    .to_owned(),
+            );
+        }
         all.push(format!(
             "host: {HOST_STEP} a step and {HOST_REQUEST} a request (inference-sim's fit to vLLM 0.15 on H100); gaps of {GRAPH_GAP}"
         ));

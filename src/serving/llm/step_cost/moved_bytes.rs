@@ -69,17 +69,51 @@ impl StepCost {
             }
         }
         if let Some([experts, chosen]) = kind.experts {
-            // The router chooses experts, and a later kernel adds up the experts' results.
+            // The router chooses experts, two kernels count tokens and sort them by expert, and a later
+            // kernel adds up the experts' results.
             work.push(MemoryBoundWork {
                 kernel: MemoryBoundKernel::Softmax,
                 elements: 3 * experts,
             });
+            work.extend(
+                [MemoryBoundWork {
+                    kernel: MemoryBoundKernel::ElementWise,
+                    elements: 4 * chosen,
+                }; 2],
+            );
             work.push(MemoryBoundWork {
                 kernel: MemoryBoundKernel::ElementWise,
                 elements: (chosen + 1) * sizes.hidden,
             });
         }
+        self.add_quantization_work(kind, &mut work);
         work
+    }
+
+    /// Adds the kernels that quantize the inputs of products: they read BF16 and write FP8.
+    fn add_quantization_work(&self, kind: &EqualModelBlocks, work: &mut Vec<MemoryBoundWork>) {
+        if !self.formats.has_block_scales {
+            return;
+        }
+        for product in &kind.products {
+            let format = match product.experts {
+                None => self.formats.weights,
+                Some(_) => self.formats.experts,
+            };
+            if format != Dtype::Fp8 {
+                continue;
+            }
+            let [inputs, _] = kind.product_sizes_per_npu(product, self.npus);
+            // A token is quantized once for all of its experts, and then once in each expert.
+            let rows = match product.experts {
+                Some([_, chosen]) if product.inputs != self.sizes.hidden => chosen,
+                _ => 1,
+            };
+            work.push(MemoryBoundWork {
+                kernel: MemoryBoundKernel::ElementWise,
+                elements: (3 * rows * inputs).div_ceil(2),
+            });
+        }
     }
 
     /// Returns true if the all-reduces before norms also compute the norms.

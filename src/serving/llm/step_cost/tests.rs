@@ -15,12 +15,15 @@ fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepCostPart]) -> Ste
         weights,
         experts,
         kv,
+        has_block_scales: false,
     };
     let shape = EngineShape {
         npus,
         ranks: 1,
         has_whole_experts: false,
         all_reduce: AllReduceKernels::Vllm,
+        graphs: GraphCaptureRule::Pieces,
+        graph_tokens: 512,
     };
     StepCost::new(sizes, &machine, shape, formats, left_out).unwrap()
 }
@@ -109,8 +112,9 @@ fn parts_that_are_left_out_take_no_time() {
     let all = cost("llama3-70b", "dgx-h100", 4, &[])
         .step_time_by_part(&load, &mut StepCostCache::default());
     for (part, name) in StepCostPart::NAMES {
-        let is_padding = *part == StepCostPart::Padding;
-        assert_eq!(all[*part as usize] == Span::ZERO, is_padding, "{name}");
+        // Kernels of 620 tokens on four NPUs take longer than their launches.
+        let is_zero = matches!(part, StepCostPart::Padding | StepCostPart::Launches);
+        assert_eq!(all[*part as usize] == Span::ZERO, is_zero, "{name}");
         let without = cost("llama3-70b", "dgx-h100", 4, &[*part]);
         let parts = without.step_time_by_part(&load, &mut StepCostCache::default());
         assert_eq!(parts[*part as usize], Span::ZERO, "{name}");
@@ -174,12 +178,15 @@ fn norms_are_part_of_fused_all_reduces() {
             weights,
             experts,
             kv,
+            has_block_scales: false,
         };
         let shape = EngineShape {
             npus,
             ranks: 1,
             has_whole_experts: false,
             all_reduce,
+            graphs: GraphCaptureRule::Pieces,
+            graph_tokens: 512,
         };
         let sizes = LlmModelSizes::from_definition(&definition).unwrap();
         StepCost::new(sizes, &machine, shape, formats, &[]).unwrap()
@@ -203,4 +210,74 @@ fn own_all_reduces_are_taken_where_they_were_measured() {
     // The table ends below 32 MiB, so the machine's NCCL curve is used: 199.8 us at 33,554,432
     // bytes.
     assert!((prices.seconds_for(33_554_432) - 199.8e-6).abs() < 1e-9);
+}
+
+/// Each of the 48 blocks has 4 products, the router, attention, 2 all-reduces, and 10 kernels that move bytes: the
+/// activation, 2 norms, the rotation, the writes, the norm of heads, and for experts the choice, 2 for sorting, and
+/// the sum.
+#[test]
+fn launches_outside_graphs_bound_a_step() {
+    let of_rule = |graphs, graph_tokens| {
+        let mut cost = cost("qwen3-30b-a3b", "dgx-h100", 4, &[]);
+        (cost.graphs, cost.graph_tokens) = (graphs, graph_tokens);
+        cost
+    };
+    let prompt = |tokens: u32| StepLoad {
+        chunks: vec![(tokens, 0)],
+        tokens: tokens.into(),
+        wave_tokens: tokens.into(),
+        all_tokens: tokens.into(),
+        requests: 1,
+        sampled: 1,
+        ..StepLoad::default()
+    };
+    let launches = |cost: &StepCost, load: &StepLoad| {
+        let parts = cost.step_time_by_part(load, &mut StepCostCache::default());
+        let on_device: Span = parts[..StepCostPart::Launches as usize]
+            .iter()
+            .copied()
+            .sum();
+        (parts[StepCostPart::Launches as usize], on_device)
+    };
+    let pieces = of_rule(GraphCaptureRule::Pieces, 512);
+    let kernels = 4 + 1 + 1 + 2 + 10;
+    let (more, on_device) = launches(&pieces, &prompt(600));
+    assert_eq!(more + on_device, Span::from_us(20).times(48 * kernels));
+    assert!(on_device > Span::ZERO && more > Span::ZERO);
+    // Up to 512 tokens, each block launches a graph and two kernels of attention.
+    assert_eq!(pieces.launches_of_step(&prompt(512)), 48 * 3);
+    assert_eq!(pieces.launches_of_step(&decode(512, 1000)), 0);
+    assert_eq!(pieces.launches_of_step(&decode(513, 1000)), 48 * kernels);
+    let decodes = of_rule(GraphCaptureRule::Decodes, 512);
+    assert_eq!(decodes.launches_of_step(&prompt(16)), 48 * kernels);
+    assert_eq!(decodes.launches_of_step(&decode(512, 1000)), 0);
+    let never = of_rule(GraphCaptureRule::Never, 512);
+    assert_eq!(never.launches_of_step(&decode(1, 1000)), 48 * kernels);
+    let all = of_rule(GraphCaptureRule::All, 1);
+    assert_eq!(launches(&all, &prompt(600)).0, Span::ZERO);
+    // The host of an A100 takes longer.
+    let older = cost("qwen3-30b-a3b", "dgx-a100", 4, &[]);
+    assert_eq!(older.launch_time(), Span::from_us(44));
+}
+
+/// Before each of the 4 products of a block with experts, a kernel reads BF16 and writes FP8: 3 bytes for each of
+/// 2,048 columns, of 4,096 / 2 on each of two NPUs, of 2,048, and of 8 times 768 / 2.
+#[test]
+fn scales_per_block_need_kernels_that_quantize() {
+    let mut cost = cost("qwen3-30b-a3b", "dgx-h100", 2, &[]);
+    let kernels = |cost: &StepCost| -> Vec<u64> {
+        let work = cost.memory_bound_work_of_block(&cost.sizes.kinds[0]);
+        work.iter().map(|work| work.elements).collect()
+    };
+    let before = kernels(&cost);
+    cost.formats.has_block_scales = true;
+    assert_eq!(kernels(&cost), before);
+    (cost.formats.weights, cost.formats.experts) = (Dtype::Fp8, Dtype::Fp8);
+    let after = kernels(&cost);
+    assert_eq!(after[..before.len()], before[..]);
+    let columns = [2048, 4096 / 2, 2048, 8 * 768 / 2];
+    assert_eq!(
+        after[before.len()..],
+        columns.map(|columns| 3 * columns / 2)
+    );
 }

@@ -79,6 +79,79 @@ fn rows_are_served_and_compared() {
     );
 }
 
+/// Files that scenarios name lie beside the table, wherever the command runs and the scenarios lie.
+#[test]
+fn scenarios_find_files_beside_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let [table, scenarios] = ["table", "scenarios"].map(|name| folder.path().join(name));
+    for of in [&table, &scenarios] {
+        std::fs::create_dir(of).unwrap();
+    }
+    std::fs::write(
+        table.join("requests.csv"),
+        "arrival_ns,input_toks,output_toks\n0,10,3\n1000,10,3\n",
+    )
+    .unwrap();
+    std::fs::write(table.join("runs.csv"), "run,tpot_ms\na,2\n").unwrap();
+    let text = "scenario = '''\nname = \"{run}\"\n[engine]\nblocks = 9\n[step]\nbase = \"2 ms\"\n[requests]\n\
+                arrivals = \"file\"\nfile = \"{folder}/requests.csv\"\n'''\n[measured]\ntpot_mean = \"tpot_ms\"\n";
+    std::fs::write(scenarios.join("runs.toml"), text).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_chakram"))
+        .current_dir(&table)
+        .args(["score", "runs.csv", "--scenarios", "../scenarios/runs.toml"])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("1 rows served, 0 refused"), "{text}");
+}
+
+/// The client's time of a row comes from rows of other folds that agree in `client_groups`, if there are three.
+#[test]
+fn time_of_a_client_comes_from_similar_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = [
+        "a,fast,10",
+        "b,fast,12",
+        "c,fast,14",
+        "d,fast,16",
+        "a,slow,101",
+        "b,slow,103",
+    ];
+    let table = format!("fold,engine,ttft_ms\n{}\n", rows.join("\n"));
+    let [runs, scenarios] =
+        ["runs.csv", "runs.toml"].map(|name| folder.path().join(name).display().to_string());
+    std::fs::write(&runs, table).unwrap();
+    let text = "folds = [\"fold\"]\nclient = \"other-folds\"\nclient_groups = [\"engine\"]\nscenario = '''\n\
+                name = \"{fold}\"\n[engine]\nblocks = 9\n[step]\nbase = \"1 ms\"\n[requests]\narrivals = \"at-once\"\n\
+                count = 1\n[[class]]\nname = \"all\"\ninput = 10\noutput = 2\n'''\n[measured]\nttft_mean = \"ttft_ms\"\n";
+    std::fs::write(&scenarios, text).unwrap();
+    let args = [
+        "score",
+        &runs,
+        "--scenarios",
+        &scenarios,
+        "--format",
+        "json",
+    ];
+    let scores: Value = serde_json::from_str(&done(&args)).unwrap();
+    let rows = scores["rows"].as_array().unwrap();
+    let clients = rows
+        .iter()
+        .map(|row| (row["client_s"].as_f64().unwrap() * 1e3).round() as u64);
+    // The engine takes 1 ms. A fast row sees three others. A slow row sees one other, so it takes all rows of other folds.
+    let expected = [13, 13, 11, 11, (13 + 15) / 2, (13 + 15) / 2];
+    assert_eq!(clients.collect::<Vec<_>>(), expected);
+    std::fs::write(&scenarios, text.replace("client = \"other-folds\"\n", "")).unwrap();
+    let output = chakram(&["score", &runs, "--scenarios", &scenarios]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        error.contains("client_groups") && error.contains("without `client`"),
+        "{error}"
+    );
+}
+
 #[test]
 fn wrong_files_of_scenarios_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
@@ -91,7 +164,7 @@ fn wrong_files_of_scenarios_are_rejected() {
         ("\"tpot_ms\"", "\"tpot\"", "_us, _ms or _s"),
         ("\"ttft_ms\"", "\"tft_ms\"", "ttft_ms"),
         ("[only]", "[omly]", "only"),
-        ("{users * 3}", "{users + 3}", "expected * or /"),
+        ("{users * 3}", "{users - 3}", "expected +, * or /"),
     ] {
         std::fs::write(&scenarios, SCENARIOS.replace(found, instead)).unwrap();
         let output = chakram(&["score", &runs, "--scenarios", &scenarios]);

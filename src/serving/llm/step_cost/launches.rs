@@ -1,0 +1,82 @@
+//! The host's launches of kernels outside captured graphs.
+
+use super::super::model_sizes::{EqualModelBlocks, TokenMixing};
+use super::super::rules::GraphCaptureRule;
+use super::super::step_load::StepLoad;
+use super::StepCost;
+use chakram_base::units::Span;
+
+/// Time of the host to launch a kernel outside a graph. Eager all-reduces of vLLM take 20 us from
+/// 256 B to 1 MB on hosts of H100, H200 and B200 (ai-dynamo/aiconfigurator, Apache-2.0), so the
+/// host limits them.
+const LAUNCH: Span = Span::from_us(20);
+/// The same time on hosts of A100.
+const LAUNCH_A100: Span = Span::from_us(44);
+/// Number of kernels of attention between two graphs: one writes keys and values, one computes
+/// attention.
+const LAUNCHES_BETWEEN_GRAPHS: u64 = 2;
+/// Number of kernels of linear attention for prompts (`chunk_gated_delta_rule` of
+/// flash-linear-attention): two norms, sums of gates, products of keys, their inverses, corrected
+/// keys and values, states, and outputs.
+const DELTA_KERNELS: u64 = 8;
+
+impl StepCost {
+    /// Returns the number of kernels and graphs that the host launches one by one in a step; 0 if
+    /// the step is a captured graph.
+    pub(super) fn launches_of_step(&self, load: &StepLoad) -> u64 {
+        let has_prompts = !load.chunks.is_empty();
+        let is_small = load.wave_tokens <= self.graph_tokens;
+        let is_in_pieces = match self.graphs {
+            GraphCaptureRule::All => return 0,
+            GraphCaptureRule::Pieces | GraphCaptureRule::Decodes if is_small && !has_prompts => {
+                return 0;
+            }
+            GraphCaptureRule::Pieces => is_small,
+            GraphCaptureRule::Decodes | GraphCaptureRule::Never => false,
+        };
+        let launches_of_block = |kind: &EqualModelBlocks| {
+            let mixing = match kind.mixing {
+                TokenMixing::Delta(_) if has_prompts => DELTA_KERNELS,
+                _ => 1,
+            };
+            if is_in_pieces {
+                // The rest of the block is a single graph.
+                return 1 + LAUNCHES_BETWEEN_GRAPHS + (mixing - 1);
+            }
+            let collectives = if self.npus * self.ranks > 1 { 2 } else { 0 };
+            let products = kind.products.len() + usize::from(kind.experts.is_some());
+            let moving = self.memory_bound_work_of_block(kind).len();
+            (products + moving) as u64 + mixing + collectives
+        };
+        let kinds = self.sizes.kinds.iter();
+        kinds.map(|kind| kind.count * launches_of_block(kind)).sum()
+    }
+
+    /// Returns the time of the host to launch a kernel.
+    pub(super) fn launch_time(&self) -> Span {
+        match self.class.name.as_str() {
+            "a100" => LAUNCH_A100,
+            _ => LAUNCH,
+        }
+    }
+
+    /// Describes the launches; `None` if all steps are captured graphs.
+    pub(super) fn describe_launches(&self) -> Option<String> {
+        let steps = match self.graphs {
+            GraphCaptureRule::All => return None,
+            GraphCaptureRule::Pieces => format!(
+                "steps of more than {} tokens, and in attention of steps with prompts",
+                self.graph_tokens
+            ),
+            GraphCaptureRule::Decodes => format!(
+                "steps with prompts or with more than {} requests",
+                self.graph_tokens
+            ),
+            GraphCaptureRule::Never => "all steps".to_owned(),
+        };
+        Some(format!(
+            "launches: {} a kernel in {steps}, at the same time as the kernels (eager all-reduces on such hosts)",
+            self.launch_time()
+        ))
+    }
+}
