@@ -143,8 +143,15 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
             let at = at.map(|at| format!("/npus/{at}/time_ps/{key}"));
             SectionCell::number_cell(time(row).0, shown).with_optional_json_pointer(at)
         };
+        let is_memory = *part == TimeCategory::Memory && mean > Span::ZERO;
+        let is_all_remote = is_memory && mean == report.mean_remote_memory;
+        let name = if is_all_remote {
+            "memory, all remote"
+        } else {
+            *name
+        };
         let mut cells = vec![
-            (*name).into(),
+            name.into(),
             SectionCell::from(mean).with_json_pointer(format!("/mean_ps/{key}")),
             SectionCell::percent_cell(mean, makespan),
         ];
@@ -183,8 +190,8 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
     vec![section]
 }
 
-/// Returns rows that divide the mean NPU's memory time into accesses to remote memory and to local memory. If there are
-/// no accesses to remote memory, the result is empty.
+/// Returns rows that divide the mean NPU's memory time into accesses to remote memory and to local memory. If there is
+/// only one kind, the result is empty.
 fn rows_of_memory_kinds(report: &Report) -> Vec<SectionRow> {
     let remote = report.mean_remote_memory;
     let local = report.mean_parts[TimeCategory::Memory as usize].0 - remote.0;
@@ -196,12 +203,10 @@ fn rows_of_memory_kinds(report: &Report) -> Vec<SectionRow> {
         ])
     };
     let mut rows = Vec::new();
-    if remote > Span::ZERO {
+    if remote > Span::ZERO && local > 0 {
         let mean = SectionCell::from(remote).with_json_pointer("/mean_remote_memory_ps");
         rows.push(row("  remote memory", mean, remote));
-        if local > 0 {
-            rows.push(row("  local memory", Span(local).into(), Span(local)));
-        }
+        rows.push(row("  local memory", Span(local).into(), Span(local)));
     }
     rows
 }

@@ -439,16 +439,20 @@ pub enum ActivationFunction {
     Gelu,
     /// The function multiplies x by the logistic function of x, as in SwiGLU.
     Silu,
+    /// As [`Self::Silu`], after both inputs are limited to a range, as in GPT-OSS.
+    #[serde(rename = "clamped-silu")]
+    ClampedSilu,
     /// The logistic function, as in gates of attention.
     Sigmoid,
 }
 
 impl ActivationFunction {
     /// All functions, with their names in model files.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::Relu, "relu"),
         (Self::Gelu, "gelu"),
         (Self::Silu, "silu"),
+        (Self::ClampedSilu, "clamped-silu"),
         (Self::Sigmoid, "sigmoid"),
     ];
 }

@@ -45,6 +45,8 @@ pub struct JobWorkAmounts {
     /// Token pairs that are counted in `model_flops`; `None` for models without attention, or if the trace does not
     /// state the pairs.
     pub attention: Option<CountedAttention>,
+    /// True if tokens choose among experts.
+    pub experts: bool,
 }
 
 impl Display for JobWorkAmounts {
@@ -54,9 +56,12 @@ impl Display for JobWorkAmounts {
             write!(f, ", tokens {tokens}")?;
         }
         write!(f, ", model_flops {}", self.model_flops)?;
-        match self.attention {
-            Some(counted) => write!(f, ", attention {}", counted.stable_name()),
-            None => Ok(()),
+        if let Some(counted) = self.attention {
+            write!(f, ", attention {}", counted.stable_name())?;
+        }
+        match self.experts {
+            true => f.write_str(", experts chosen"),
+            false => Ok(()),
         }
     }
 }
@@ -80,6 +85,7 @@ impl JobWorkAmounts {
             model_flops: said("model_flops")?.parse().ok()?,
             attention: said("attention")
                 .and_then(|word| counted.into_iter().find(|one| one.stable_name() == word)),
+            experts: said("experts") == Some("chosen"),
         })
     }
 }
@@ -102,6 +108,7 @@ mod tests {
                 tokens,
                 model_flops: u128::MAX,
                 attention,
+                experts: attention == causal,
             };
             assert_eq!(
                 JobWorkAmounts::parse_attribute(&amounts.to_string()),

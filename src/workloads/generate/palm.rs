@@ -458,6 +458,7 @@ impl TraceGenerator for PalmGenerator {
             tokens: Some(samples * u64::from(self.options.sequence)),
             model_flops: self.model_flops * u128::from(self.passes),
             attention: Some(CountedAttention::Full),
+            experts: false,
         })
     }
 

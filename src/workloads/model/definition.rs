@@ -9,7 +9,7 @@
 //! |---|---|
 //! | sizes | `layers`, `hidden`, `heads`, `vocabulary`, `sequence`; `kv_heads` (heads), `head_width` (hidden / heads), `ffn` (4 hidden) |
 //! | experts in place of one MLP | `experts` of `ffn` columns each, `experts_per_token` |
-//! | functions | `activation` gelu, relu, swiglu or geglu; `biases`, `causal` (true), `dropout` (false) |
+//! | functions | `activation` gelu, relu, swiglu, clamped-swiglu or geglu; `biases`, `causal` (true), `dropout` (false) |
 //! | norms | `norm` layernorm or rmsnorm, `norm_after` (false), `embedding_norm` (false), `final_norm` (unless norm_after), `qk_norm` (false) |
 //! | positions | `positions` learned, rotary or none, `position_rows` (sequence), `segments` (0) |
 //! | end | `head` logits, masked or pooler (logits), `tied` for logits |

@@ -102,6 +102,45 @@ fn intervals_across_nodes_reach_further_up() {
     }
 }
 
+/// No measured step confirms the list of experts' kernels, so the upper end of their interval reaches
+/// 0.44 further up, in addition to errors of kernel times. Without curves, no list is measured.
+#[test]
+fn intervals_of_models_with_experts_reach_further_up() {
+    for (model, compute, upwards) in [
+        ("gpt2-small", "curves", None),
+        ("gpt-oss-20b", "curves", Some(0.44)),
+        ("gpt-oss-20b", "roofline", None),
+    ] {
+        let words = [
+            "generate", model, "--tokens", "64", "--data", "8", "--batch", "8",
+        ];
+        let timed = [
+            "--machine",
+            "dgx-a100",
+            "--compute",
+            compute,
+            "--format",
+            "json",
+        ];
+        let output = chakram(&[&words[..], &timed].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        let interval = &report["interval"];
+        let flag = interval["unlisted_kernels"].as_bool();
+        assert_eq!(flag, upwards.map(|_| true), "{model} {compute}");
+        if compute == "roofline" {
+            continue;
+        }
+        let number = |value: &Value| value.as_f64().expect("a number").ln();
+        let predicted = number(&report["makespan_ps"]);
+        let below = predicted - number(&interval["low_ps"]);
+        let above = number(&interval["high_ps"]) - predicted;
+        let expected = below.hypot(upwards.unwrap_or(0.0));
+        assert!((above - expected).abs() < 1e-6, "{model}: {below} {above}");
+    }
+}
+
 /// By default curves give the times of a model's kernels, its host launches them, and collectives
 /// use measurements, both in a direct replay and in a replay from files. With an efficiency, or on
 /// machines without curves, the result is the result of the roofline model.

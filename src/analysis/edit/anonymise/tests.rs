@@ -126,6 +126,7 @@ fn only_what_replays_read_stays() {
         tokens: None,
         model_flops: 5,
         attention: None,
+        experts: false,
     };
     assert_eq!(told.amounts, Some(amounts));
     let cost = told.profiler.cost.unwrap();

@@ -22,7 +22,8 @@ use super::super::GenerateError;
 use super::program::OperatorOperandBytes;
 use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SoftmaxKernel};
 use crate::model::{
-    OperatorAxesAndTensors, OperatorKernelSpec, OperatorKind, TrainedOperatorWeights,
+    ActivationFunction, OperatorAxesAndTensors, OperatorKernelSpec, OperatorKind,
+    TrainedOperatorWeights,
 };
 use chakram_trace::format::Dtype;
 
@@ -104,6 +105,16 @@ impl KernelCostParameters {
             // The backward pass uses the cast tensor, so the cast tensor is saved instead of the
             // original.
             kernels.keeps = kernels.keeps / (2 * self.number) * bytes_of_two_numbers(dtype);
+        }
+        if let OperatorKind::Activation {
+            function: ActivationFunction::ClampedSilu,
+            rows,
+            width,
+            gated: true,
+        } = work
+            && self.one_by_one
+        {
+            self.clamp_inputs_of_gate([self.row_count(rows.into()), width.into()], &mut kernels)?;
         }
         if self.training != TrainedOperatorWeights::All && kernels.weights.take().is_some() {
             kernels.after_weights.clear();

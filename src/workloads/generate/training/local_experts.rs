@@ -97,6 +97,12 @@ fn expert_routing_counts(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     })
 }
 
+/// Returns true if some layer of `model` has experts.
+pub(super) fn chooses_experts(model: &Model) -> bool {
+    let mut layers = model.equal_layer_runs();
+    layers.any(|run| expert_routing_counts(&run[0].operators).is_some())
+}
+
 /// Returns the number of expert rows on the fullest rank, divided by the mean over ranks.
 fn fullest_expert_rank_load_ratio(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     expert_routing_counts(operators).map_or(1.0, |[experts, chosen]| {

@@ -1,6 +1,9 @@
 //! Totals of a plan, computed without a replay.
 
-use super::{GRADIENT_LANE, PARAMETER_LANE, TrainingGenerator, TrainingPattern, frozen_weights};
+use super::{
+    GRADIENT_LANE, PARAMETER_LANE, TrainingGenerator, TrainingPattern, frozen_weights,
+    local_experts,
+};
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates, accesses_remote_memory};
 use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
@@ -247,6 +250,7 @@ impl TrainingGenerator {
             tokens: tokens.map(|tokens| samples.saturating_mul(tokens)),
             model_flops: self.model_flops().saturating_mul(samples.into()),
             attention: self.counted_attention_kind(),
+            experts: local_experts::chooses_experts(&self.model),
         }
     }
 

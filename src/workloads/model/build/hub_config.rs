@@ -306,6 +306,7 @@ fn read_architecture(
     let biases = read_biases(config, kind)?;
     let experts = read_expert_routing(config)?;
     let function = match config.read_text_value("hidden_act")? {
+        None | Some("silu" | "swish") if kind == "gpt_oss" => ActivationFunction::ClampedSilu,
         None | Some("silu" | "swish") => ActivationFunction::Silu,
         Some("gelu" | "gelu_new" | "gelu_pytorch_tanh") => ActivationFunction::Gelu,
         Some(_) => config.invalid_value("hidden_act", "silu or gelu")?,

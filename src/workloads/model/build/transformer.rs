@@ -65,10 +65,11 @@ pub(super) const KEYS: &[&str] = &[
 
 /// Activations of the MLP, each with its name in files. An activation is a function and a flag that
 /// is true if it is gated.
-const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
+const ACTIVATIONS: [((ActivationFunction, bool), &str); 5] = [
     ((ActivationFunction::Gelu, false), "gelu"),
     ((ActivationFunction::Relu, false), "relu"),
     ((ActivationFunction::Silu, true), "swiglu"),
+    ((ActivationFunction::ClampedSilu, true), "clamped-swiglu"),
     ((ActivationFunction::Gelu, true), "geglu"),
 ];
 

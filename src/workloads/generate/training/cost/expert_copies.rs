@@ -23,6 +23,17 @@
 //! | `bias.join` | one | `2d` per output of all experts |
 //! | `bias.scale`, `bias.sum` backward | one per expert | `2d nm`, `d nm` |
 //! | `bias.scores`, `bias.scores.sum` backward | one per expert | `2d nm`, `d nm` |
+//!
+//! If experts limit the inputs of their activation, as in GPT-OSS, Megatron-LM limits both inputs
+//! of the gate by separate kernels and joins them, before a fused kernel computes the activation
+//! (`weighted_bias_quick_geglu_impl`). For `n` rows of `m` outputs of all experts:
+//!
+//! | kernel | bytes |
+//! |---|---|
+//! | `clamp.gate`, `clamp.up` | `2d nm` each |
+//! | `clamp.join` | `4d nm` |
+//! | `clamp.gate`, `clamp.up` backward | `3d nm` each |
+//! | `clamp.join` backward | `4d nm` |
 
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
@@ -73,6 +84,33 @@ impl KernelCostParameters {
         ];
         // The sum's gradients are computed before the product's gradients.
         kernels.backward.splice(..0, backward);
+        Ok(())
+    }
+
+    /// Adds the kernels that limit both inputs of a gate with `rows` rows of `width` outputs.
+    pub(super) fn clamp_inputs_of_gate(
+        &self,
+        [rows, width]: [u128; 2],
+        kernels: &mut OperatorKernels,
+    ) -> Result<(), GenerateError> {
+        let (half, whole) = ([rows, width], [rows, 2 * width]);
+        let elements = u128::from(self.number) * rows * width;
+        let one = |suffix, times: u128, to: &[u128], class| {
+            let kernel = build_kernel(suffix, 0, times * elements, &[to], &[to])?;
+            Ok::<_, GenerateError>(kernel.moving_kernel(class))
+        };
+        let (limit, copy) = (MemoryBoundKernel::ElementWise, MemoryBoundKernel::Copy);
+        let forward = [
+            one(".clamp.gate", 2, &half, limit)?,
+            one(".clamp.up", 2, &half, limit)?,
+            one(".clamp.join", 4, &whole, copy)?,
+        ];
+        kernels.forward.splice(..0, forward);
+        kernels.backward.extend([
+            one(".clamp.gate", 3, &half, limit)?,
+            one(".clamp.up", 3, &half, limit)?,
+            one(".clamp.join", 4, &whole, copy)?,
+        ]);
         Ok(())
     }
 

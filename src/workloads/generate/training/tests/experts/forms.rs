@@ -306,10 +306,11 @@ fn ranks_with_several_experts_order_their_copies() {
     assert_eq!(own(&slots[0], ".sort")[0].1, each * 3 / 2);
 }
 
-/// If each expert has its own kernels, separate kernels add the biases of the last product. Each of
-/// the X experts has C T / X copies with H values of 2 B.
+/// If each expert has its own kernels, separate kernels add the biases of the last product, and
+/// limit the inputs of the gate. Each of the X experts has C T / X copies with H values of 2 B. The
+/// gate has C T copies with F values.
 #[test]
-fn biases_of_single_experts_have_their_own_kernels() {
+fn biases_and_limits_of_single_experts_have_their_own_kernels() {
     use crate::generate::plan::ExpertProducts as Products;
     let with = |products: Products| {
         let mut plan = ParallelismPlan::new();
@@ -317,8 +318,12 @@ fn biases_of_single_experts_have_their_own_kernels() {
         let mut model = model();
         for layer in &mut model.layers {
             for operator in &mut layer.operators {
-                if let OperatorKind::ExpertLinear { bias, .. } = &mut operator.work {
-                    *bias = true;
+                match &mut operator.work {
+                    OperatorKind::ExpertLinear { bias, .. } => *bias = true,
+                    OperatorKind::Activation { function, .. } => {
+                        *function = ActivationFunction::ClampedSilu;
+                    }
+                    _ => {}
                 }
             }
         }
@@ -336,7 +341,14 @@ fn biases_of_single_experts_have_their_own_kernels() {
     };
     let nodes = with(Products::OneByOne);
     let each = 2 * (C * T / X) * H;
+    let half = 2 * C * T * F;
     for (name, expected) in [
+        ("fwd/experts.activation.clamp.gate", vec![2 * half]),
+        ("fwd/experts.activation.clamp.up", vec![2 * half]),
+        ("fwd/experts.activation.clamp.join", vec![4 * half]),
+        ("bwd/experts.activation.clamp.gate", vec![3 * half]),
+        ("bwd/experts.activation.clamp.up", vec![3 * half]),
+        ("bwd/experts.activation.clamp.join", vec![4 * half]),
         ("fwd/experts.down.bias.scale", vec![each; X as usize]),
         ("fwd/experts.down.bias.add", vec![3 * each; X as usize]),
         ("fwd/experts.down.bias.join", vec![2 * X * each]),
@@ -350,6 +362,7 @@ fn biases_of_single_experts_have_their_own_kernels() {
     }
     let grouped = with(Products::Grouped);
     assert!(bytes(&grouped, "fwd/experts.down.bias.add").is_empty());
+    assert!(bytes(&grouped, "fwd/experts.activation.clamp.gate").is_empty());
 }
 
 /// Four experts on two ranks have 30, 10, 5 and 5 tokens. The first rank has 40 of these 50 tokens,
