@@ -50,7 +50,7 @@ fn keys_are_refused_with_their_lines() {
     );
     let found = error(&changed("activation = \"swiglu\"", "activation = \"selu\""));
     assert!(
-        found.contains("expected one of gelu, relu, swiglu, geglu"),
+        found.contains("expected one of gelu, relu, swiglu, clamped-swiglu, geglu"),
         "{found}"
     );
     let found = error(&changed("tied = false", ""));
