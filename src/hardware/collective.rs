@@ -27,6 +27,7 @@ mod double_binary_tree;
 mod flow_shop;
 mod halving_doubling;
 mod inter_dimension;
+mod late_ring;
 mod line_cost;
 mod native;
 mod pairwise;

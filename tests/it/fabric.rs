@@ -603,21 +603,21 @@ fn files_of_links_that_make_no_sense_are_refused() {
         assert_eq!(output.status.code(), Some(2), "{rest}: {text}");
         assert!(text.contains(expected), "{rest}: {text}");
     }
-    let large = "Ring(4096):1 GB/s:0 ns";
+    let large = "Ring(32768):1 GB/s:0 ns";
     let job = [
         "generate", "p2p", "ring", "--size", "1MB", "--ranks", "2", "-m", large,
     ];
     assert_eq!(code(&job), 0);
     for more in [&["--links"][..], &["--network", "fair-sharing"]] {
-        assert!(refusal(&[&job[..], more].concat()).contains("at most 2048"));
+        assert!(refusal(&[&job[..], more].concat()).contains("at most 16384"));
     }
     // A machine file may name the network model. If communication takes its recorded time, the
     // model is not used.
     let keys =
-        "shape = \"ring\"\nsize = 4096\nalgorithm = \"ring\"\n[network]\nmodel = \"fair_sharing\"";
+        "shape = \"ring\"\nsize = 32768\nalgorithm = \"ring\"\n[network]\nmodel = \"fair_sharing\"";
     let large = file(&dir, "large.toml", keys);
     let kernels = ["replay", "traces/ddp-resnet18", "-m", &large];
-    assert!(refusal(&kernels).contains("at most 2048"));
+    assert!(refusal(&kernels).contains("at most 16384"));
     assert_eq!(code(&[&kernels[..], &["--comm", "recorded"]].concat()), 0);
 }
 

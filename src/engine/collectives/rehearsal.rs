@@ -26,7 +26,7 @@ use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
 use crate::ids::RunIndex;
-use crate::plan::NONE;
+use crate::plan::{GroupPlan, NONE};
 use chakram_base::ids::{NodeIndex, Position};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::{NetworkBackend, RehearsableLinks, RehearsedLink};
@@ -350,6 +350,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         }
         let found = if self.chunks.is_scripted(&self.chunks.runs[id]) {
             None
+        } else if let Some(computed) = self.compute_rehearsal(fabric, id, &own) {
+            Some((computed, 0))
         } else {
             self.rehearse_run(fabric, effects, id, own, together)
         };
@@ -371,6 +373,40 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             (None, _) => *state = RehearsalState::Impossible,
         }
         found.map(|found| (found, messages))
+    }
+
+    /// Computes what a rehearsal on a network without contention would give, if there is a formula for members that begin
+    /// at different times.
+    fn compute_rehearsal<N: NetworkBackend>(
+        &self,
+        fabric: &Fabric<'_, N>,
+        id: RunIndex,
+        pattern: &[Span],
+    ) -> Option<CollectiveRehearsal> {
+        let run = &self.chunks.runs[id];
+        let is_simple = run.own_schedules.is_empty()
+            && !self.chunks.mixed_directions
+            && !fabric.needs_message_requests();
+        if N::SHARED || M::Order::SENDS_END_ON_ARRIVAL || !is_simple {
+            return None;
+        }
+        let GroupPlan { extent, paths, .. } = self.chunks.groups[run.group].plan;
+        let schedule = self.chunks.schedules.get(run.schedule);
+        let begins: Vec<Span> = extent
+            .member_at
+            .iter()
+            .map(|member| pattern[member.index()])
+            .collect();
+        let ends = (self.chunks.backend).time_late_members(schedule, extent, paths, &begins)?;
+        let mut ends: Vec<(Span, Position)> = ends.into_iter().zip((0..).map(Position)).collect();
+        ends.sort_unstable();
+        let last = pattern.iter().max().copied().unwrap_or_default();
+        let is_ordered = ends.first().is_some_and(|&(first, _)| first > last);
+        is_ordered.then(|| CollectiveRehearsal {
+            pattern: pattern.to_vec(),
+            ends,
+            links: Vec::new(),
+        })
     }
 
     /// Simulates a collective as if nothing else were in flight, and then restores the state of everything else. Also

@@ -326,6 +326,19 @@ pub trait CollectiveBackend {
         paths: &[CommonLinePaths],
         quiet: &UncontendedCost<'_>,
     ) -> Option<Span>;
+
+    /// Returns the end of each position if members begin at different times, on a network without contention and without
+    /// other traffic. `begins` contains the time at which each position begins. Returns `None` if no formula is proven
+    /// exact.
+    fn time_late_members(
+        &self,
+        _chunk_schedule: &ChunkSchedule<Self::Stage>,
+        _extent: &GroupExtent,
+        _paths: &[CommonLinePaths],
+        _begins: &[Span],
+    ) -> Option<Vec<Span>> {
+        None
+    }
 }
 
 /// Behaviour of members' endpoints apart from sending and receiving: delays, buses, reductions, rendezvous, scripts,

@@ -27,7 +27,7 @@ use super::{
     AdmissionOrder, AlgorithmChoice, ChunkSchedule, ChunkingSettings, CollectiveAlgorithm,
     CollectiveCurve, CollectivePrimitive, CollectiveProtocol, CollectiveStage, CustomCollective,
     InterDimensionPolicy, LinePosition, PairBytesByPhase, ScriptExecutor, SendStep,
-    StageAssignment, curve, protocol, stage_assignment,
+    StageAssignment, curve, late_ring, protocol, stage_assignment,
 };
 use crate::group::{CommonLinePaths, GroupExtent, GroupPhase};
 use crate::topology::{LinePattern, NetworkPath, Topology};
@@ -328,6 +328,18 @@ impl CollectiveBackend for NativeBackend<'_> {
                     .end
             }
         })
+    }
+
+    fn time_late_members(
+        &self,
+        chunk_schedule: &ChunkSchedule<StageAssignment>,
+        extent: &GroupExtent,
+        paths: &[CommonLinePaths],
+        begins: &[Span],
+    ) -> Option<Vec<Span>> {
+        let is_single = chunk_schedule.chunk_count() == 1;
+        let stages = is_single.then(|| chunk_schedule.all_stages())?;
+        late_ring::time_late_members(stages, extent, paths, begins)
     }
 }
 

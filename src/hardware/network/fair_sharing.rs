@@ -24,9 +24,15 @@
 //!
 //! # Events
 //!
-//! Submissions and departures of an instant are collected, and rates are solved once per round. Only the next departure
-//! is scheduled as an event. A new event has a new number; the previous event is then ignored because its number is
-//! outdated.
+//! Messages that leave at an instant are removed first. Rates are computed in a later round of the same instant, because
+//! senders often begin the next message when the previous message has left. If the new messages fit the rates of the other
+//! messages ([`rates`]), no other rate is computed. The network schedules one event for the next departure. A new event
+//! replaces the previous event and has a new number; an event with an outdated number is ignored.
+//!
+//! # Equal links
+//!
+//! The links of a Clos network over which messages are sprayed in equal parts are one link in routes
+//! ([`BundledRoutes`](crate::topology::link_graph::BundledRoutes)), unless links may fail.
 //!
 //! # Failed links
 //!
@@ -43,73 +49,80 @@ use super::{
     DeliveryNotice, EventScheduler, FailingLinks, MemoryTransfer, NetworkBackend, NetworkEvent,
     NetworkMessage,
 };
-use crate::topology::link_graph::{DirectedLink, LinkFraction, LinkGraph};
+use crate::topology::link_graph::{
+    BundledRoutes, DirectedLink, LinkFraction, LinkGraph, LinkRoute,
+};
 use crate::topology::{LinePattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, InverseRate, Span, Time};
+use rates::MaxMinRates;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Relative difference below which rates count as equal. Equal rates must be fixed together, although sums in another
-/// order may differ in their last bits.
-const ALIKE: f64 = 1.0 + 1e-9;
-
-/// Half a picosecond, in seconds.
-const HALF_PICOSECOND: f64 = 0.5e-12;
-
 /// A message, load or store in flight that still has unsent bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct MessageStream {
     op: OpIndex,
     order: u32,
     tells: bool,
     ends: (EndpointId, EndpointId),
+    /// Position in the order of submissions, and of entries to the next link if devices store and forward.
+    sequence: u64,
     /// Time at which the first byte left.
     begun: Time,
     /// Size of the message in bytes.
     size: f64,
-    /// Range of entries in [`FairSharingNetwork::ways`] that contain the stream's links.
-    way: (u32, u32),
-    /// End of the range of links in `ways` that the message still has to pass.
-    last: u32,
-    /// Latency from the end of these links to the receiver.
+    /// The links of the route.
+    route: Vec<LinkFraction>,
+    /// Range of the links in `route` that the stream occupies: all links, or one link if devices store and forward.
+    active: (u32, u32),
+    /// Latency from the end of the active links to the receiver, or to the next link.
     latency: Span,
-    /// Bytes that had not left the sender when rates were last computed.
+    /// Bytes that had not left the sender at `settled`.
     left: f64,
-    /// Bytes per second since rates were last computed.
+    /// Time at which the rate last changed.
+    settled: Time,
+    /// Bytes per second since `settled`.
     rate: f64,
     /// Time at which all bytes will have left if the rate does not change.
     leaves: Time,
     /// True once the current computation of rates has fixed the stream's rate.
-    fixed: bool,
+    is_fixed: bool,
 }
 
-/// Route between two endpoints.
-#[derive(Clone, Copy, Debug)]
-struct StreamRoute {
-    /// Range of entries in [`FairSharingNetwork::ways`] that contain the route's links.
-    links: (u32, u32),
-    latency: Span,
-    /// Sum of the inverse rates of the links at which a device waits for a segment.
-    others: InverseRate,
+impl MessageStream {
+    /// Returns the links that the stream occupies.
+    fn links(&self) -> &[LinkFraction] {
+        &self.route[self.active.0 as usize..self.active.1 as usize]
+    }
+
+    /// Counts the bytes that have left up to `now`.
+    fn settle_bytes(&mut self, now: Time) {
+        self.left -= self.rate * now.since(self.settled).as_seconds();
+        self.settled = now;
+    }
+
+    /// Changes the rate from `now` on.
+    fn set_rate(&mut self, rate: f64, now: Time) {
+        if rate == self.rate {
+            return;
+        }
+        self.settle_bytes(now);
+        self.rate = rate;
+        self.leaves = if self.left > 0.0 {
+            now + Span::from_seconds(self.left / rate)
+        } else {
+            now
+        };
+    }
 }
 
 /// A message whose bytes have all left but not yet arrived.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct DepartedMessage {
     stream: MessageStream,
     left: Time,
     arrives: Time,
-}
-
-/// State of a link while rates are computed.
-#[derive(Clone, Copy, Debug, Default)]
-struct LinkRateState {
-    /// Sum of the parts of all streams on the link that still have no fixed rate.
-    open: f64,
-    count: u32,
-    /// Bytes per second that the fixed streams take.
-    taken: f64,
 }
 
 /// State of a network with fair sharing; the module documentation describes the model.
@@ -123,17 +136,23 @@ pub struct FairSharingNetwork<'a> {
     stores: bool,
     /// Messages that wait to enter their next link, by op.
     between: BTreeMap<OpIndex, MessageStream>,
-    /// Links of all routes used so far.
-    ways: Vec<LinkFraction>,
-    way_of: BTreeMap<(EndpointId, EndpointId), StreamRoute>,
-    streams: Vec<MessageStream>,
-    /// Time up to which the streams' bytes have been counted.
-    settled: Time,
+    bundled_routes: BundledRoutes,
+    /// Routes between NPUs and memories, and all routes if links may fail.
+    routes: BTreeMap<(EndpointId, EndpointId), LinkRoute>,
+    /// Streams in flight, by slot.
+    streams: Vec<Option<MessageStream>>,
+    free_slots: Vec<u32>,
+    /// Slots of streams that wait for a rate.
+    entering: Vec<u32>,
+    /// Slots of the streams that leave at each time.
+    departures: BTreeMap<Time, Vec<u32>>,
+    rates: MaxMinRates,
+    /// Number of streams that have entered links so far.
+    sequence: u64,
     /// Number of the latest event that computes rates, and its time if it is pending.
     pending: (u32, Option<Time>),
-    shares: Vec<LinkRateState>,
-    /// Links that streams use; filled while rates are solved.
-    used: Vec<u32>,
+    /// Routes of departed messages, for reuse of their memory.
+    spare_routes: Vec<Vec<LinkFraction>>,
     /// Messages that have left but not arrived; recorded only if links may fail.
     departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
     /// Number of arrival events to ignore, by time and op. An event is ignored if a part of the op's message is sent
@@ -150,19 +169,22 @@ impl<'a> FairSharingNetwork<'a> {
         let graph = topology.link_graph()?;
         let links = topology.links_with_memories(&graph);
         Some(Self {
-            shares: vec![LinkRateState::default(); links.len()],
             topology,
+            bundled_routes: BundledRoutes::new(&graph),
             graph,
+            rates: MaxMinRates::new(&links),
             links,
             stores: topology.explicit_links().is_some()
                 && topology.switching_mode() == SwitchingMode::StoreAndForward,
             between: BTreeMap::new(),
-            ways: Vec::new(),
-            way_of: BTreeMap::new(),
+            routes: BTreeMap::new(),
             streams: Vec::new(),
-            settled: Time::ZERO,
+            free_slots: Vec::new(),
+            entering: Vec::new(),
+            departures: BTreeMap::new(),
+            sequence: 0,
             pending: (0, None),
-            used: Vec::new(),
+            spare_routes: Vec::new(),
             departed: None,
             overtaken: BTreeMap::new(),
             cut_off: BTreeSet::new(),
@@ -174,27 +196,40 @@ impl<'a> FairSharingNetwork<'a> {
         self.departed = Some(BTreeMap::new());
     }
 
-    /// Returns the route between two endpoints, or `None` if failed links leave no route.
-    fn find_route(&mut self, ends: (EndpointId, EndpointId)) -> Option<StreamRoute> {
-        let (topology, graph, ways) = (self.topology, &self.graph, &mut self.ways);
-        if let Some(&way) = self.way_of.get(&ends) {
-            return Some(way);
-        }
-        let route = topology.route_between(graph, ends)?;
-        let way = {
-            let first = ways.len() as u32;
-            ways.extend(route.links);
-            // Devices on explicit links either forward bytes at once or store whole messages, so segments play no role.
-            let path = topology.path_between(ends);
-            let path = path.filter(|_| topology.explicit_links().is_none());
-            StreamRoute {
-                links: (first, ways.len() as u32),
-                latency: route.latency,
-                others: path.map_or(InverseRate::ZERO, |path| path.others),
-            }
+    /// Returns the links and the latency between two endpoints, or `None` if failed links leave no route.
+    fn find_route(&mut self, ends: (EndpointId, EndpointId)) -> Option<LinkRoute> {
+        let mut found = LinkRoute {
+            links: self.spare_routes.pop().unwrap_or_default(),
+            latency: Span::ZERO,
         };
-        self.way_of.insert(ends, way);
-        Some(way)
+        let npus = self.topology.npu_count();
+        // A failed link belongs to no bundle, because its bytes move to other links.
+        if self.departed.is_none() && ends.0.0.max(ends.1.0) < npus {
+            let ends = (Npu(ends.0.0), Npu(ends.1.0));
+            self.bundled_routes
+                .find_route(&self.graph, ends, &mut found);
+            return Some(found);
+        }
+        if !self.routes.contains_key(&ends) {
+            let route = self.topology.route_between(&self.graph, ends)?;
+            self.routes.insert(ends, route);
+        }
+        let route = &self.routes[&ends];
+        found.links.clone_from(&route.links);
+        found.latency = route.latency;
+        Some(found)
+    }
+
+    /// Returns the time for which devices between two endpoints wait for a segment of a message.
+    fn segment_wait(&self, ends: (EndpointId, EndpointId), amount: BufferShare) -> Span {
+        // Devices on explicit links either forward bytes at once or store whole messages, so segments play no role.
+        let switching = self.topology.switching_mode();
+        if switching == SwitchingMode::IDEAL || self.topology.explicit_links().is_some() {
+            return Span::ZERO;
+        }
+        let path = self.topology.path_between(ends);
+        let others = path.map_or(InverseRate::ZERO, |path| path.others);
+        others.serialization_time(switching.first_segment(amount))
     }
 
     /// Sends `amount` between two endpoints from `now` on. `tells` and `order` are as in [`NetworkMessage`].
@@ -205,51 +240,57 @@ impl<'a> FairSharingNetwork<'a> {
         (ends, amount): ((EndpointId, EndpointId), BufferShare),
         agenda: &mut impl EventScheduler,
     ) {
-        let Some(StreamRoute {
-            links: way,
-            latency,
-            others,
-        }) = self.find_route(ends)
-        else {
+        let Some(route) = self.find_route(ends) else {
             self.cut_off.insert(ends);
             return;
         };
-        let segment = self.topology.switching_mode().first_segment(amount);
-        let latency = latency + others.serialization_time(segment);
+        let latency = route.latency + self.segment_wait(ends, amount);
         let size = amount.bytes as f64 / amount.parts as f64;
         let stream = MessageStream {
             op,
             order,
             tells,
             ends,
+            sequence: 0,
             begun: now,
             size,
-            way,
-            last: way.1,
+            active: (0, route.links.len() as u32),
+            route: route.links,
             latency,
             left: size,
-            // Rates are computed later at the same instant, so no byte moves before the rate is set.
+            settled: now,
             rate: 0.0,
             leaves: Time::END,
-            fixed: false,
+            is_fixed: false,
         };
         if self.stores {
-            self.add_to_links(stream, way.0);
+            self.enter_link(now, stream, 0);
         } else {
-            self.streams.push(stream);
+            self.add_stream(stream);
         }
-        // Streams in flight keep their rates until this instant.
         self.schedule_rate_update(now, agenda);
     }
 
-    /// Adds `stream` to its links from index `first` on.
-    fn add_to_links(&mut self, mut stream: MessageStream, first: u32) {
-        let link = self.links[self.ways[first as usize].0 as usize];
-        stream.way = (first, first + 1);
+    /// Adds a stream without a rate. Rates are computed later at the same instant, so no byte moves before the rate is set.
+    fn add_stream(&mut self, mut stream: MessageStream) {
+        stream.sequence = self.sequence;
+        self.sequence += 1;
+        let slot = self.free_slots.pop().unwrap_or(self.streams.len() as u32);
+        if slot as usize == self.streams.len() {
+            self.streams.push(None);
+        }
+        self.streams[slot as usize] = Some(stream);
+        self.entering.push(slot);
+    }
+
+    /// Makes `stream` enter the link with index `at` on its route.
+    fn enter_link(&mut self, now: Time, mut stream: MessageStream, at: u32) {
+        let link = self.links[stream.route[at as usize].0 as usize];
+        stream.active = (at, at + 1);
         stream.latency = link.latency;
         stream.left = link.stored_bytes(stream.size);
-        (stream.rate, stream.leaves) = (0.0, Time::END);
-        self.streams.push(stream);
+        (stream.rate, stream.settled, stream.leaves) = (0.0, now, Time::END);
+        self.add_stream(stream);
     }
 
     /// Schedules an event at `at` that computes rates; it replaces the pending event.
@@ -261,116 +302,104 @@ impl<'a> FairSharingNetwork<'a> {
         agenda.schedule_event(at, NetworkEvent::LinkFree(self.pending.0));
     }
 
-    /// Removes the streams that have left, and solves the rates of the other streams.
+    /// Removes the streams that have left. If there are none, computes the rates of all streams.
     fn settle_rates(&mut self, now: Time, agenda: &mut impl EventScheduler) {
-        self.advance_streams(now, agenda);
-        self.solve_rates();
-        let mut next: Option<Time> = None;
-        for stream in &mut self.streams {
-            stream.leaves = if stream.left > 0.0 {
-                now + Span::from_seconds(stream.left / stream.rate)
-            } else {
-                now
-            };
-            next = Some(next.map_or(stream.leaves, |next| next.min(stream.leaves)));
-        }
         self.pending.1 = None;
-        if let Some(at) = next {
+        if self.remove_departures(now, agenda) {
+            // Senders that are notified may send further messages at this instant, so rates are computed after that.
+            self.schedule_rate_update(now, agenda);
+            return;
+        }
+        self.update_rates(now);
+        if let Some((&at, _)) = self.departures.first_key_value() {
             self.schedule_rate_update(at, agenda);
         }
     }
 
-    /// Advances streams to `now`, and removes the streams whose bytes have all left.
-    fn advance_streams(&mut self, now: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
-        let elapsed = now.since(self.settled).as_seconds();
-        self.settled = now;
-        self.streams.retain_mut(|stream| {
-            stream.left -= stream.rate * elapsed;
-            // Rounded times must not decide whether a stream has left, so a stream counts as left if the remaining
-            // bytes take less than half a picosecond.
-            if stream.leaves > now && stream.left > stream.rate * HALF_PICOSECOND {
-                return true;
+    /// Gives rates to the streams that wait for them, and changes the rates of other streams if necessary.
+    fn update_rates(&mut self, now: Time) {
+        for &slot in &self.entering {
+            let stream = self.streams[slot as usize].as_mut();
+            let stream = stream.expect("streams enter before they leave");
+            if let Some(rate) = self.rates.add_stream(stream.links()) {
+                stream.set_rate(rate, now);
             }
-            if stream.tells {
-                agenda.schedule_event(now, NetworkEvent::Injected(stream.op));
+        }
+        if self.rates.confirm_rates() {
+            for slot in self.entering.drain(..) {
+                let stream = self.streams[slot as usize].as_ref();
+                let leaves = stream.map_or(now, |stream| stream.leaves);
+                self.departures.entry(leaves).or_default().push(slot);
             }
-            let (order, op) = (stream.order, stream.op);
-            let event = if stream.way.1 < stream.last {
-                stream.tells = false;
-                self.between.insert(op, *stream);
-                NetworkEvent::Hop { order, op }
-            } else {
-                if let Some(departed) = &mut self.departed {
-                    let message = DepartedMessage {
-                        stream: *stream,
-                        left: now,
-                        arrives: now + stream.latency,
-                    };
-                    departed.insert(op, message);
-                }
-                NetworkEvent::Delivered(op)
-            };
-            agenda.schedule_event(now + stream.latency, event);
-            false
-        });
+            return;
+        }
+        self.entering.clear();
+        self.rates.solve_rates(&mut self.streams, now);
+        self.departures.clear();
+        for (slot, stream) in (0..).zip(&self.streams) {
+            if let Some(stream) = stream {
+                self.departures.entry(stream.leaves).or_default().push(slot);
+            }
+        }
     }
 
-    /// Solves all rates by progressive filling. Each pass saturates at least one link, so the number of passes is at
-    /// most the number of links.
-    fn solve_rates(&mut self) {
-        for link in self.used.drain(..) {
-            self.shares[link as usize] = LinkRateState::default();
-        }
-        for stream in &mut self.streams {
-            stream.fixed = false;
-            for &(link, part) in &self.ways[stream.way.0 as usize..stream.way.1 as usize] {
-                let share = &mut self.shares[link as usize];
-                if share.count == 0 {
-                    self.used.push(link);
-                }
-                share.open += part;
-                share.count += 1;
+    /// Removes the streams that have left by `now`, in the order in which they entered. Returns true if there are any.
+    fn remove_departures(
+        &mut self,
+        now: Time,
+        agenda: &mut (impl EventScheduler + ?Sized),
+    ) -> bool {
+        let mut any = false;
+        while let Some(entry) = self
+            .departures
+            .first_entry()
+            .filter(|entry| *entry.key() <= now)
+        {
+            any = true;
+            let mut slots = entry.remove();
+            slots.sort_unstable_by_key(|slot| {
+                let stream = self.streams[*slot as usize].as_ref();
+                stream.map(|stream| stream.sequence)
+            });
+            for slot in slots {
+                self.remove_departure(now, slot, agenda);
             }
         }
-        let mut open = self.streams.len();
-        while open > 0 {
-            let (shares, links) = (&self.shares, &self.links);
-            let full = |link: u32| {
-                let share = &shares[link as usize];
-                let rate = links[link as usize].bandwidth.bytes_per_second();
-                // Rounding may make the sum of rates exceed the link's rate, so clamp the remaining rate to zero.
-                (share.count > 0).then(|| (rate - share.taken).max(0.0) / share.open)
+        any
+    }
+
+    fn remove_departure(
+        &mut self,
+        now: Time,
+        slot: u32,
+        agenda: &mut (impl EventScheduler + ?Sized),
+    ) {
+        let stream = self.streams[slot as usize].take();
+        let mut stream = stream.expect("a stream leaves once");
+        self.free_slots.push(slot);
+        self.rates.remove_stream(stream.links(), stream.rate);
+        if stream.tells {
+            agenda.schedule_event(now, NetworkEvent::Injected(stream.op));
+        }
+        let (order, op, arrives) = (stream.order, stream.op, now + stream.latency);
+        if (stream.active.1 as usize) < stream.route.len() {
+            stream.tells = false;
+            self.between.insert(op, stream);
+            agenda.schedule_event(arrives, NetworkEvent::Hop { order, op });
+            return;
+        }
+        agenda.schedule_event(arrives, NetworkEvent::Delivered(op));
+        if let Some(departed) = &mut self.departed {
+            (stream.left, stream.settled) = (0.0, now);
+            let left = now;
+            let message = DepartedMessage {
+                stream,
+                left,
+                arrives,
             };
-            let fulls = self.used.iter().filter_map(|&link| full(link));
-            let least = fulls.fold(f64::INFINITY, f64::min);
-            let narrow = least * ALIKE;
-            // The saturated links are collected before any rate is fixed, because `full` reads
-            // shares that change when rates are fixed.
-            let tight: Vec<u32> = self
-                .used
-                .iter()
-                .copied()
-                .filter(|&link| full(link).is_some_and(|rate| rate <= narrow))
-                .collect();
-            let mut tight = tight;
-            tight.sort_unstable();
-            for stream in &mut self.streams {
-                let way = &self.ways[stream.way.0 as usize..stream.way.1 as usize];
-                let is_tight = way
-                    .iter()
-                    .any(|(link, _)| tight.binary_search(link).is_ok());
-                if stream.fixed || !is_tight {
-                    continue;
-                }
-                (stream.fixed, stream.rate) = (true, least);
-                open -= 1;
-                for &(link, part) in way {
-                    let share = &mut self.shares[link as usize];
-                    share.open -= part;
-                    share.count -= 1;
-                    share.taken += part * least;
-                }
-            }
+            departed.insert(op, message);
+        } else {
+            self.spare_routes.push(stream.route);
         }
     }
 }
@@ -452,7 +481,8 @@ impl NetworkBackend for FairSharingNetwork<'_> {
             NetworkEvent::Hop { op, .. } => {
                 let stream = self.between.remove(&op);
                 let stream = stream.expect("a message between two links was put there");
-                self.add_to_links(stream, stream.way.1);
+                let next = stream.active.1;
+                self.enter_link(now, stream, next);
                 self.schedule_rate_update(now, agenda);
             }
             NetworkEvent::FirstByte { .. } => unreachable!("messages are streams here"),
@@ -461,5 +491,6 @@ impl NetworkBackend for FairSharingNetwork<'_> {
 }
 
 mod failures;
+mod rates;
 #[cfg(test)]
 mod tests;

@@ -9,31 +9,33 @@
 use super::{DimensionShape, NetworkPath, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, InverseRate, Span};
+use distances::LinkDistances;
 use legs::RouteLegDimensions;
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 
 mod build;
+mod bundles;
 mod change;
 mod clos;
+mod distances;
 mod failed;
 mod legs;
 mod route;
 
 pub use build::{DimensionLinks, LinkGraphFault};
+pub use bundles::BundledRoutes;
 pub use change::{LinkChange, LinkChangeFault};
 pub use clos::{ClosLevels, ClosNpuGrouping};
 
-/// Maximum number of NPUs of a link graph, because the graph stores distances between all pairs.
-pub const MOST_NPUS: u32 = 2048;
+/// Maximum number of NPUs of a link graph. If each NPU forwards messages, the graph stores the distances between all
+/// pairs, with 2 bytes each: 512 MB for this number.
+pub const MOST_NPUS: u32 = 16_384;
 
 /// Maximum number of switches of a link graph.
 pub const MOST_SWITCHES: u32 = 8 * MOST_NPUS;
 
 /// Maximum number of links of a graph. Each direction of a link counts as one link.
 pub const MOST_LINKS: usize = 1 << 20;
-
-/// Distance that marks an unreachable vertex.
-const NO_WAY: u16 = u16::MAX;
 
 /// Rule that selects one or several of the shortest paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,63 +107,49 @@ pub struct LinkGraph {
     policies: Vec<RoutePolicy>,
     /// Links that lead from each vertex, in the order in which they were added.
     outgoing: Vec<Vec<u32>>,
-    /// For each NPU and each vertex, the number of links from the vertex to the NPU, along the dimension of the leg
-    /// that ends at the NPU.
-    distances: Vec<u16>,
+    distances: LinkDistances,
+    /// For each link, the bundle of links that always carry equal parts of sprayed messages, or `None`.
+    bundles: Vec<Option<u32>>,
 }
 
 impl LinkGraph {
     /// Computes distances. If two NPUs have no route to each other, returns such a pair.
     fn compute_distances(mut self) -> Result<Self, (Npu, Npu)> {
-        let mut cut_off = None;
-        self.measure_distances(|from, to| {
-            cut_off.get_or_insert((from, to));
-        });
-        cut_off.map_or(Ok(self), Err)
+        self.measure_distances();
+        self.find_unconnected_pair().map_or(Ok(self), Err)
     }
 
-    /// Computes distances, and the links that lead from each vertex. If a leg should connect two NPUs but no path
-    /// exists, calls `cut_off` with these NPUs.
-    fn measure_distances(&mut self, mut cut_off: impl FnMut(Npu, Npu)) {
-        let (npus, vertices) = (self.npus, self.npus as usize + self.switches.len());
+    /// Computes distances, and the links that lead from each vertex.
+    fn measure_distances(&mut self) {
+        let vertices = self.npus as usize + self.switches.len();
         self.outgoing = vec![Vec::new(); vertices];
-        let mut incoming = vec![Vec::new(); vertices];
-        for (number, link) in (0..).zip(&self.links) {
-            if self.failed[number as usize] {
-                continue;
-            }
-            self.outgoing[link.from as usize].push(number);
-            incoming[link.to as usize].push((link.from, link.dimension));
+        let in_service = (0..)
+            .zip(&self.links)
+            .filter(|(number, _)| !self.failed[*number]);
+        for (number, link) in in_service.clone() {
+            self.outgoing[link.from as usize].push(number as u32);
         }
-        self.distances = vec![NO_WAY; npus as usize * vertices];
-        let mut queue = VecDeque::new();
-        for npu in 0..npus {
-            let row = &mut self.distances[npu as usize * vertices..][..vertices];
-            row[npu as usize] = 0;
-            // A leg along this dimension ends at an NPU that legs along the inner dimensions have reached.
-            for dimension in 0..self.labels.len() as u32 {
-                queue.push_back(npu);
-                while let Some(at) = queue.pop_front() {
-                    let next = row[at as usize] + 1;
-                    for &(from, of) in &incoming[at as usize] {
-                        if of == dimension && row[from as usize] == NO_WAY {
-                            row[from as usize] = next;
-                            queue.push_back(from);
-                        }
-                    }
-                }
-            }
-            let far = |other: &u32| row[*other as usize];
-            let is_leg = |other: &u32| {
-                self.legs
-                    .first_leg(*other, npu)
-                    .is_some_and(|leg| leg.end == npu)
-            };
-            let apart = (0..npus).find(|other| far(other) == NO_WAY && is_leg(other));
-            if let Some(other) = apart {
-                cut_off(Npu(other), Npu(npu));
-            }
-        }
+        let links = in_service.map(|(_, link)| link);
+        self.distances = LinkDistances::measure((self.npus, vertices), self.labels.len(), links);
+    }
+
+    /// Returns two NPUs that a dimension's links should connect although no path exists.
+    fn find_unconnected_pair(&self) -> Option<(Npu, Npu)> {
+        let dimensions = 0..self.labels.len();
+        let mut checked = BTreeSet::new();
+        (0..self.npus).find_map(|to| {
+            let unreached = dimensions.clone().filter_map(|d| {
+                // All NPUs of a line reach both `to` and another NPU of the line if the two share a row.
+                let (row, members) = (
+                    self.distances.row_of(Npu(to), d),
+                    self.legs.members_of(to, d),
+                );
+                let is_new = checked.insert((d, row, members.clone().next()));
+                let mut members = members.filter(|_| is_new);
+                members.find(|from| self.distances.between(*from, Npu(to), d).is_none())
+            });
+            unreached.min().map(|from| (Npu(from), Npu(to)))
+        })
     }
 
     /// Returns the name of a dimension's explicit links, such as `clos 2x2x4` or `torus:2x4`, or

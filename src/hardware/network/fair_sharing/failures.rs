@@ -29,7 +29,7 @@ impl FairSharingNetwork<'_> {
         (left, now): (Time, Time),
         failed: &[u32],
     ) -> Option<f64> {
-        let way = &self.ways[stream.way.0 as usize..stream.way.1 as usize];
+        let way = stream.links();
         let is_on = way.iter().any(|(link, _)| failed.contains(link));
         is_on.then(|| {
             // Latency from the sender to each vertex of the route, over the slowest path.
@@ -61,17 +61,16 @@ impl FairSharingNetwork<'_> {
             unsent,
             again: lost,
         });
-        let Some(way) = self.find_route(stream.ends) else {
+        let Some(route) = self.find_route(stream.ends) else {
             effect.cut_off += 1;
             self.cut_off.insert(stream.ends);
             return;
         };
-        stream.way = way.links;
-        stream.last = way.links.1;
-        stream.latency = way.latency;
+        stream.active = (0, route.links.len() as u32);
+        (stream.route, stream.latency) = (route.links, route.latency);
         stream.left = unsent + lost;
         (stream.rate, stream.leaves) = (0.0, Time::END);
-        self.streams.push(stream);
+        self.add_stream(stream);
     }
 }
 
@@ -82,36 +81,41 @@ impl FailingLinks for FairSharingNetwork<'_> {
         failed: &[u32],
         agenda: &mut dyn EventScheduler,
     ) -> LinkFailureEffect {
-        self.advance_streams(now, agenda);
+        self.remove_departures(now, agenda);
         let mut hit: Vec<(MessageStream, f64)> = Vec::new();
-        for stream in std::mem::take(&mut self.streams) {
+        let mut streams: Vec<MessageStream> = self.streams.drain(..).flatten().collect();
+        streams.sort_unstable_by_key(|stream| stream.sequence);
+        self.free_slots.clear();
+        self.entering.clear();
+        for mut stream in streams {
+            stream.settle_bytes(now);
             match self.find_lost_bytes(&stream, (now, now), failed) {
                 Some(lost) => hit.push((stream, lost)),
-                None => self.streams.push(stream),
+                None => self.add_stream(stream),
             }
         }
+        self.rates.require_solution();
         for (op, message) in self.departed.take().unwrap_or_default() {
-            let DepartedMessage {
-                stream,
-                left,
-                arrives,
-            } = message;
-            let lost = self.find_lost_bytes(&stream, (left, now), failed);
+            let lost = self.find_lost_bytes(&message.stream, (message.left, now), failed);
             let Some(lost) = lost.filter(|lost| *lost > 0.0) else {
                 self.departed.get_or_insert_default().insert(op, message);
                 continue;
             };
+            let DepartedMessage {
+                stream, arrives, ..
+            } = message;
             *self.overtaken.entry((arrives, op)).or_default() += 1;
             let again = MessageStream {
                 tells: false,
                 left: 0.0,
+                settled: now,
                 ..stream
             };
             hit.push((again, lost));
         }
         self.departed.get_or_insert_default();
         self.graph = Arc::new(self.graph.without_links(failed));
-        self.way_of.clear();
+        self.routes.clear();
         let mut effect = LinkFailureEffect::default();
         for (stream, lost) in hit {
             self.send_again(stream, lost, &mut effect);

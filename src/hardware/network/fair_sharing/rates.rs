@@ -95,7 +95,11 @@ impl MaxMinRates {
             link.streams -= 1;
             link.limited -= u32::from(rate == link.level);
             // An empty link has a load of zero, so that errors of rounding do not add up.
-            link.load = if link.streams == 0 { 0.0 } else { link.load - part * rate };
+            link.load = if link.streams == 0 {
+                0.0
+            } else {
+                link.load - part * rate
+            };
             self.note_change(number);
         }
     }
@@ -103,7 +107,9 @@ impl MaxMinRates {
     /// Adds a stream at the lowest level of its links, and returns this rate, or `None` if rates must be solved. The rate is
     /// valid only if [`Self::confirm_rates`] then returns true.
     pub fn add_stream(&mut self, links: &[LinkFraction]) -> Option<f64> {
-        let levels = links.iter().map(|(link, _)| self.links[*link as usize].level);
+        let levels = links
+            .iter()
+            .map(|(link, _)| self.links[*link as usize].level);
         let rate = levels.fold(f64::INFINITY, f64::min);
         if rate == f64::INFINITY {
             self.is_outdated = true;
@@ -169,7 +175,11 @@ impl MaxMinRates {
             let narrow = least * EQUAL;
             // The saturated links are collected before any rate is fixed, because fixed rates change the links' loads.
             tight.clear();
-            tight.extend(unsolved.iter().filter(|link| rate_if_full(**link) <= narrow));
+            tight.extend(
+                unsolved
+                    .iter()
+                    .filter(|link| rate_if_full(**link) <= narrow),
+            );
             for &number in &tight {
                 let link = &mut self.links[number as usize];
                 (link.level, link.limited) = (least, link.open.0);

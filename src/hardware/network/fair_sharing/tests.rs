@@ -123,6 +123,190 @@ proptest! {
     }
 }
 
+/// Compares arrivals with a simulation that solves all rates after each change, from the single links of all paths.
+mod solved_anew {
+    use super::*;
+
+    /// A message of the simulation: its links with parts, its remaining bytes, and the latency of its route.
+    struct Flow {
+        links: Vec<(u32, f64)>,
+        left: f64,
+        latency: f64,
+        rate: f64,
+        message: usize,
+    }
+
+    /// Raises all rates until links saturate, as the definition of max-min fairness says.
+    fn fill(flows: &mut [Flow], capacity: impl Fn(u32) -> f64) {
+        let mut open: Vec<usize> = (0..flows.len()).collect();
+        flows.iter_mut().for_each(|flow| flow.rate = 0.0);
+        while !open.is_empty() {
+            let spare = |link: u32, flows: &[Flow]| {
+                let parts = |flow: &Flow| -> f64 {
+                    let on = flow.links.iter().filter(|(other, _)| *other == link);
+                    on.map(|(_, part)| part).sum()
+                };
+                let taken: f64 = (0..flows.len())
+                    .filter(|flow| !open.contains(flow))
+                    .map(|flow| parts(&flows[flow]) * flows[flow].rate)
+                    .sum();
+                let parts: f64 = open.iter().map(|flow| parts(&flows[*flow])).sum();
+                (capacity(link) - taken) / parts
+            };
+            let limit = |flow: usize, flows: &[Flow]| {
+                let links = flows[flow].links.iter();
+                links
+                    .map(|(link, _)| spare(*link, flows))
+                    .fold(f64::INFINITY, f64::min)
+            };
+            let limits: Vec<f64> = open.iter().map(|flow| limit(*flow, flows)).collect();
+            let least = limits.iter().copied().fold(f64::INFINITY, f64::min);
+            let mut limits = limits.into_iter();
+            open.retain(|flow| {
+                let is_tight = limits.next().unwrap() <= least * (1.0 + 1e-7);
+                if is_tight {
+                    flows[*flow].rate = least;
+                }
+                !is_tight
+            });
+        }
+    }
+
+    /// Returns the arrival times in picoseconds.
+    fn solve_at_each_change(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<f64> {
+        let graph = topology.link_graph().unwrap();
+        let capacity = |link: u32| {
+            graph.all_links()[link as usize]
+                .bandwidth
+                .bytes_per_second()
+        };
+        let (mut now, mut next) = (0.0, 0);
+        let mut flows: Vec<Flow> = Vec::new();
+        let mut ends = vec![0.0; messages.len()];
+        while next < messages.len() || !flows.is_empty() {
+            fill(&mut flows, capacity);
+            let departure = flows.iter().map(|flow| now + flow.left / flow.rate * 1e12);
+            let departure = departure.fold(f64::INFINITY, f64::min);
+            let submission = messages
+                .get(next)
+                .map_or(f64::INFINITY, |message| message.0 as f64);
+            let then = departure.min(submission);
+            for flow in &mut flows {
+                flow.left -= flow.rate * (then - now) / 1e12;
+            }
+            now = then;
+            flows.retain(|flow| {
+                // Times are rounded to picoseconds, in which 1 GB/s moves 0.001 bytes.
+                let stays = flow.left > 2e-3;
+                if !stays {
+                    ends[flow.message] = now + flow.latency;
+                }
+                stays
+            });
+            while next < messages.len() && messages[next].0 as f64 <= now {
+                let (_, from, to, bytes) = messages[next];
+                let route = graph.route_between(Npu(from), Npu(to));
+                flows.push(Flow {
+                    links: route.links,
+                    left: bytes as f64,
+                    latency: route.latency.0 as f64,
+                    rate: 0.0,
+                    message: next,
+                });
+                next += 1;
+            }
+        }
+        ends
+    }
+
+    fn clos(levels: (&[u32], &[u32]), policy: RoutePolicy) -> Topology {
+        let levels = ClosLevels {
+            children: levels.0.to_vec(),
+            uplinks: levels.1.to_vec(),
+        };
+        let graph = LinkGraph::clos(&levels, (gigabyte(), Span(700)), policy);
+        stacked(&[(DimensionShape::Switch, 16)], Span::ZERO).with_graph(graph)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// Half of the cases have equal sizes and regular times, so that messages leave and begin at the same instant.
+        #[test]
+        fn messages_arrive_as_if_rates_were_solved_anew(
+            network in 0_usize..6,
+            regular: bool,
+            messages in prop::collection::vec((0_u64..6_000_000, 0_u32..16, 1_u32..16, 1_u64..4000), 1..24),
+        ) {
+            let topology = match network {
+                0 => clos((&[4, 4], &[2]), RoutePolicy::Sprayed),
+                1 => clos((&[4, 4], &[4]), RoutePolicy::Sprayed),
+                2 => clos((&[2, 2, 4], &[1, 2]), RoutePolicy::Sprayed),
+                3 => clos((&[2, 4, 2], &[2, 3]), RoutePolicy::First),
+                4 => clos((&[2, 2, 4], &[2, 2]), RoutePolicy::Hashed(7)),
+                _ => stacked(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 4)], Span(70)),
+            };
+            let mut messages: Vec<_> = messages
+                .into_iter()
+                .map(|(at, from, by, bytes)| match regular {
+                    true => (at / 500_000 * 500_000, from, (from + by) % 16, bytes.div_ceil(2000) * 1000),
+                    false => (at, from, (from + by) % 16, bytes),
+                })
+                .collect();
+            messages.sort_by_key(|message| message.0);
+            let found = arrivals(&topology, &messages);
+            let expected = solve_at_each_change(&topology, &messages);
+            for (found, expected) in found.iter().zip(&expected) {
+                prop_assert!((*found as f64 - expected).abs() <= 40.0, "{found} {expected} {messages:?}");
+            }
+        }
+    }
+
+    /// Messages of a permutation that replace each other at once keep their rates, and another receiver changes them.
+    #[test]
+    fn rates_stay_if_messages_replace_each_other() {
+        let topology = clos((&[4, 4], &[2]), RoutePolicy::Sprayed);
+        let graph = topology.link_graph().unwrap();
+        let mut routes = BundledRoutes::new(&graph);
+        let mut links = |from: u32, to: u32| {
+            let mut route = LinkRoute::default();
+            routes.find_route(&graph, (Npu(from), Npu(to)), &mut route);
+            route.links
+        };
+        let stream = |links: &[LinkFraction]| MessageStream {
+            op: OpIndex(0),
+            order: 0,
+            tells: false,
+            ends: (EndpointId(0), EndpointId(0)),
+            sequence: 0,
+            begun: Time::ZERO,
+            size: 1.0,
+            route: links.to_vec(),
+            active: (0, links.len() as u32),
+            latency: Span::ZERO,
+            left: 1.0,
+            settled: Time::ZERO,
+            rate: 0.0,
+            leaves: Time::END,
+            is_fixed: false,
+        };
+        // Four NPUs of a switch with two links up send to another switch at half of their rate.
+        let mut all: Vec<_> = (0..4)
+            .map(|npu| Some(stream(&links(npu, npu + 4))))
+            .collect();
+        let mut rates = MaxMinRates::new(graph.all_links());
+        rates.solve_rates(&mut all, Time::ZERO);
+        assert!(all.iter().flatten().all(|stream| stream.rate == 0.5e9));
+        rates.remove_stream(&links(0, 4), 0.5e9);
+        assert_eq!(rates.add_stream(&links(0, 5)), Some(0.5e9));
+        assert!(rates.confirm_rates());
+        // A message to the same switch leaves a part of the links up to the other three messages.
+        rates.remove_stream(&links(1, 5), 0.5e9);
+        rates.add_stream(&links(1, 2));
+        assert!(!rates.confirm_rates());
+    }
+}
+
 /// Tests graphs whose devices store and forward messages.
 mod stored {
     use super::*;

@@ -1,6 +1,7 @@
 //! Builds link graphs dimension by dimension: from shapes, Clos networks, and graphs of chips.
 
 use super::super::chip_graph::ChipGraph;
+use super::distances::LinkDistances;
 use super::legs::RouteLegDimensions;
 use super::{
     ClosLevels, ClosNpuGrouping, DimensionShape, DirectedLink, LinkGraph, MOST_LINKS, MOST_NPUS,
@@ -53,6 +54,8 @@ pub(super) struct GraphBuilder {
     /// Rate and latency of the links that are added next.
     rate: (Bandwidth, Span),
     dimension: u32,
+    /// For each link, its bundle ([`LinkGraph::bundles`]).
+    bundles: Vec<Option<u32>>,
 }
 
 impl GraphBuilder {
@@ -81,6 +84,15 @@ impl GraphBuilder {
             latency: self.rate.1.times(length.into()),
             dimension: self.dimension,
         });
+        self.bundles.push(None);
+    }
+
+    /// Puts the links from number `first` on into two bundles: every second link up, and the other links down.
+    fn bundle_links(&mut self, first: usize) {
+        let up = first as u32;
+        for (place, bundle) in self.bundles[first..].iter_mut().enumerate() {
+            *bundle = Some(up + (place % 2) as u32);
+        }
     }
 
     pub fn add_links_both_ways(&mut self, a: u32, b: u32) {
@@ -158,12 +170,16 @@ impl ClosLevels {
                     })
                     .collect();
                 for part in parts {
+                    // A sprayed message leaves a subtree in equal parts over all links up, and enters it in equal parts
+                    // over all links down.
+                    let first = builder.links.len();
                     for (place, &vertex) in (0..).zip(part) {
                         for up in 0..uplinks {
                             let switch = switches[(place * uplinks + up) as usize];
                             builder.add_links_both_ways(vertex, switch);
                         }
                     }
+                    builder.bundle_links(first);
                 }
                 above.push(switches);
             }
@@ -192,6 +208,7 @@ impl LinkGraph {
             links: Vec::new(),
             rate: (innermost.bandwidth, innermost.latency),
             dimension: 0,
+            bundles: Vec::new(),
         };
         let (mut labels, mut policies) = (Vec::new(), Vec::new());
         for (d, (dimension, links)) in topology.dimensions().iter().zip(links).enumerate() {
@@ -257,7 +274,8 @@ impl LinkGraph {
             labels,
             policies,
             outgoing: Vec::new(),
-            distances: Vec::new(),
+            distances: LinkDistances::default(),
+            bundles: builder.bundles,
         };
         graph
             .compute_distances()

@@ -54,7 +54,9 @@ impl BundledRoutes {
         }
         let dimensions = 0..graph.labels.len();
         Self {
-            dimensions: dimensions.map(|d| BundledDimension::new(graph, d)).collect(),
+            dimensions: dimensions
+                .map(|d| BundledDimension::new(graph, d))
+                .collect(),
             sizes,
             shared: HashTable::new(),
             links: Vec::new(),
@@ -146,7 +148,11 @@ fn hash_part(dimension: usize, (start, end): (u32, u32)) -> u64 {
 
 impl BundledDimension {
     fn new(graph: &LinkGraph, d: usize) -> Self {
-        let links = || (0..).zip(&graph.links).filter(|(_, link)| link.dimension as usize == d);
+        let links = || {
+            (0..)
+                .zip(&graph.links)
+                .filter(|(_, link)| link.dimension as usize == d)
+        };
         let mut all = links().map(|(_, link)| (link.bandwidth, link.latency));
         let first = all.next();
         let is_uniform = all.all(|link| Some(link) == first);
@@ -159,7 +165,9 @@ impl BundledDimension {
                     *count = (count.0 + 1, number);
                 }
             }
-            let only = counts.into_iter().map(|(count, link)| (count == 1).then_some(link));
+            let only = counts
+                .into_iter()
+                .map(|(count, link)| (count == 1).then_some(link));
             only.collect()
         };
         Self {
@@ -193,7 +201,9 @@ fn append_bundles(
         let link = link.expect("every NPU can be reached");
         let DirectedLink { to, latency, .. } = graph.links[link as usize];
         let bundle = graph.bundles[link as usize].unwrap_or(link);
-        route.links.push((bundle, 1.0 / f64::from(sizes[bundle as usize])));
+        route
+            .links
+            .push((bundle, 1.0 / f64::from(sizes[bundle as usize])));
         route.latency += latency;
         at = to;
     }

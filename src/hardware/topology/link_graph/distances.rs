@@ -40,8 +40,13 @@ impl LinkDistances {
         dimensions: usize,
         links: impl Iterator<Item = &'l DirectedLink> + Clone,
     ) -> Self {
-        let of = |d| links.clone().filter(move |link| link.dimension as usize == d);
-        let measured = (0..dimensions).map(|d| DimensionDistances::measure((npus, vertices), of(d)));
+        let of = |d| {
+            links
+                .clone()
+                .filter(move |link| link.dimension as usize == d)
+        };
+        let measured =
+            (0..dimensions).map(|d| DimensionDistances::measure((npus, vertices), of(d)));
         Self {
             dimensions: measured.collect(),
         }

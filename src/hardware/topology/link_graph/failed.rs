@@ -92,7 +92,7 @@ impl LinkGraph {
         for &link in failed {
             graph.failed[link as usize] = true;
         }
-        graph.measure_distances(|_, _| ());
+        graph.measure_distances();
         graph
     }
 

@@ -42,6 +42,21 @@ impl RouteLegDimensions {
         }
     }
 
+    /// Returns the NPUs that the links of dimension `d` connect with `npu`, including `npu`, in ascending order.
+    pub fn members_of(&self, npu: u32, d: usize) -> impl Iterator<Item = u32> + Clone {
+        let LegDimension {
+            stride,
+            size,
+            joins_inner,
+        } = self.dimensions[d];
+        let npus = stride * size;
+        let (first, step) = match joins_inner {
+            true => (npu / npus * npus, 1),
+            false => (npu / npus * npus + npu % stride, stride as usize),
+        };
+        (first..npu / npus * npus + npus).step_by(step)
+    }
+
     /// Returns the first leg from one NPU to another, or `None` if both are the same NPU.
     pub fn first_leg(&self, from: u32, to: u32) -> Option<RouteLeg> {
         let place = |npu: u32, d: usize| npu / self.dimensions[d].stride % self.dimensions[d].size;

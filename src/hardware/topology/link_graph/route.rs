@@ -13,32 +13,33 @@ impl LinkGraph {
         let mut at = a.0;
         let mut hops = 0;
         while let Some(leg) = self.legs.first_leg(at, b.0) {
-            hops += u32::from(self.distance_to(at, leg.end));
+            hops += self.distance_to(at, leg).unwrap_or(0);
             at = leg.end;
         }
         hops
     }
 
-    fn distance_to(&self, vertex: u32, to: u32) -> u16 {
-        self.distances[to as usize * self.outgoing.len() + vertex as usize]
+    /// Returns the number of links from `vertex` to the end of `leg` along the leg's dimension, or `None` if there is no
+    /// path.
+    pub(super) fn distance_to(&self, vertex: u32, leg: RouteLeg) -> Option<u32> {
+        self.distances.between(vertex, Npu(leg.end), leg.dimension)
     }
 
     /// Returns the outgoing links of `vertex` that are on a shortest path to the end of `leg`.
-    fn links_towards(&self, vertex: u32, leg: RouteLeg) -> impl Iterator<Item = u32> + '_ {
-        let far = self.distance_to(vertex, leg.end);
+    pub(super) fn links_towards(
+        &self,
+        vertex: u32,
+        leg: RouteLeg,
+    ) -> impl Iterator<Item = u32> + '_ {
+        let nearer = self
+            .distance_to(vertex, leg)
+            .and_then(|far| far.checked_sub(1));
         let links = self.outgoing[vertex as usize].iter().copied();
-        // An NPU's stored distance to the end is along the first leg of the NPU's route, so use the distance only if
-        // that leg is `leg`.
-        let is_on = move |vertex: u32| {
-            !self.is_npu(vertex)
-                || vertex == leg.end
-                || self.legs.first_leg(vertex, leg.end) == Some(leg)
-        };
         links.filter(move |&link| {
             let link = &self.links[link as usize];
             link.dimension as usize == leg.dimension
-                && u32::from(self.distance_to(link.to, leg.end)) + 1 == u32::from(far)
-                && is_on(link.to)
+                && nearer.is_some()
+                && self.distance_to(link.to, leg) == nearer
         })
     }
 
@@ -61,23 +62,40 @@ impl LinkGraph {
         let mut at = a.0;
         while let Some(leg) = self.legs.first_leg(at, b.0) {
             match self.policies[leg.dimension] {
-                RoutePolicy::Sprayed => self.spread_over_paths(at, leg, &mut route)?,
-                _ => self.follow_single_path(at, leg, (a, b), &mut route)?,
+                RoutePolicy::Hashed(_) => {
+                    self.follow_single_path((at, leg.end), leg, (a, b), &mut route)?;
+                }
+                _ => self.follow_leg((at, leg.end), leg, &mut route)?,
             }
             at = leg.end;
         }
         Some(route)
     }
 
-    /// Adds a leg along one shortest path, for a message from `a` to `b`. Returns `None` if failed links leave no path.
-    fn follow_single_path(
+    /// Adds the part of a leg from vertex `start` to vertex `end`, over one path or over all paths. Routes must not be
+    /// hashed. Returns `None` if failed links leave no path.
+    pub(super) fn follow_leg(
         &self,
-        mut at: u32,
+        part: (u32, u32),
+        leg: RouteLeg,
+        route: &mut LinkRoute,
+    ) -> Option<()> {
+        match self.policies[leg.dimension] {
+            RoutePolicy::Sprayed => self.spread_over_paths(part, leg, route),
+            _ => self.follow_single_path(part, leg, (Npu(part.0), Npu(leg.end)), route),
+        }
+    }
+
+    /// Adds the part of a leg from vertex `at` to vertex `end` along one shortest path, for a message from `a` to `b`.
+    /// Returns `None` if failed links leave no path.
+    pub(super) fn follow_single_path(
+        &self,
+        (mut at, end): (u32, u32),
         leg: RouteLeg,
         (a, b): (Npu, Npu),
         route: &mut LinkRoute,
     ) -> Option<()> {
-        while at != leg.end {
+        while at != end {
             let mut onward = self.links_towards(at, leg);
             let link = match self.policies[leg.dimension] {
                 RoutePolicy::Hashed(seed) => {
@@ -98,13 +116,18 @@ impl LinkGraph {
         Some(())
     }
 
-    /// Adds a leg over all shortest paths: each vertex sends equal parts over all links on shortest paths. Returns
-    /// `None` if failed links leave no path.
-    fn spread_over_paths(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) -> Option<()> {
+    /// Adds the part of a leg from vertex `from` to vertex `end` over all shortest paths: each vertex sends equal parts
+    /// over all links on shortest paths. Returns `None` if failed links leave no path.
+    fn spread_over_paths(
+        &self,
+        (from, end): (u32, u32),
+        leg: RouteLeg,
+        route: &mut LinkRoute,
+    ) -> Option<()> {
         // Vertices at one distance from `from`, as (vertex, the vertex's share of the message, latency of the slowest
         // path to the vertex).
         let mut front = vec![(from, 1.0, Span::ZERO)];
-        while front[0].0 != leg.end {
+        while front[0].0 != end {
             let mut next: Vec<(u32, f64, Span)> = Vec::new();
             for &(at, part, latency) in &front {
                 let count = self.links_towards(at, leg).count() as f64;

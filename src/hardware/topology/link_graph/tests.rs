@@ -87,8 +87,7 @@ fn hashed_routes_are_shortest_paths_that_differ_by_seed() {
     assert_eq!(routes(1), routes(1));
     assert_ne!(routes(1), routes(2));
     // There are four switches at the highest level, and the 12 routes do not all use the same switch.
-    let middle: std::collections::BTreeSet<_> =
-        routes(1).iter().map(|route| route.links[2].0).collect();
+    let middle: BTreeSet<_> = routes(1).iter().map(|route| route.links[2].0).collect();
     assert!(middle.len() > 1);
 }
 
