@@ -93,7 +93,7 @@ fn a_generated_skew_goes_message_by_message() {
                 CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
             );
             // Rings have a formula for late members.
-            let closed = (ns == 0 && !tree) || algorithm == CollectiveAlgorithm::Ring;
+            let closed = (ns == 0 && !tree) || algorithm == Ring;
             assert_eq!(replay.outcome.closed, u64::from(closed));
             assert_eq!(replay.outcome.messages == 0, closed);
             let replay = replay_with(&workload, &machine(&dims), &stepwise());
