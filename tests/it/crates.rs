@@ -105,7 +105,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("foldhash", &["archive", "trace"], &[]),
     ("getrandom", &["cli"], &[]),
     ("glob", &["analysis", "converters"], &[]),
-    ("hashbrown", &["serving", "trace"], &[]),
+    ("hashbrown", &["hardware", "serving", "trace"], &[]),
     ("imara-diff", &["analysis"], &[]),
     ("indicatif", &["cli"], &[]),
     ("libc", &["base", "cli", "trace"], &[]),
@@ -167,7 +167,11 @@ const FILES: &[(&str, &[&str])] = &[
     ),
     (
         "hashbrown",
-        &["src/trace/graph/intern.rs", "src/serving/llm/block_pool.rs"],
+        &[
+            "src/hardware/topology/link_graph/bundles.rs",
+            "src/serving/llm/block_pool.rs",
+            "src/trace/graph/intern.rs",
+        ],
     ),
     // The roots and logarithms of libm are equal on every platform.
     (
