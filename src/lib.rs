@@ -359,7 +359,7 @@ pub mod machine {
     pub use chakram_hardware::machine::{
         FailedPart, Host, HostWait, KernelTimeCorrection, Machine, MachineError, MachineFailure,
         MachinePreset, MachineSource, NpuClass, PRESETS, find_source, is_inline, is_preset,
-        lacks_rates, load_for_ranks, machine_name_for_ranks, names_file, read_preset_text_text,
+        lacks_rates, load_for_ranks, machine_name_for_ranks, names_file, read_preset_text,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletion;

@@ -42,7 +42,7 @@ pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
     MachineSource, find_source, is_preset, load_for_ranks, load_for_ranks_with,
-    machine_name_for_ranks, names_file, read_preset_text as read_preset_text_text,
+    machine_name_for_ranks, names_file, read_preset_text,
 };
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::RankDomain;

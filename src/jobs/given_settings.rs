@@ -3,7 +3,7 @@
 use chakram_base::config::changed_values;
 use chakram_base::setting::SettingKey;
 use chakram_engine::{CompiledReplay, ReplayOptions};
-use chakram_hardware::machine::{Machine, read_preset_text_text};
+use chakram_hardware::machine::{Machine, read_preset_text};
 use chakram_report::settings::{
     ReplayedRun, SettingWithoutEffect, explain_no_effect_of_differences, machine_differences,
     option_reason,
@@ -137,7 +137,7 @@ pub struct MachineEdit {
 /// sorted by key. The list is empty for a preset, and for a machine whose name no preset has. Error
 /// messages name the text `file`.
 pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
-    let Ok(original) = read_preset_text_text(machine.name()) else {
+    let Ok(original) = read_preset_text(machine.name()) else {
         return Vec::new();
     };
     // Most runs use unmodified presets, so return early.

@@ -7,7 +7,7 @@ use chakram::engine::{CollectiveTiming, CompiledReplay, ComputeModel, ReplayOpti
 use chakram::generate::{ParallelismPlan, TrainingPattern, WorkloadPattern, ZeroStage};
 use chakram::ids::Npu;
 use chakram::job::{Job, MachineEdit, edits_from_preset, note_settings_without_effect};
-use chakram::machine::{Machine, PRESETS, read_preset_text_text};
+use chakram::machine::{Machine, PRESETS, read_preset_text};
 use chakram::model::{ModelDefinition, ModelSource};
 use chakram::report::{Report, replay_to_report};
 use chakram::trace::{CollectiveKind, Dtype, KernelShape, MemoryBoundKernel, MemoryLocation, Op};
@@ -550,7 +550,7 @@ fn an_edited_key_acts_or_is_named() {
     let mut tried = Tried::default();
     for (name, stride) in [("dgx-h100x2", 9), ("hiermem", 7)] {
         tried.add(try_keys(
-            (name, &read_preset_text_text(name).unwrap()),
+            (name, &read_preset_text(name).unwrap()),
             ["", ""],
             stride,
         ));
@@ -565,17 +565,17 @@ fn machines() -> Vec<(String, String, &'static str)> {
     let mut machines: Vec<_> = (PRESETS.iter())
         .map(|preset| {
             let two = format!("{}x2", preset.name);
-            match read_preset_text_text(&two) {
+            match read_preset_text(&two) {
                 Ok(text) => (two, text.into_owned(), ""),
                 Err(_) => (
                     preset.name.to_owned(),
-                    read_preset_text_text(preset.name).unwrap().into_owned(),
+                    read_preset_text(preset.name).unwrap().into_owned(),
                     "",
                 ),
             }
         })
         .collect();
-    let wafer = read_preset_text_text("wafer-5x4").unwrap();
+    let wafer = read_preset_text("wafer-5x4").unwrap();
     let around = wafer.replacen("\nleft =", "\naround = \"die\"\nleft =", 1);
     machines.push(("wafer-5x4".to_owned(), around, "dram/around"));
     machines
