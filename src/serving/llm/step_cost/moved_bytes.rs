@@ -15,6 +15,9 @@ pub(super) struct MemoryBoundWork {
     pub(super) elements: u64,
 }
 
+/// Largest number of experts for which a single kernel sorts tokens by expert.
+const MOST_EXPERTS_OF_ONE_KERNEL: u64 = 64;
+
 impl StepCost {
     /// Returns the seconds of a kernel that moves bytes, without the gap after it.
     pub(super) fn memory_bound_seconds(&self, kernel: MemoryBoundKernel, bytes: u64) -> f64 {
@@ -69,18 +72,22 @@ impl StepCost {
             }
         }
         if let Some([experts, chosen]) = kind.experts {
-            // The router chooses experts, two kernels count tokens and sort them by expert, and a later
-            // kernel adds up the experts' results.
+            // The router chooses experts, kernels count tokens and sort them by expert (vLLM's
+            // `moe_align_block_size`: one kernel for up to 64 experts, else two), and a later kernel
+            // adds up the experts' results.
             work.push(MemoryBoundWork {
                 kernel: MemoryBoundKernel::Softmax,
                 elements: 3 * experts,
             });
-            work.extend(
-                [MemoryBoundWork {
-                    kernel: MemoryBoundKernel::ElementWise,
-                    elements: 4 * chosen,
-                }; 2],
-            );
+            let sorting = if experts <= MOST_EXPERTS_OF_ONE_KERNEL {
+                1
+            } else {
+                2
+            };
+            work.extend((0..sorting).map(|_| MemoryBoundWork {
+                kernel: MemoryBoundKernel::ElementWise,
+                elements: 4 * chosen,
+            }));
             work.push(MemoryBoundWork {
                 kernel: MemoryBoundKernel::ElementWise,
                 elements: (chosen + 1) * sizes.hidden,
