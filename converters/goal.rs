@@ -67,8 +67,8 @@ impl GoalSchedule {
     pub fn begins_as_goal(head: &[u8]) -> bool {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
-        // Skip comments, which may precede the first statement. For comments, the parser returns
-        // only the line ends as words.
+        // Skip comments, which may precede the first statement. The tokenizer omits comments, but still returns their
+        // line ends as words.
         let mut words = parse::GoalTokenizer::new(&text).filter(|(_, word)| *word != "\n");
         matches!(words.next(), Some((_, "num_ranks")))
     }

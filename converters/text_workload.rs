@@ -103,7 +103,7 @@ pub struct TextWorkload {
 }
 
 impl TextParallelism {
-    /// Kinds that have no parameter, each with its word in files.
+    /// Kinds without a parameter, each with its keyword in workload files.
     const PLAIN: [(Self, &'static str); 5] = [
         (Self::Micro, "MICRO"),
         (Self::Data, "DATA"),

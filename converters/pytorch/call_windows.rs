@@ -161,7 +161,7 @@ mod tests {
     /// ms.
     fn job(steps: i64, sizes: [u64; 3]) -> Vec<CallOutline> {
         let ends = (0..steps).flat_map(|step| {
-            // Step lengths differ by some microseconds.
+            // Each step is 80 µs longer than the previous step.
             let start = step * 10_000_000 + step * step * 40_000;
             [2, 5, 10].map(|ms| start + ms * 1_000_000)
         });

@@ -232,8 +232,8 @@ pub fn replace_packs(
     let number = manifest.next - 1;
     manifest.packs.drain(..manifest.packs.len() - 1);
     manifest.write_file(path)?;
-    // Remove all other packs, including packs that interrupted commands left, because no manifest
-    // lists them now.
+    // Remove all other packs, including packs left behind by interrupted commands, because no manifest lists them any
+    // more.
     for entry in fs::read_dir(path.join(PACKS))
         .into_iter()
         .flatten()

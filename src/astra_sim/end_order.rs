@@ -11,10 +11,11 @@
 //! next chunk begins in the event that ends the previous chunk.
 //!
 //! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a chunk's
-//! stage in the order in which they end the admitting stage. The admitting stage is the chunk's own previous stage, or
-//! the stage of another chunk whose place the chunk takes. Delays of two chunks that end at one instant form one event.
-//! Delays registered later adopt the order of delays registered earlier. All members of a collective handle a chunk's
-//! event before the next event in the list, so [`order_of_ends`] processes one event for all members.
+//! stage in the order in which they end the stage that admits the chunk. The admitting stage is the chunk's own
+//! previous stage, or the stage of another chunk whose place the chunk takes. Delays of two chunks that end at one
+//! instant form one event. Delays registered later adopt the order of delays registered earlier. All members of a
+//! collective handle a chunk's event before the next event in the list, so [`order_of_ends`] processes one event for
+//! all members.
 //!
 //! Messages of two chunks interleave only if one event sends them and the messages arrive at one instant. The order of
 //! such messages is proven only if both chunks are in the same step of the same stage.

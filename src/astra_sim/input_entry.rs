@@ -16,7 +16,7 @@ pub(super) enum InputValue {
 #[derive(Debug)]
 pub(super) struct InputEntry {
     pub(super) key: String,
-    /// Line of the key, from 1.
+    /// Line of the key, counting from 1.
     pub(super) line: usize,
     pub(super) value: InputValue,
 }

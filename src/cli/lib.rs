@@ -141,7 +141,7 @@ enum CliCommand {
         after_help = "Example:\n  chakram completions bash > ~/.local/share/bash-completion/completions/chakram"
     )]
     Completions {
-        /// Shell to complete in
+        /// Shell to generate completions for
         shell: clap_complete::Shell,
     },
     /// Write the manual pages into a folder

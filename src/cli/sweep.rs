@@ -37,10 +37,10 @@ pub struct SweepArgs {
     /// The study: common settings of all points, axes, limits, objectives and strategies
     #[arg(value_name = "STUDY.toml", required = true)]
     study: Option<PathBuf>,
-    /// Write a journal, the rows, the front and a page into this folder
+    /// Write the journal, the result rows, the Pareto front and an HTML page into this folder
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// Continue the study in the folder
+    /// Continue the study in the output folder
     #[arg(long, requires = "output")]
     resume: bool,
     /// Only compute the points whose number has remainder I when divided by N

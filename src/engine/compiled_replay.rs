@@ -313,7 +313,7 @@ impl<'a> CompiledReplay<'a> {
         slots.map(|slot| slot.group)
     }
 
-    /// Returns the group of a collective node, and the node's index among the group's collectives, from 0.
+    /// Returns the group of a collective node, and the node's index among the group's collectives, counting from 0.
     pub fn call_of(&self, instance: InstanceId, node: NodeIndex) -> (ReplayGroupId, u32) {
         let of = &self.workload().instances()[instance.index()];
         let graph = self.workload().graph_of(of);

@@ -20,7 +20,7 @@ use chakram_hardware::network::NetworkMessage;
 
 /// The effects that components produce while they handle events. The loop drains the fields in the order below. The
 /// loop drains the first five fields after each event, the following fields after each round, and `arrivals` only when
-/// no event is left at the instant. Only methods add entries to `began`, `records`, `ends` and `work`.
+/// no event is left at the instant. Entries are added to `began`, `records`, `ends` and `work` only through methods.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// Events at later instants.

@@ -1,9 +1,9 @@
 //! Models failures of NPUs and links during a run.
 //!
-//! A failure takes effect before all other events of its instant. After the failure, no node on the failed NPU ends.
-//! Messages and collectives in which this NPU's ranks take part do not end either. If the remaining work needs failed
-//! parts, the replay is stuck; the error names the failures and the affected work. The network loses failed links and
-//! continues over the other links.
+//! A failure takes effect before all other events at the same instant. After the failure, no node on the failed NPU
+//! ends. Messages and collectives in which this NPU's ranks take part do not end either. If the remaining work needs
+//! failed parts, the replay is stuck; the error names the failures and the affected work. The network loses failed
+//! links and continues over the other links.
 
 use super::collectives::RunningGroups;
 use super::dataflow::Dataflow;

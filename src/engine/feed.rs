@@ -58,7 +58,7 @@ pub struct StepTimes {
     pub end: Span,
 }
 
-/// The feed of a job: launches its program once, at 0.
+/// The feed of a job: launches its program once, at time 0.
 #[derive(Debug, Default)]
 pub struct SingleLaunch {
     /// Index of the program in the run.

@@ -240,7 +240,7 @@ impl<'a> ProgramLaunches<'a> {
         price
     }
 
-    /// Returns the duration of a node, including the launch's changes and the slowdown by concurrent collectives.
+    /// Returns the duration of a node, including the launch's changes and the slowdown from concurrent collectives.
     #[inline(never)]
     fn duration_in_launch(
         &self,

@@ -5,7 +5,7 @@ use chakram_base::units::{Span, Time};
 use std::fmt;
 use std::sync::Arc;
 
-/// Index of a launch within the run, from 0.
+/// Index of a launch within the run, counting from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaunchSerial(pub u64);
 

@@ -357,8 +357,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         let (mut next, mut settled) = (0, false);
         while let Some(memory) = self.fabric.unsettled_memory(next) {
             next = memory + 1;
-            // The end of an access to one memory may start accesses to another memory at this instant, so compute the
-            // rates of the other memory afterwards.
+            // When an access to one memory ends, accesses to another memory may start at the same instant. Therefore,
+            // compute a memory's rates only after all events at this instant.
             if !self.effects.agenda.has_event_at(now) {
                 self.fabric.settle_memory(now, memory, &mut self.effects);
                 self.run_follow_ups(now);

@@ -59,7 +59,8 @@ struct MessageChannel {
     /// Number of rendezvous requests that arrived before the requested send was issued. Requests do not state a size,
     /// so the first channel with the same ends and tag counts the requests for all message sizes.
     asked: u32,
-    /// Ops of sends that wait for their rendezvous request. Used only in the first channel with the same ends and tag.
+    /// Ops of sends that wait for their rendezvous request. Among channels with the same ends and tag, only the first
+    /// uses this queue.
     expected: VecDeque<OpIndex>,
 }
 

@@ -4,9 +4,9 @@
 //! The ranks of a stage execute one graph, and their states stay equal as long as all of them end each node at the same
 //! instant. The engine therefore simulates dependencies, lanes and kernels only for one instance, the *leader*, on
 //! behalf of all *members*. The engine carries out messages, collectives, loads and stores for each member, over the
-//! member's own links. The leader's node for such work ends when all members have ended the work. A leader with its
-//! members is the virtual tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with
-//! Large-scale Model Training".
+//! member's own links. The leader's node for such work ends once every member has finished. A leader with its members
+//! is the virtual tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale
+//! Model Training".
 //!
 //! The result equals, to the picosecond, the result of simulating every rank. The proof is by induction over rounds: as
 //! long as all members end their nodes in the same rounds, a separately simulated member would take the same steps as

@@ -97,7 +97,7 @@ impl NpuClass {
     }
 }
 
-/// Number of NPU lanes, and also of host lanes, for an NPU that the machine does not describe. The GPU presets state
+/// Number of NPU lanes, and number of host lanes, for an NPU that the machine does not describe. The GPU presets state
 /// the same number. A trace with more lanes causes a warning.
 const UNKNOWN_LANES: u32 = 32;
 
@@ -341,7 +341,8 @@ impl Machine {
         self.rank_domain.as_ref()
     }
 
-    /// Returns this machine for jobs that use every NPU, even if the machine file restricts the `ranks` of a dimension.
+    /// Returns a copy of this machine in which jobs use every NPU, even if the machine file restricts the `ranks` of a
+    /// dimension.
     pub fn with_all_npus_used(self) -> Self {
         Self {
             rank_domain: None,

@@ -84,7 +84,7 @@ pub struct SwitchLevel {
 pub struct LocalMemory {
     /// Bandwidth of reads and writes together, in bytes per second.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte, or `None` if unknown. Loads and stores need this latency to be known.
+    /// Time to the first byte, or `None` if unknown. Loads and stores need this latency to be known.
     pub latency: Option<Span>,
     /// Capacity, or `None` if unknown. Loads or stores of more bytes than the capacity are an error.
     pub capacity: Option<Bytes>,

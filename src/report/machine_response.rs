@@ -86,7 +86,7 @@ impl MachineResponse {
         let responds = compute.roofline + by_network + part(TimeCategory::Memory) + launches;
         let fixed = compute.recorded + as_recorded + host;
         let makespan = report.outcome.makespan;
-        // Means are rounded separately, so their sum may exceed the makespan by some picoseconds.
+        // Means are rounded separately, so their sum may exceed the makespan by a few picoseconds.
         let responds = responds.min(makespan);
         let fixed = fixed.min(makespan - responds);
         let instances = prepared.workload().instances().iter();

@@ -362,8 +362,8 @@ mod tests {
         }
     }
 
-    /// In 3 ms, 6e9 FLOPs are a rate of 2 TFLOP/s, and 3e6 bytes are a rate of 1 GB/s. If the FLOPs of one kernel are
-    /// unknown, the FLOPs of the sum are unknown too.
+    /// 6e9 FLOPs in 3 ms is 2 TFLOP/s, and 3e6 bytes in 3 ms is 1 GB/s. If the FLOPs of one kernel are unknown, the
+    /// FLOPs of the sum are unknown too.
     #[test]
     fn rates_are_work_over_time() {
         let mut sum = OperatorTime {

@@ -34,7 +34,7 @@ pub struct ReplayPictures {
     /// The longest intervals of the critical path. Each interval is one operator on one rank.
     #[serde(default)]
     pub longest_on_path: Vec<PictureSpan>,
-    /// Memory over time of some of these ranks, if the traces record allocations.
+    /// Memory use over time for some of these ranks, if the traces record allocations.
     pub memory: Vec<MemoryCurve>,
     /// Bytes sent between ranks.
     pub traffic: TrafficMatrix,

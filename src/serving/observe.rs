@@ -7,7 +7,7 @@ use std::io;
 /// `compute` and `preempted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedRequest {
-    /// Index of the request in order of arrival, from 0.
+    /// Index of the request in order of arrival, counting from 0.
     pub number: u64,
     /// Index of the request's model.
     pub model: u32,

@@ -8,11 +8,10 @@
 //!
 //! # The job
 //!
-//! Every rank trains layers; a layer is a normalization and a perceptron with two matrices. A
-//! rank's thread runs its program in order. Round constants and tensor sizes determine durations
-//! (`cost.rs`). The rank's factor and a pseudo-random part lengthen them. Collectives synchronize
-//! the ranks. A collective begins to transfer when its last member has started, and ends on all
-//! members within a few nanoseconds.
+//! Every rank trains layers; a layer is a normalization and a perceptron with two matrices. A rank's thread runs its
+//! program in order. Durations are computed from tensor sizes and round-number constants (`cost.rs`). The rank's factor
+//! and a pseudo-random part lengthen the durations. Collectives synchronize the ranks. A collective begins to transfer
+//! when its last member has started, and ends on all members within a few nanoseconds.
 //!
 //! - On a CPU with Gloo, each group has two workers, which run collectives in order. Meanwhile, the
 //!   program's thread continues. At the end, it waits until the gradients are reduced. In a

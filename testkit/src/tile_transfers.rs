@@ -27,7 +27,7 @@ pub struct DieGrid {
     pub border: LinkTime,
 }
 
-/// A memory port at a core, with the times of its memory.
+/// A memory port at a core, with the latency and the time per byte of its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryPort {
     pub number: u32,

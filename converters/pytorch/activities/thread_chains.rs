@@ -8,8 +8,8 @@ use super::{Activities, Activity, ActivityKind, is_work};
 
 /// Upper bounds on when the activities of host intervals end.
 pub(super) struct ActivityEndBounds {
-    /// For each host interval that launches something, the latest possible end of its activity. The
-    /// interval's time after the launch belongs to the next activity.
+    /// For each host interval that launches something, the latest possible end of its activity. The part of the
+    /// interval after the launch belongs to the next activity.
     pub latest: Vec<i64>,
 }
 

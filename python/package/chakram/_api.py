@@ -1029,8 +1029,8 @@ def sweep(
 
     Arguments:
         study: The study: common settings of all points, axes, limits, objectives and strategies
-        output: Write a journal, the rows, the front and a page into this folder
-        resume: Continue the study in the folder
+        output: Write the journal, the result rows, the Pareto front and an HTML page into this folder
+        resume: Continue the study in the output folder
         shard: Only compute the points whose number has remainder I when divided by N
         threads: Points computed at the same time; one per core by default
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
@@ -1449,7 +1449,7 @@ def generate_pattern(
         reference_flops: (data-parallel) Peak FLOP/s of the reference NPU for recorded durations
         reference_bandwidth: (data-parallel) Memory bandwidth of the reference NPU for recorded durations
         tensor: (palm) Tensor group size; the stage's 16 cores are divided into replicas of this size
-        micro_batch: (palm) Samples per micro-batch of all replicas together; a 20th of the batch by default
+        micro_batch: (palm) Samples per micro-batch, summed over all replicas; 1/20 of the batch by default
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
         max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size

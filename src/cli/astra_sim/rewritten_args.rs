@@ -30,8 +30,8 @@ pub struct RewrittenArgs {
 
 /// Rewrites a command line of ASTRA-sim for chakram. The first word is the program's name. If the first word is the
 /// name of one of ASTRA-sim's programs, adds the subcommand and the network model. Removes arguments that the
-/// subcommand does not have, because ASTRA-sim ignores unknown arguments. Also removes the next word after a flag whose
-/// value must follow `=`.
+/// subcommand does not have, because ASTRA-sim ignores unknown arguments. If a flag accepts a value only after `=`,
+/// also removes a separate word that follows the flag.
 pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
     let mut to = RewrittenArgs::default();

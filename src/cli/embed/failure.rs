@@ -81,13 +81,13 @@ pub struct CommandFailure {
     pub key: Option<String>,
     /// Path of the file that is wrong.
     pub file: Option<String>,
-    /// Line in the file, from 1.
+    /// Line in the file, counting from 1.
     pub line: Option<u64>,
-    /// Column in the line, from 1.
+    /// Column in the line, counting from 1.
     pub column: Option<u64>,
     /// Byte offset in the file after decompression.
     pub offset: Option<u64>,
-    /// Index of the record in the file, from 0.
+    /// Index of the record in the file, counting from 0.
     pub record: Option<u64>,
     /// Rank of the job in which the failure occurred.
     pub rank: Option<u32>,

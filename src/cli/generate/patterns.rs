@@ -187,7 +187,7 @@ Examples:
         /// Tensor group size; the stage's 16 cores are divided into replicas of this size
         #[arg(long, default_value_t = 8, value_name = "N")]
         tensor: u32,
-        /// Samples per micro-batch of all replicas together; a 20th of the batch by default
+        /// Samples per micro-batch, summed over all replicas; 1/20 of the batch by default
         #[arg(long, value_name = "N")]
         micro_batch: Option<u32>,
         #[command(flatten)]

@@ -11,8 +11,9 @@
 //!
 //! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers, no member ends before all members have
 //! arrived. In such a collective, the first arrival *holds* the links and sends nothing yet. The last arrival completes
-//! the pattern. The answer then starts in the past, at the first arrival. Other collectives, such as broadcasts, are
-//! answered only if no member sends before the last arrival, for example if the root arrives last.
+//! the pattern. The answer's start time is then in the past: it is the time of the first arrival. Other collectives,
+//! such as broadcasts, are answered only if no member sends before the last arrival, for example if the root arrives
+//! last.
 //!
 //! A link stays reserved until the collective has submitted its last message over the link. Traffic that comes later
 //! would queue after that message anyway. Before a message, load or store uses a reserved link, the collective is

@@ -20,7 +20,7 @@ pub type UnpostedNodes<'x> = (&'x mut Vec<u64>, usize);
 pub enum GroupPartStep {
     /// The node may queue for its lane.
     Queue(InstanceIndex, NodeIndex),
-    /// The time at which each member ends the node is known.
+    /// The time at which each member finishes the node is known.
     Announce(InstanceIndex, NodeIndex, Vec<(InstanceIndex, Time)>),
     /// The node has ended.
     End(InstanceIndex, NodeIndex),

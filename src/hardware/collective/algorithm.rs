@@ -119,7 +119,8 @@ impl CollectiveAlgorithm {
     /// - For all-to-all, the substitute is pairwise.
     /// - For primitives with a root, the substitute is ring. If pairwise is requested for a rooted primitive, direct
     ///   replaces it, because only exchanges with the root carry data.
-    /// - For the fused all-reduce, the substitute is tree. Callers request a fused all-reduce only if it is supported.
+    /// - For the fused all-reduce, the substitute is the tree algorithm. Callers request a fused all-reduce only if it
+    ///   is supported.
     #[inline]
     pub fn resolve_unsupported_algorithm(self, primitive: CollectivePrimitive, n: u32) -> Self {
         match primitive {

@@ -2,7 +2,7 @@
 //! support a primitive.
 //!
 //! Each algorithm's file has a table of its formulas; in this file, the formulas also include the cost of the distance
-//! between members. A *line* has n members. For members k places apart, α(k) is the time of the first byte of a
+//! between members. A *line* has n members. For members k places apart, α(k) is the time to the first byte of a
 //! message, and t(x, k) is the serialization time of x bytes. Both α and t use the first member's or the last member's
 //! route, whichever is slower. S is the size of the buffer, and h = ⌈log2 n⌉:
 //!

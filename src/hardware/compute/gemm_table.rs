@@ -1,9 +1,10 @@
 //! Measured GEMMs: a table of measured shapes corrects the curve.
 //!
 //! Time rises in steps with the numbers of tiles and waves. Interpolation in a table alone would miss these steps, so
-//! the table corrects the curve. Residuals `r = ln (measured / curve)` are similar for shapes that are similar in the
-//! curve's intermediate values. With `t`, `M` and the best tile's `waves` as in [`GemmCurve`](super::GemmCurve), and
-//! `up(q) = ln (ceil(q) / q)` for the time that rounding up to whole tiles and waves adds:
+//! the table corrects the curve. Residuals `r = ln (measured / curve)` are similar for shapes for which the curve's
+//! computation has similar intermediate values. With `t`, `M` and the best tile's `waves` as in
+//! [`GemmCurve`](super::GemmCurve), and `up(q) = ln (ceil(q) / q)` for the time that rounding up to whole tiles and
+//! waves adds:
 //!
 //! ```text
 //! x = (0.3 ln k, 0.25 ln t, 0.2 ln (M / t), 0.6 up(best waves), 0.5 up(m / 64), 0.5 up(n / 128),
@@ -13,9 +14,9 @@
 //!
 //! over the 32 nearest points. The interpolation is ordinary kriging (N. Cressie, Statistics for Spatial Data, 1993,
 //! section 3.2). A share of 0.07 of the variance is attributed to effects of a single shape, which do not extend to
-//! other shapes. The scales of `x` minimise the leave-one-out error over a thousand GEMMs of A100s. A measured shape
-//! takes its measured time. The curve is not corrected for shapes outside the range of measured `m`, `n` or `k`, and
-//! for batches of multiplications.
+//! other shapes. The scales of `x` minimise the leave-one-out error over a thousand GEMMs measured on A100s. A GEMM of
+//! a measured shape takes the measured time. The curve is not corrected for shapes outside the range of measured `m`,
+//! `n` or `k`, and for batches of multiplications.
 
 use super::gemm::GemmEstimate;
 

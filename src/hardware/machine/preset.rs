@@ -351,7 +351,7 @@ mod tests {
         for dimension in machine.topology().dimensions() {
             assert_eq!(dimension.link_bandwidth().bytes_per_second(), 50e9);
         }
-        // NVLink-C2C has 900 GB/s in both directions together, for the two NPUs of a Grace.
+        // NVLink-C2C has 900 GB/s, summed over both directions. The two NPUs of a Grace CPU share it.
         let machine = Machine::load_preset("gb200-nvl72").unwrap();
         let host = machine.first_remote_memory().unwrap();
         assert_eq!(host.bandwidth.bytes_per_second(), 900e9 / 2.0 / 2.0);

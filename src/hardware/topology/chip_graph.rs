@@ -43,7 +43,7 @@ pub enum ChipGraphError {
     Line {
         /// Name of the topology file.
         file: String,
-        /// Line number, from 1.
+        /// Line number, counting from 1.
         line: usize,
         /// The invalid entry in the line.
         found: String,

@@ -40,8 +40,7 @@ pub const MOST_LINKS: usize = 1 << 20;
 /// Rule that selects one or several of the shortest paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoutePolicy {
-    /// The first path: among the links on shortest paths, a message takes, at each device, the link that was added
-    /// first.
+    /// The first path: at each device, a message takes the first-added link that is on a shortest path.
     #[default]
     First,
     /// All messages between two NPUs take the same path, chosen at each device by a hash of the pair and this seed.
@@ -63,7 +62,7 @@ pub struct DirectedLink {
     pub latency: Span,
     /// Index of the machine's dimension to which the link belongs.
     pub dimension: u32,
-    /// Length in units, from 1. If devices forward whole messages, a message takes its serialization time once for each
+    /// Length in units, at least 1. If devices forward whole messages, a message takes its serialization time once for each
     /// unit of length ([`Self::stored_bytes`]). The latency already includes the length.
     pub length: u32,
 }

@@ -1,8 +1,8 @@
 //! Computes when a recorded run would end if some of its nodes had other durations. Dependencies, the order of nodes on
 //! lanes, and the durations of transfers stay the same.
 //!
-//! Times are propagated forward over the recorded run. Each time has a derivative with respect to x, the factor on
-//! one class of durations. The end is T(x) = max over paths of (time of others + x * time of the class), a convex
+//! Times are propagated forward over the recorded run. Each time has a derivative with respect to x, the factor on one
+//! class of durations. The end time is T(x) = max over paths of (time of other nodes + x * time of the class), a convex
 //! piecewise linear function.
 
 use super::recorder::{NodeTimes, RunRecorder};

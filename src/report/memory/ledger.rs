@@ -226,8 +226,8 @@ mod tests {
     #[test]
     fn what_is_freed_goes_before_what_is_allocated_at_the_same_instant() {
         // From time 0 on, 8 bytes are allocated. At time 5, the loop first issues a node that allocates 6 bytes, and
-        // then completes the node that frees the 8 bytes. The free counts before the allocation, so the peak is 8, not
-        // 14.
+        // then completes the node that frees the 8 bytes. The bytes are freed before the allocation, so the peak is 8,
+        // not 14.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate_bytes(NODES[0], &bytes(8));
         assert_eq!(ledger.begin_instant(Time(5)), Some((Time(0), bytes(8))));

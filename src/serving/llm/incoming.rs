@@ -51,7 +51,7 @@ impl RequestSharedContent {
 pub struct ConversationTurn {
     /// Number of the conversation.
     pub conversation: u64,
-    /// Index of the turn in the conversation, from 0.
+    /// Index of the turn in the conversation, counting from 0.
     pub turn: u32,
     /// Shared beginning of the conversation: a token stream, and the number of tokens that come
     /// from it. Other conversations may have the same beginning.

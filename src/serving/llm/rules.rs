@@ -163,7 +163,7 @@ pub struct EngineRules {
     pub max_num_seqs: u32,
     /// Number of tokens per block.
     pub block_size: u32,
-    /// Maximum number of tokens of a request, or `None` for no limit.
+    /// Maximum number of tokens in a request, or `None` for no limit.
     pub max_model_len: Option<u32>,
     /// Rule for the order of waiting requests.
     pub policy: SchedulingPolicy,
@@ -171,7 +171,7 @@ pub struct EngineRules {
     pub chunked_prefill: bool,
     /// True if requests reuse cached blocks with equal content.
     pub prefix_caching: bool,
-    /// Maximum number of tokens of one request in a step, or 0 for no limit.
+    /// Maximum number of one request's tokens in a step, or 0 for no limit.
     pub long_prefill_token_threshold: u32,
     /// True if a request is admitted only if enough blocks are free for all of its tokens;
     /// otherwise enough blocks for its first step suffice.
@@ -188,7 +188,7 @@ pub struct EngineRules {
     pub all_reduce: AllReduceKernels,
     /// Steps that the engine launches as captured graphs.
     pub graphs: GraphCaptureRule,
-    /// Largest number of tokens of a captured graph.
+    /// Largest number of tokens in a captured graph.
     pub graph_tokens: u32,
     /// Number of steps without prompts after which the scheduler receives the requests that arrived;
     /// 1 if it receives requests before each step. It also receives them if no request runs, and

@@ -30,7 +30,7 @@ use super::rules::{BatchingRule, BlockReservationRule, EngineRules, SchedulingPo
 use super::token_content::{BlockHash, TokenContent};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Maximum number of tokens of a request, even if an engine's memory could store more.
+/// Maximum number of tokens in a request, even if an engine's memory could store more.
 const MOST_TOKENS: u32 = 1 << 30;
 
 /// A request as it is submitted to an engine.
@@ -574,7 +574,7 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the number of tokens of a request that a step may compute, within the limits.
+    /// Returns the number of a request's tokens that a step may compute, within the limits.
     fn tokens_for_next_step(&self, tokens: u32, computed: u32, budget: u32) -> u32 {
         let mut wanted = tokens - computed;
         let threshold = self.rules.long_prefill_token_threshold;

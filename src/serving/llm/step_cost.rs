@@ -126,7 +126,7 @@ pub struct EngineShape {
     pub all_reduce: AllReduceKernels,
     /// The steps that are launched as captured graphs.
     pub graphs: GraphCaptureRule,
-    /// Largest number of tokens of a captured graph.
+    /// Largest number of tokens in a captured graph.
     pub graph_tokens: u32,
 }
 

@@ -143,7 +143,7 @@ impl TokenContent {
         Self::from_pieces_with_own_end(pieces)
     }
 
-    /// Returns the number of tokens of the prompt.
+    /// Returns the number of prompt tokens.
     #[cfg(test)]
     fn tokens(&self) -> u32 {
         self.pieces.iter().map(|piece| piece.tokens).sum()

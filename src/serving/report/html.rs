@@ -272,8 +272,8 @@ fn draw_request_counts(report: &ServeReport) -> String {
     render_figure(&chart, &[(0, "in the system"), (1, "queued")], &caption)
 }
 
-/// A curve over the rate: the name of the plotted quantity, and a function that returns the
-/// quantity's value if known.
+/// A curve against the request rate: the name of the plotted quantity, and a function that returns the quantity's value
+/// if known.
 type RateCurve = (&'static str, fn(&ServeRow) -> Option<Span>);
 
 const CURVES: [RateCurve; 3] = [
@@ -285,7 +285,7 @@ const CURVES: [RateCurve; 3] = [
 /// Colour indices of the curves if there is only one platform.
 const CURVE_SERIES: [usize; 3] = [0, 1, 6];
 
-/// Draws serve times as curves over the rate. A single platform has three curves in one chart.
+/// Plots serve times against the request rate. A single platform has three curves in one chart.
 /// Several platforms share two charts, one for the mean and one for the last percentile, with one
 /// curve per platform.
 fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {

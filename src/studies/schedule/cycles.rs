@@ -34,7 +34,7 @@ pub struct CycleTable {
 pub struct CycleTableError {
     /// Name of the file, for error messages.
     pub file: String,
-    /// Line of the error in the file, from 1.
+    /// Line of the error in the file, counting from 1.
     pub line: usize,
     /// The text that is invalid.
     pub found: String,

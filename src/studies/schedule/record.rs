@@ -51,7 +51,7 @@ pub enum ScheduleFileError {
     Literal {
         /// Name of the file, for error messages.
         file: String,
-        /// Line of the error in the file, from 1.
+        /// Line of the error in the file, counting from 1.
         line: usize,
         /// The found text and the expected text.
         why: String,

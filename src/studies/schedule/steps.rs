@@ -123,7 +123,7 @@ pub struct StepCost {
 /// A log entry for data that a chip needed in a step, or that it evicted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLog {
-    /// Index of the step, from 0.
+    /// Index of the step, counting from 0.
     pub step: u32,
     /// Index of the chip that needs or evicts the data.
     pub chip: u32,

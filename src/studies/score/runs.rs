@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 pub struct MeasuredRun {
     /// Name of the table that contains the run.
     pub file: String,
-    /// Line number in the table's file, from 1.
+    /// Line number in the table's file, counting from 1.
     pub line: u64,
     /// Measured time of a step, in seconds.
     pub measured: f64,
@@ -54,7 +54,7 @@ pub struct RunTable {
 pub struct RefusedRun {
     /// Name of the table that has the row.
     pub file: String,
-    /// Line of the row in the table, from 1.
+    /// Line of the row in the table, counting from 1.
     pub line: u64,
     /// The found value and the expected value.
     pub why: String,

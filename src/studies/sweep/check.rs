@@ -31,7 +31,7 @@ pub enum StudyError {
     Value {
         /// Name of the study file.
         file: String,
-        /// Line in the file, from 1.
+        /// Line in the file, counting from 1.
         line: usize,
         /// Key with the rejected value.
         key: String,

@@ -58,7 +58,7 @@ pub enum JournalError {
     Line {
         /// Path of the journal with the invalid line.
         path: PathBuf,
-        /// Line number, from 1.
+        /// Line number, counting from 1.
         line: usize,
         /// Description of the problem.
         why: String,

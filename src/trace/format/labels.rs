@@ -47,9 +47,9 @@ impl fmt::Display for TrainingPhase {
 pub struct NodeLabels<'a> {
     /// Phase of the step. The phase also affects how long the launch of a kernel takes.
     pub phase: Option<TrainingPhase>,
-    /// Pipeline stage, from 0.
+    /// Pipeline stage, counting from 0.
     pub stage: Option<u32>,
-    /// Micro-batch, from 0.
+    /// Micro-batch, counting from 0.
     pub micro_batch: Option<u32>,
     /// Layer, counted from 0 over the whole model.
     pub layer: Option<u32>,

@@ -61,7 +61,7 @@ impl MemberCalls<'_> {
 /// The first collective of a group on which a member disagrees with the first member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveDisagreement {
-    /// Index of the collective within the group, from 0.
+    /// Index of the collective within the group, counting from 0.
     pub k: usize,
     /// Difference between the two members' calls.
     pub difference: CollectiveDifference,

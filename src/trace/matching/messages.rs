@@ -70,7 +70,7 @@ pub struct ChannelMatches<'h, S = ()> {
 pub enum MessageDisagreement<S = ()> {
     /// The two halves of message `k` have different sizes.
     Size {
-        /// Index of the message on the channel, from 0.
+        /// Index of the message on the channel, counting from 0.
         k: usize,
         /// The sending half.
         send: MessageHalf<S>,
@@ -79,7 +79,7 @@ pub enum MessageDisagreement<S = ()> {
     },
     /// One rank has more than `k` halves, and the other rank has only `k`.
     Count {
-        /// Index of the first half without a counterpart, from 0.
+        /// Index of the first half without a counterpart, counting from 0.
         k: usize,
         /// The half that has no counterpart.
         half: MessageHalf<S>,

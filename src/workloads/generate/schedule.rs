@@ -96,7 +96,7 @@ impl PassKind {
 pub struct PipelinePass {
     /// The results that the pass computes.
     pub kind: PassKind,
-    /// Index of the micro-batch, from 0.
+    /// Index of the micro-batch, counting from 0.
     pub micro_batch: u32,
     /// Index of the chunk among the stage's chunks, from 0; [`PipelineSchedule::part_of_chunk`] maps it to a part of
     /// the model.

@@ -73,8 +73,8 @@ pub struct ShardingDegrees {
 }
 
 impl ShardingDegrees {
-    /// Creates the degrees of a convolution from the order in PALM's Table III: samples, input
-    /// channels, image rows, output channels.
+    /// Creates the sharding degrees of a convolution, given in the order of PALM's Table III: samples, input channels,
+    /// image rows, output channels.
     pub fn of_convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
         Self {
             b,

@@ -65,7 +65,7 @@ pub struct MemoryMove {
     pub to_memory: bool,
     /// `true` if the data returns to its origin; only the shared bus supports this.
     pub send_back: bool,
-    /// `true` if the move has a constant delay of 10 ns, as in groups.
+    /// `true` if the move takes a constant 10 ns.
     pub fast: bool,
 }
 

@@ -95,7 +95,7 @@ pub(super) struct ProgramOperator {
     pub args: u32,
     pub inputs: u16,
     pub outputs: u16,
-    /// Autograd's sequence number within a step, from 0.
+    /// Autograd's sequence number within a step, counting from 0.
     pub seq: Option<u32>,
     /// `true` if a flow arrow from the forward to the backward pass starts or ends here.
     pub flow: bool,

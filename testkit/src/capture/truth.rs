@@ -26,7 +26,7 @@ pub struct JobTruth {
 pub struct RankTruth {
     /// The rank's index in the job.
     pub rank: u32,
-    /// Offset of the clock of Kineto's file from the shared clock, ns.
+    /// Offset of the Kineto file's clock from the shared clock, in ns.
     pub clock_offset_ns: i64,
     /// Start of the rank's first event.
     pub first_ns: u64,
@@ -59,7 +59,7 @@ pub struct RankTruth {
 pub struct CommunicationTruth {
     /// `all-reduce`, `all-gather`, `reduce-scatter`, `broadcast`, or `message`.
     pub kind: String,
-    /// Index of the step, from 0.
+    /// Index of the step, counting from 0.
     pub step: u32,
     /// Name of the group in PyTorch.
     pub group: String,

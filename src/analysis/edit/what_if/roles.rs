@@ -5,9 +5,9 @@
 //! is the *replica*. The distance between neighbouring replicas is the distance between ranks that reduce gradients
 //! with each other. The remaining dimension contains all other positions, such as shards of tensors. A captured rank t
 //! serves as the model of an absent rank m, which copies the trace of t. The model is a rank of the same stage. If
-//! possible, the model has the same coordinate in the remaining dimension. For a rank in a middle stage, the model may
-//! be a rank in another middle stage. If the model is in another middle stage, 1F1B passes are reordered for the stage
-//! of m. The trace of t is changed as follows:
+//! possible, the model has the same coordinate in the remaining dimension. If m is in a middle stage, its model may
+//! also be in another middle stage. In this case, 1F1B passes are reordered for the stage of m. The trace of t is
+//! changed as follows:
 //!
 //! - If t sends a message to a rank at distance d, then m sends a message to the rank at distance d from m. The
 //!   message's tag changes from stage to stage in the same way as the tags of t.

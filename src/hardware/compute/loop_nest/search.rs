@@ -17,7 +17,7 @@ pub struct BestMapping {
     pub mapping: LoopMapping,
     /// Cost of the mapping.
     pub cost: MappingCost,
-    /// Index of the draw that found the mapping, from 1.
+    /// Index of the draw that found the mapping, counting from 1.
     pub draw: u32,
     /// Number of valid mappings among all draws.
     pub valid: u32,

@@ -114,7 +114,7 @@ fn parse_regular_curve_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>
     Ok(points)
 }
 
-/// Parses at least one point; a point is a pair of bytes and time.
+/// Parses the list of points. Each point is a (bytes, time) pair; an empty list is an error.
 fn parse_measured_curve_points(field: &ConfigField<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let list = "a list of [bytes, time], bytes ascending";
     let mut points: Vec<(f64, f64)> = Vec::new();

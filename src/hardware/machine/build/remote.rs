@@ -40,7 +40,7 @@ const RING: &[&str] = pool_keys!("groups", "link_bandwidth", "npu_bandwidth");
 const PORTS: &[&str] = &["attachment", "at", "bandwidth", "latency", "capacity"];
 const MESH: &[&str] = pool_keys!("columns", "rows", "link_bandwidth", "npu_bandwidth");
 
-/// Maximum number of memories, and also of switches.
+/// Maximum number of memories, and maximum number of switches.
 const MOST: u32 = 1 << 20;
 
 /// An example of a chunk, for error messages.

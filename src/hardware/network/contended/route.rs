@@ -281,8 +281,8 @@ mod tests {
         assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
     }
 
-    /// Tests the route between NPUs 12 and 11. Ports have sides only in dimensions in which NPUs are wired to
-    /// neighbours.
+    /// Tests the route between NPUs 12 and 11. A port has a separate side for each direction only in dimensions in
+    /// which NPUs are wired to neighbours.
     #[test]
     fn ports_have_sides_where_npus_have_neighbours() {
         let t = topology(&[

@@ -31,8 +31,8 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
 }
 
 /// The path has two links of 50 ps, so one message alone takes 100 ps + 1,000 B x 1,000 ps/B. Two messages from one NPU
-/// share that NPU's link, so both take twice the time. A message that begins when half of the other message has left
-/// uses the link alone at the end.
+/// share that NPU's link, so both take twice the time. If one message begins when the other is half sent, the later
+/// message has the link to itself at the end.
 #[test]
 fn messages_share_a_link_while_both_are_there() {
     let topology = stacked(&[(DimensionShape::Switch, 4)], Span(50));

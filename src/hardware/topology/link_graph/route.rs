@@ -154,8 +154,9 @@ impl LinkGraph {
         Some(())
     }
 
-    /// Returns the latency and rates of a message from `a` to `b` that is alone, or `None` if both are the same NPU. If
-    /// devices store and forward, the message is serialized on one link after another, once per unit of length.
+    /// Returns the latency and rates of a message from `a` to `b` that is alone, or `None` if both are the same NPU.
+    /// With store-and-forward devices, each link in turn serializes the message; a link of length n serializes it n
+    /// times.
     pub fn find_path(&self, a: Npu, b: Npu, switching: SwitchingMode) -> Option<NetworkPath> {
         let route = self.route_between(a, b);
         let rate = |&(link, part): &LinkFraction| {

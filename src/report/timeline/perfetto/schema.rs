@@ -106,7 +106,7 @@ pub struct InternedData {
 /// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`, which all have these fields.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InternedText {
-    /// Id of the string, from 1.
+    /// Id of the string, counting from 1.
     #[prost(uint64, tag = "1")]
     pub iid: u64,
     /// The interned string.

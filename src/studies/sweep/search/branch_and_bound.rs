@@ -1,14 +1,12 @@
 //! Best-first search that ends when no remaining point has a bound below the best answer.
 //!
-//! At first, every point gets a quick bound. The search then takes the remaining point with the
-//! smallest bound, and computes this point's full bound. If the full bound is still the smallest,
-//! the search answers the point, that is, replays it or rejects it as impossible. The search ends
-//! when the smallest bound is no better than the best answer, because no remaining point can then
-//! be better. Idle threads answer the first open questions in the queue in advance. An open
-//! question is a bound or an answer that is still missing. An answer is used only when its turn
-//! comes, so rows are the same for any number of threads. A shard's best point is never better than
-//! the best point of all. A shard therefore answers every one of its points that a single run over
-//! all points would answer.
+//! At first, every point gets a quick bound. The search then takes the remaining point with the smallest bound, and
+//! computes this point's full bound. If the full bound is still the smallest, the search computes the point's *answer*:
+//! it replays the point or rejects it as impossible. The search ends when the smallest bound is no better than the best
+//! answer, because no remaining point can then be better. Idle threads answer the first open questions in the queue in
+//! advance. An open question is a bound or an answer that is still missing. An answer is used only when its turn comes,
+//! so rows are the same for any number of threads. A shard's best point is never better than the best point of all. A
+//! shard therefore answers every one of its points that a single run over all points would answer.
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
@@ -18,8 +16,8 @@ use crate::sweep::setting::{self, Settings};
 use crate::sweep::study::Study;
 use std::collections::BTreeSet;
 
-/// A point in the queue. The fields are the score of the point's bound (as an integer that
-/// preserves the order), true if this is the full bound, and the point's index.
+/// A point in the queue. The fields are the score of the point's bound (as an order-preserving integer), whether this
+/// bound is the full bound, and the point's index.
 type QueueEntry = (u64, bool, usize);
 
 /// Maps a number to an integer, and preserves the order of numbers.

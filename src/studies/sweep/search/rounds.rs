@@ -12,7 +12,7 @@ use crate::sweep::setting::Settings;
 /// One turn of a layer in a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerTurn {
-    /// Index of the round, from 1.
+    /// Index of the round, counting from 1.
     pub round: u32,
     /// Index of the layer among the study's layers.
     pub layer: usize,

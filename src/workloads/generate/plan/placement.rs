@@ -362,9 +362,10 @@ impl RankPlacement {
         }
     }
 
-    /// Returns true if the rank at `place` can belong to a group of `family`. A partition divides
-    /// only tensor groups of one size. If stages have different tensor degrees, only the first and
-    /// last stages have embedding groups.
+    /// Returns true if the rank at `place` can belong to a group of `family`. An operator's
+    /// partition applies only to stages whose tensor degree equals the partition's number of
+    /// members. If stages have different tensor degrees, only the first and last stages have
+    /// embedding groups.
     pub fn has_group_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> bool {
         match family {
             ParallelGroupKind::Operator(number) => {

@@ -32,7 +32,7 @@ pub struct StagePassOrders {
 /// An invalid cell, line or file of pass orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOrderError {
-    /// Number of the invalid line, from 1. If the whole file is invalid, the number of lines.
+    /// Number of the invalid line, counting from 1. If the whole file is invalid, the number of lines.
     pub line: usize,
     /// Number of the invalid cell in its line, from 1; `None` if no single cell is invalid.
     pub cell: Option<usize>,

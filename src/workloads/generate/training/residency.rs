@@ -11,13 +11,12 @@
 //! | activations | ΣI ≤ C | W |
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
-//! If weights would fit, and activations would also fit, but not both together, the stage keeps the
-//! kind that causes less traffic. If a stage keeps neither, an operator divides one of its operands
-//! into parts that fit (at least one part), and loads the other operand once for each part. These
-//! rules are Algorithm 1 of Fang et al. (PALM) with five corrections. As printed, the algorithm has
-//! these faults: the second branch (ΣWSG ≤ C) is never taken, because the first branch (ΣW ≤ C) is
-//! then always true; ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand
-//! that stays in SRAM is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is
+//! If weights would fit, and activations would also fit, but not both together, the stage keeps the kind that causes
+//! less traffic. If a stage keeps neither, an operator divides one of its operands into parts that fit (at least one
+//! part), and loads the other operand once for each part. These rules are Algorithm 1 of Fang et al. (PALM) with five
+//! corrections. As printed, the algorithm has these faults: the second branch (ΣWSG ≤ C) is never taken, because its
+//! condition implies the condition of the first branch (ΣW ≤ C); ΣI is computed but not used; ⌈O/C⌉ is printed instead
+//! of ⌈I/C⌉; the operand that stays in SRAM is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is
 //! the algorithm as printed.
 //!
 //! A larger SRAM never causes more traffic. If only weights or only activations are kept, an

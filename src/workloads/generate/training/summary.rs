@@ -87,7 +87,7 @@ pub struct StageSummary {
     pub communication: Vec<CommunicationTotals>,
 }
 
-/// Collectives with one operation, group kind and phase, or messages of one phase.
+/// Collectives that share an operation, group kind and phase, or messages that share a phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommunicationTotals {
     /// Name of the operation: a collective such as `all-reduce`, or `send`.

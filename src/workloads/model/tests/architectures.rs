@@ -191,8 +191,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
 /// mask, a token attends to (s + 1) / 2 of s tokens on average.
 #[test]
 fn multiplications_are_those_of_active_weights_and_scores() {
-    // Either every layer attends to all tokens, or every other layer attends to only 128 tokens. Llama 4's chunks of
-    // 8192 tokens are whole sequences here.
+    // Either every layer attends to all tokens, or every other layer attends to only 128 tokens. Here, one 8192-token
+    // chunk of Llama 4 covers the whole sequence.
     let all = u64::MAX;
     for (name, heads, both, window) in [
         ("mixtral-8x7b", 32, 128 + 128, all),

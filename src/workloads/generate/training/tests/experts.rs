@@ -208,8 +208,8 @@ fn summary(plan: &ParallelismPlan) -> PlanSummary {
     TrainingPattern { model, plan }.summarize_plan().unwrap()
 }
 
-/// Number of weights in a layer's experts. The next constants are the number of weights in the rest
-/// of a layer, and the number of weights outside the layers.
+/// Number of weights in a layer's experts. The next two constants count the weights in the rest of a layer and the
+/// weights outside the layers.
 const OF_EXPERTS: u64 = X * (H * 2 * F + F * H);
 const OF_BLOCK: u64 = H * 3 * H + H * H + H * X + 2 * H;
 const OF_ENDS: u64 = 2 * 40 * H + H;

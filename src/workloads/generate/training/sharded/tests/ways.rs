@@ -1,4 +1,4 @@
-//! Tests skip paths, omitted effects, and weights that two operators share.
+//! Tests of skip connections, omitted effects, and weights that two operators share.
 
 use super::{chain, degrees, moved, pattern, plan};
 use crate::generate::plan::AblationEffect;
