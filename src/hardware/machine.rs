@@ -157,7 +157,7 @@ impl Machine {
     ///
     /// Fails if there is no such preset, the preset has a fixed size, or `N` is zero or too large.
     pub fn load_preset(name: &str) -> Result<Self, MachineError> {
-        Self::parse(&preset::read_preset_text(name)?, name)
+        Self::parse(&read_preset_text(name)?, name)
     }
 
     /// Loads the machine called `name`, which has one of these forms:
