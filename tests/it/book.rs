@@ -11,6 +11,7 @@
 //! writes the output into the files, and keeps the cuts.
 
 mod align;
+mod code_names;
 mod links;
 mod options;
 mod sessions;

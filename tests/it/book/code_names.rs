@@ -1,0 +1,124 @@
+//! Tests that the files and names in CONTRIBUTING.md and ARCHITECTURE.md exist in the code.
+
+use super::{root, text};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Folders with Rust code, relative to the root.
+const CODE: [&str; 7] = [
+    "src",
+    "converters",
+    "testkit",
+    "tests",
+    "python",
+    "fuzz",
+    "proto",
+];
+
+/// Returns the text of all Rust files, and of the schema of traces.
+fn code() -> String {
+    let mut all = String::new();
+    let mut folders: Vec<PathBuf> = CODE.iter().map(|folder| root().join(folder)).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("code is there") {
+            let path = entry.expect("the folder can be listed").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path
+                .extension()
+                .is_some_and(|extension| extension == "rs" || extension == "proto")
+            {
+                all += &std::fs::read_to_string(path).expect("code is text");
+            }
+        }
+    }
+    all
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_')
+        .filter(|word| !word.is_empty())
+}
+
+/// Returns the words that follow one of `keywords` in the code.
+fn defined<'c>(code: &'c str, keywords: &[&str]) -> BTreeSet<&'c str> {
+    let pairs = words(code).zip(words(code).skip(1));
+    let found = pairs.filter(|(keyword, _)| keywords.contains(keyword));
+    found.map(|(_, name)| name).collect()
+}
+
+/// Returns the code spans of a page, except fenced blocks.
+fn spans(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    prose
+        .flat_map(|part| part.split('`').skip(1).step_by(2))
+        .collect()
+}
+
+fn is_camel_case(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.contains(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_alphanumeric())
+}
+
+/// Returns what is wrong with a code span, or `None` if it is right or no name.
+fn fault(
+    span: &str,
+    code: &str,
+    types: &BTreeSet<&str>,
+    functions: &BTreeSet<&str>,
+) -> Option<String> {
+    let is_path = CODE
+        .iter()
+        .chain(&["docs", "traces", "benches"])
+        .any(|folder| {
+            span.strip_prefix(folder)
+                .is_some_and(|rest| rest.starts_with('/'))
+        });
+    if is_path {
+        let is_pattern =
+            span.contains(['*', ' ', '<']) || span.contains("CRATE") || span.contains("NAME");
+        return (!is_pattern && !root().join(span).exists()).then(|| format!("no file {span}"));
+    }
+    let name = span.split('(').next().unwrap_or(span);
+    if name.contains([' ', '/', '-', '[', '"', '!', '=', '…', '<', '&', '$'])
+        || name.is_empty()
+        || name.ends_with(['_', ':'])
+    {
+        return None;
+    }
+    let last = name.rsplit("::").next().unwrap_or(name);
+    if name.contains("::") {
+        let is_known = words(code).any(|word| word == last);
+        return (!is_known).then(|| format!("no {name}"));
+    }
+    if is_camel_case(name) {
+        return (!types.contains(name)).then(|| format!("no type {name}"));
+    }
+    let method = name.split_once('.').map(|(_, method)| method);
+    let is_call =
+        span.contains('(') && Path::new(name).extension().is_some() || span.ends_with(')');
+    if let Some(method) = method.filter(|_| is_call) {
+        return (!functions.contains(method)).then(|| format!("no function {name}"));
+    }
+    let is_name = name.contains('_') && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    (is_name && !words(code).any(|word| word == name)).then(|| format!("no {name}"))
+}
+
+#[test]
+fn names_in_the_pages_for_contributors_exist() {
+    let code = code();
+    let types = defined(&code, &["struct", "enum", "trait", "type"]);
+    let functions = defined(&code, &["fn"]);
+    let mut faults = Vec::new();
+    for page in ["CONTRIBUTING.md", "ARCHITECTURE.md"] {
+        let text = text(Path::new(page));
+        let of_page = spans(&text);
+        assert!(of_page.len() > 50, "{page} has few code spans");
+        let found = of_page
+            .iter()
+            .filter_map(|span| fault(span, &code, &types, &functions));
+        faults.extend(found.map(|fault| format!("{page}: {fault}")));
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
