@@ -116,7 +116,8 @@ impl GivenSettings {
 
 impl Report {
     /// Returns true if all times, memory sizes and rates are equal in both reports. Some parts are not results: names
-    /// of machines, models and algorithms, numbers of NPUs, counts of simulated collectives, and warnings.
+    /// of machines, models and algorithms, numbers of NPUs, counts of simulated collectives and messages, and
+    /// warnings.
     pub fn has_same_results(&self, other: &Self) -> bool {
         self.outcome.makespan == other.outcome.makespan
             && self.mean_parts == other.mean_parts
@@ -139,7 +140,8 @@ impl Report {
             kept.outcome.closed,
             kept.outcome.stepwise,
             kept.outcome.unfolded,
-        ) = (0, 0, 0);
+            kept.outcome.messages,
+        ) = (0, 0, 0, 0);
         for row in &mut kept.rows {
             row.class.clear();
             row.npu = Npu(0);

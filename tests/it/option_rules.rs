@@ -153,7 +153,7 @@ fn results(report: &Value) -> Value {
     let document = report.as_object_mut().unwrap();
     for label in [
         "machine", "network", "warnings", "settings", "options", "inputs", "closed", "stepwise",
-        "unfolded",
+        "unfolded", "messages",
     ] {
         document.remove(label);
     }

@@ -55,8 +55,10 @@ fn spans(text: &str) -> Vec<&str> {
         .collect()
 }
 
-fn is_camel_case(name: &str) -> bool {
+/// Returns true for a type name of several words. Names of one word may belong to std.
+fn is_type_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.chars().skip(1).any(|c| c.is_ascii_uppercase())
         && name.contains(|c: char| c.is_ascii_lowercase())
         && name.chars().all(|c| c.is_ascii_alphanumeric())
 }
@@ -84,6 +86,7 @@ fn fault(
     if name.contains([' ', '/', '-', '[', '"', '!', '=', '…', '<', '&', '$'])
         || name.is_empty()
         || name.ends_with(['_', ':'])
+        || name.starts_with('_')
     {
         return None;
     }
@@ -92,7 +95,7 @@ fn fault(
         let is_known = words(code).any(|word| word == last);
         return (!is_known).then(|| format!("no {name}"));
     }
-    if is_camel_case(name) {
+    if is_type_name(name) {
         return (!types.contains(name)).then(|| format!("no type {name}"));
     }
     let method = name.split_once('.').map(|(_, method)| method);
