@@ -153,6 +153,7 @@ impl Report {
             row.algorithm.clear();
             row.measured = false;
             row.derived_from = None;
+            row.tally.stepwise = 0;
         }
         kept
     }

@@ -152,13 +152,24 @@ fn results(report: &Value) -> Value {
     let mut report = report.clone();
     let document = report.as_object_mut().unwrap();
     for label in [
-        "machine", "network", "warnings", "settings", "options", "inputs", "closed", "stepwise",
-        "unfolded", "messages",
+        "machine",
+        "network",
+        "warnings",
+        "settings",
+        "options",
+        "inputs",
+        "closed",
+        "stepwise",
+        "unfolded",
+        "messages",
+        "collectives_analytical",
+        "collectives_materialized",
+        "collectives_simulated",
     ] {
         document.remove(label);
     }
     for row in document["collectives"].as_array_mut().unwrap() {
-        for label in ["algorithm", "measured", "derived_from"] {
+        for label in ["algorithm", "measured", "derived_from", "calls_simulated"] {
             row.as_object_mut().unwrap().remove(label);
         }
     }
