@@ -25,6 +25,8 @@ pub struct View<'a> {
     /// Bytes allocated, then bytes freed; each list is for weights, gradients, optimizer, activations and temporary
     /// buffers.
     pub memory: [[u64; 5]; 2],
+    /// Bytes that the node allocates in remote memory.
+    pub remote: u64,
     pub data: Vec<u64>,
     pub control: Vec<u64>,
 }
@@ -61,6 +63,7 @@ pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
         eager: node.eager,
         groups: node.groups,
         memory: [node.memory.allocates, node.memory.frees],
+        remote: node.memory.remote,
         data: lists.data,
         control: lists.control,
     })
@@ -109,6 +112,7 @@ pub fn expected(node: &Node) -> Result<View<'_>, Refused> {
         eager: facts.last(&["eager"], truth)?.unwrap_or(false),
         groups: Some(values).filter(|text| declares && !text.is_empty()),
         memory: facts.memory()?,
+        remote: facts.count("allocates.remote")?.unwrap_or(0),
         data: node.data_deps.clone(),
         control: node.ctrl_deps.clone(),
     })
