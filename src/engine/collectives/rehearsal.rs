@@ -52,6 +52,25 @@ pub(super) struct CollectiveRehearsal {
     pub links: Vec<RehearsedLink>,
 }
 
+impl CollectiveRehearsal {
+    /// Creates a rehearsal from the members' end times. Returns `None` if one member ends at or before the instant at which
+    /// another arrives: the result then depends on the order of rounds, which a rehearsal does not record.
+    fn new(
+        pattern: Vec<Span>,
+        mut ends: Vec<(Span, Position)>,
+        links: Vec<RehearsedLink>,
+    ) -> Option<Self> {
+        ends.sort_unstable();
+        let last = pattern.iter().max().copied().unwrap_or_default();
+        let is_after_arrivals = ends.first().is_some_and(|&(first, _)| first > last);
+        is_after_arrivals.then_some(Self {
+            pattern,
+            ends,
+            links,
+        })
+    }
+}
+
 /// Progress of a schedule's trial runs (rehearsals).
 #[derive(Clone, Debug, Default)]
 pub(super) enum RehearsalState {
@@ -351,8 +370,8 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         }
         let found = if self.chunks.is_scripted(&self.chunks.runs[id]) {
             None
-        } else if let Some(computed) = self.compute_rehearsal(fabric, id, &own) {
-            Some((computed, 0))
+        } else if let Some(ends) = self.compute_ends(fabric, id, &own) {
+            CollectiveRehearsal::new(own, ends, Vec::new()).map(|computed| (computed, 0))
         } else {
             self.rehearse_run(fabric, effects, id, own, together)
         };
@@ -376,14 +395,14 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         found.map(|found| (found, messages))
     }
 
-    /// Computes what a rehearsal on a network without contention would give, if there is a formula for members that begin
-    /// at different times.
-    fn compute_rehearsal<N: NetworkBackend>(
+    /// Returns the end of each position, as a rehearsal on a network without contention would give it, if there is a formula
+    /// for members that arrive in this pattern.
+    fn compute_ends<N: NetworkBackend>(
         &self,
         fabric: &Fabric<'_, N>,
         id: RunIndex,
         pattern: &[Span],
-    ) -> Option<CollectiveRehearsal> {
+    ) -> Option<Vec<(Span, Position)>> {
         let run = &self.chunks.runs[id];
         let is_simple = run.own_schedules.is_empty()
             && !self.chunks.mixed_directions
@@ -393,21 +412,13 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         }
         let GroupPlan { extent, paths, .. } = self.chunks.groups[run.group].plan;
         let schedule = self.chunks.schedules.get(run.schedule);
-        let begins: Vec<Span> = extent
+        let arrivals = extent
             .member_at
             .iter()
-            .map(|member| pattern[member.index()])
-            .collect();
+            .map(|member| pattern[member.index()]);
+        let begins: Vec<Span> = arrivals.collect();
         let ends = (self.chunks.backend).time_late_members(schedule, extent, paths, &begins)?;
-        let mut ends: Vec<(Span, Position)> = ends.into_iter().zip((0..).map(Position)).collect();
-        ends.sort_unstable();
-        let last = pattern.iter().max().copied().unwrap_or_default();
-        let is_ordered = ends.first().is_some_and(|&(first, _)| first > last);
-        is_ordered.then(|| CollectiveRehearsal {
-            pattern: pattern.to_vec(),
-            ends,
-            links: Vec::new(),
-        })
+        Some(ends.into_iter().zip((0..).map(Position)).collect())
     }
 
     /// Simulates a collective as if nothing else were in flight, and then restores the state of everything else. Also
@@ -453,25 +464,15 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         (run.progress, run.arrivals.arrived_now) = (progress, fresh);
         let tried = std::mem::replace(&mut run.messages, messages);
         let members = run.arrivals.nodes.len();
-        let mut ends: Vec<(Span, Position)> = ends
-            .into_iter()
-            .map(|(at, position)| (at.since(start), position))
-            .collect();
-        ends.sort_unstable();
-        // If one member ends at the instant at which another arrives, the result depends on the order of rounds,
-        // which a rehearsal does not record.
-        let last = pattern.iter().max().copied().unwrap_or_default();
-        let lasts = ends.first().is_some_and(|&(first, _)| first > last);
-        let Some(links) = links.filter(|_| lasts && ends.len() == members) else {
+        let ends = ends.into_iter();
+        let ends = ends.map(|(at, position)| (at.since(start), position));
+        let ends: Vec<(Span, Position)> = ends.collect();
+        let links = links.filter(|_| ends.len() == members);
+        let rehearsal = links.and_then(|links| CollectiveRehearsal::new(pattern, ends, links));
+        if rehearsal.is_none() {
             fabric.subtract_rehearsed_messages(tried);
-            return None;
-        };
-        let rehearsal = CollectiveRehearsal {
-            pattern,
-            ends,
-            links,
-        };
-        Some((rehearsal, tried))
+        }
+        rehearsal.map(|rehearsal| (rehearsal, tried))
     }
 
     /// Ends the members whose end time is `now`, if the event belongs to the latest answer of a collective with
