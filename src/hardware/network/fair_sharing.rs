@@ -121,7 +121,6 @@ impl MessageStream {
 #[derive(Clone, Debug)]
 struct DepartedMessage {
     stream: MessageStream,
-    left: Time,
     arrives: Time,
 }
 
@@ -202,9 +201,10 @@ impl<'a> FairSharingNetwork<'a> {
             links: self.spare_routes.pop().unwrap_or_default(),
             latency: Span::ZERO,
         };
-        let npus = self.topology.npu_count();
+        let mut endpoints = [ends.0, ends.1].into_iter();
+        let is_access = endpoints.any(|endpoint| self.topology.memory_at(endpoint).is_some());
         // A failed link belongs to no bundle, because its bytes move to other links.
-        if self.departed.is_none() && ends.0.0.max(ends.1.0) < npus {
+        if self.departed.is_none() && !is_access {
             let ends = (Npu(ends.0.0), Npu(ends.1.0));
             self.bundled_routes
                 .find_route(&self.graph, ends, &mut found);
@@ -391,13 +391,7 @@ impl<'a> FairSharingNetwork<'a> {
         agenda.schedule_event(arrives, NetworkEvent::Delivered(op));
         if let Some(departed) = &mut self.departed {
             (stream.left, stream.settled) = (0.0, now);
-            let left = now;
-            let message = DepartedMessage {
-                stream,
-                left,
-                arrives,
-            };
-            departed.insert(op, message);
+            departed.insert(op, DepartedMessage { stream, arrives });
         } else {
             self.spare_routes.push(stream.route);
         }

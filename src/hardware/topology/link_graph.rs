@@ -134,17 +134,15 @@ impl LinkGraph {
 
     /// Returns two NPUs that a dimension's links should connect although no path exists.
     fn find_unconnected_pair(&self) -> Option<(Npu, Npu)> {
-        let dimensions = 0..self.labels.len();
         let mut checked = BTreeSet::new();
         (0..self.npus).find_map(|to| {
-            let unreached = dimensions.clone().filter_map(|d| {
+            let unreached = (0..self.labels.len()).filter_map(|d| {
+                let mut members = self.legs.members_of(to, d);
+                let first = members.clone().next();
                 // All NPUs of a line reach both `to` and another NPU of the line if the two share a row.
-                let (row, members) = (
-                    self.distances.row_of(Npu(to), d),
-                    self.legs.members_of(to, d),
-                );
-                let is_new = checked.insert((d, row, members.clone().next()));
-                let mut members = members.filter(|_| is_new);
+                if !checked.insert((d, self.distances.row_of(Npu(to), d), first)) {
+                    return None;
+                }
                 members.find(|from| self.distances.between(*from, Npu(to), d).is_none())
             });
             unreached.min().map(|from| (Npu(from), Npu(to)))

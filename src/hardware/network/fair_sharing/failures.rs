@@ -22,13 +22,8 @@ impl FairSharingNetwork<'_> {
     }
 
     /// Returns the bytes of a message that are on the links `failed` at `now`, or `None` if the message's route uses no
-    /// failed link. `left` is the time at which the last byte before `now` left the sender.
-    fn find_lost_bytes(
-        &self,
-        stream: &MessageStream,
-        (left, now): (Time, Time),
-        failed: &[u32],
-    ) -> Option<f64> {
+    /// failed link. The stream's bytes must be settled up to `now`, or up to the time at which the last byte left.
+    fn find_lost_bytes(&self, stream: &MessageStream, now: Time, failed: &[u32]) -> Option<f64> {
         let way = stream.links();
         let is_on = way.iter().any(|(link, _)| failed.contains(link));
         is_on.then(|| {
@@ -42,7 +37,7 @@ impl FairSharingNetwork<'_> {
                 let slowest = reached.entry(link.to).or_insert(behind);
                 *slowest = (*slowest).max(behind);
                 if failed.contains(&number) {
-                    let end = now.0.saturating_sub(before.0).min(left.0);
+                    let end = now.0.saturating_sub(before.0).min(stream.settled.0);
                     let begin = now.0.saturating_sub(behind.0).max(stream.begun.0);
                     let sent_for = Span(end.saturating_sub(begin));
                     lost += part * stream.rate * sent_for.as_seconds();
@@ -89,21 +84,19 @@ impl FailingLinks for FairSharingNetwork<'_> {
         self.entering.clear();
         for mut stream in streams {
             stream.settle_bytes(now);
-            match self.find_lost_bytes(&stream, (now, now), failed) {
+            match self.find_lost_bytes(&stream, now, failed) {
                 Some(lost) => hit.push((stream, lost)),
                 None => self.add_stream(stream),
             }
         }
         self.rates.require_solution();
         for (op, message) in self.departed.take().unwrap_or_default() {
-            let lost = self.find_lost_bytes(&message.stream, (message.left, now), failed);
+            let lost = self.find_lost_bytes(&message.stream, now, failed);
             let Some(lost) = lost.filter(|lost| *lost > 0.0) else {
                 self.departed.get_or_insert_default().insert(op, message);
                 continue;
             };
-            let DepartedMessage {
-                stream, arrives, ..
-            } = message;
+            let DepartedMessage { stream, arrives } = message;
             *self.overtaken.entry((arrives, op)).or_default() += 1;
             let again = MessageStream {
                 tells: false,

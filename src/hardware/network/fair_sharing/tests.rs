@@ -128,7 +128,7 @@ mod solved_anew {
     use super::*;
 
     /// A message of the simulation: its links with parts, its remaining bytes, and the latency of its route.
-    struct Flow {
+    struct SimulatedFlow {
         links: Vec<(u32, f64)>,
         left: f64,
         latency: f64,
@@ -137,12 +137,12 @@ mod solved_anew {
     }
 
     /// Raises all rates until links saturate, as the definition of max-min fairness says.
-    fn fill(flows: &mut [Flow], capacity: impl Fn(u32) -> f64) {
+    fn fill(flows: &mut [SimulatedFlow], capacity: impl Fn(u32) -> f64) {
         let mut open: Vec<usize> = (0..flows.len()).collect();
         flows.iter_mut().for_each(|flow| flow.rate = 0.0);
         while !open.is_empty() {
-            let spare = |link: u32, flows: &[Flow]| {
-                let parts = |flow: &Flow| -> f64 {
+            let spare = |link: u32, flows: &[SimulatedFlow]| {
+                let parts = |flow: &SimulatedFlow| -> f64 {
                     let on = flow.links.iter().filter(|(other, _)| *other == link);
                     on.map(|(_, part)| part).sum()
                 };
@@ -153,7 +153,7 @@ mod solved_anew {
                 let parts: f64 = open.iter().map(|flow| parts(&flows[*flow])).sum();
                 (capacity(link) - taken) / parts
             };
-            let limit = |flow: usize, flows: &[Flow]| {
+            let limit = |flow: usize, flows: &[SimulatedFlow]| {
                 let links = flows[flow].links.iter();
                 links
                     .map(|(link, _)| spare(*link, flows))
@@ -181,7 +181,7 @@ mod solved_anew {
                 .bytes_per_second()
         };
         let (mut now, mut next) = (0.0, 0);
-        let mut flows: Vec<Flow> = Vec::new();
+        let mut flows: Vec<SimulatedFlow> = Vec::new();
         let mut ends = vec![0.0; messages.len()];
         while next < messages.len() || !flows.is_empty() {
             fill(&mut flows, capacity);
@@ -206,7 +206,7 @@ mod solved_anew {
             while next < messages.len() && messages[next].0 as f64 <= now {
                 let (_, from, to, bytes) = messages[next];
                 let route = graph.route_between(Npu(from), Npu(to));
-                flows.push(Flow {
+                flows.push(SimulatedFlow {
                     links: route.links,
                     left: bytes as f64,
                     latency: route.latency.0 as f64,

@@ -104,9 +104,7 @@ impl BundledRoutes {
             append_link(graph, link, route);
         }
     }
-}
 
-impl BundledRoutes {
     /// Returns the part of `leg` between two vertices, and finds its links when it is first needed.
     fn find_shared_part(
         &mut self,
