@@ -384,7 +384,11 @@ impl StepCost {
         let head = memo.of_rows.entry(load.sampled);
         parts[StepCostPart::Head as usize] =
             *head.or_insert_with(|| Span::from_seconds(self.output_head_seconds(load.sampled)));
-        let launching = self.launch_time().times(self.launches_of_step(load));
+        let prompts_and_size = (!load.chunks.is_empty(), self.fits_graphs(load));
+        let launching = *memo
+            .of_launches
+            .entry(prompts_and_size)
+            .or_insert_with(|| self.launch_time().times(self.launches_of_step(load)));
         let on_device: Span = parts[..StepCostPart::Launches as usize]
             .iter()
             .copied()
@@ -409,12 +413,14 @@ impl StepCost {
     }
 }
 
-/// Cached times that depend only on the number of tokens.
+/// Cached times that depend only on numbers of tokens, or on the kind of step.
 #[derive(Clone, Debug, Default)]
 pub struct StepCostCache {
     /// Key: the largest number of tokens on any rank, and the number of tokens on all ranks.
     of_tokens: BTreeMap<(u64, u64), PartTimes>,
     of_rows: BTreeMap<u64, Span>,
+    /// The host's time to launch a step. Key: whether the step has prompts, and whether its tokens fit captured graphs.
+    of_launches: BTreeMap<(bool, bool), Span>,
 }
 
 /// Returns the name of a format in files.

@@ -22,10 +22,11 @@ const DELTA_KERNELS: u64 = 8;
 
 impl StepCost {
     /// Returns the number of kernels and graphs that the host launches one by one in a step; 0 if
-    /// the step is a captured graph.
+    /// the step is a captured graph. The number depends only on whether the step has prompts, and on
+    /// [`Self::fits_graphs`].
     pub(super) fn launches_of_step(&self, load: &StepLoad) -> u64 {
         let has_prompts = !load.chunks.is_empty();
-        let is_small = load.wave_tokens <= self.graph_tokens;
+        let is_small = self.fits_graphs(load);
         let is_in_pieces = match self.graphs {
             GraphCaptureRule::All => return 0,
             GraphCaptureRule::Pieces | GraphCaptureRule::Decodes if is_small && !has_prompts => {
@@ -50,6 +51,11 @@ impl StepCost {
         };
         let kinds = self.sizes.kinds.iter();
         kinds.map(|kind| kind.count * launches_of_block(kind)).sum()
+    }
+
+    /// Returns true if no captured graph is too small for the tokens of a step.
+    pub(super) fn fits_graphs(&self, load: &StepLoad) -> bool {
+        load.wave_tokens <= self.graph_tokens
     }
 
     /// Returns the time of the host to launch a kernel.
