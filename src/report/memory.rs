@@ -244,9 +244,8 @@ impl<'a> MemoryObserver<'a> {
             let capacity = capacities.capacity_of_instance(instance, npu);
             let offloaded = capacities.offloaded_bytes(instance);
             // On machines with memory at ports, the capacity includes the NPU's share of this memory.
-            let offloaded_to_ports = port_memory::bytes_beyond_sram(machine, npu, 0)
-                .and(offloaded)
-                .unwrap_or_default();
+            let beyond_sram = port_memory::bytes_beyond_sram(machine, npu, peak.bytes);
+            let offloaded_to_ports = beyond_sram.and(offloaded).unwrap_or_default();
             let used = peak.bytes.saturating_add(offloaded_to_ports.0);
             MemoryRow {
                 rank: instance.rank,
@@ -254,7 +253,7 @@ impl<'a> MemoryObserver<'a> {
                 capacity,
                 peak: Bytes(peak.bytes),
                 beyond_own: capacities.bytes_beyond_npu_memory(instance, npu, peak.bytes),
-                beyond_sram: port_memory::bytes_beyond_sram(machine, npu, peak.bytes)
+                beyond_sram: beyond_sram
                     .map(|beyond| Bytes(beyond.0.saturating_add(offloaded_to_ports.0))),
                 offloaded,
                 fits: capacity.map(|capacity| used <= capacity.0),

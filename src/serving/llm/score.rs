@@ -486,12 +486,8 @@ impl ServingScores {
             })
             .collect();
         let median = |among: &dyn Fn([usize; 2]) -> bool| {
-            let mut others: Vec<f64> = Vec::new();
-            others.extend(
-                left.iter()
-                    .filter(|(of, _)| among(*of))
-                    .map(|(_, left)| *left),
-            );
+            let others = left.iter().filter(|(of, _)| among(*of));
+            let mut others: Vec<f64> = others.map(|(_, left)| *left).collect();
             others.sort_by(f64::total_cmp);
             let middle =
                 (!others.is_empty()).then(|| interpolate_percentile(&others, 0.5).max(0.0));
