@@ -98,8 +98,7 @@ fn fault(
         return (!types.contains(name)).then(|| format!("no type {name}"));
     }
     let method = name.split_once('.').map(|(_, method)| method);
-    let is_call =
-        span.contains('(') && Path::new(name).extension().is_some() || span.ends_with(')');
+    let is_call = span.contains('(');
     if let Some(method) = method.filter(|_| is_call) {
         return (!functions.contains(method)).then(|| format!("no function {name}"));
     }
